@@ -1,0 +1,269 @@
+"""A chunk: some rows in memory, described to kernels by a node table and to everyone else as Arrow arrays.
+
+A chunk never changes. Either its buffers are Arrow's own (imported, nothing copied) or they lie in one arena that a
+gather has filled. Its node table is the first thing in `buffer`; `keep` holds whatever else must stay alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.batch.memory import Int64s, allocate, int64s
+from dbspark.batch.schema import Schema, child_types
+from dbspark.errors import WeightOverflowError
+from dbspark.kernels import gather as kg
+from dbspark.kernels import nodes as nd
+from dbspark.kernels.merge import OVERFLOW
+from dbspark.kernels.order import order_maps
+
+CHUNK_ROWS = 32768
+"""Rows in a chunk at the most. Small enough that a step of a merge is well under a millisecond."""
+
+_ONE = allocate(8)
+np.frombuffer(_ONE, np.int64)[0] = 1
+
+
+class _Memory:
+    """Lets numpy view memory that a chunk keeps alive. Writable by type only, so that kernels have one signature."""
+
+    __slots__ = ("__array_interface__", "keep")
+
+    def __init__(self, address: int, count: int, dtype: Any, keep: Any) -> None:
+        self.keep = keep
+        self.__array_interface__ = {
+            "data": (address, False), "shape": (count,), "typestr": np.dtype(dtype).str, "version": 3,
+        }  # fmt: skip
+
+
+class Chunk:
+    """Up to `CHUNK_ROWS` rows (imported chunks may hold more)."""
+
+    __slots__ = ("buffer", "keep", "rows", "schema", "table")
+
+    def __init__(self, schema: Schema, rows: int, buffer: Any, keep: Any) -> None:
+        self.schema = schema
+        self.rows = rows
+        self.buffer = buffer
+        self.keep = keep
+        self.table: int = buffer.address
+
+    def nodes(self) -> Int64s:
+        """The node table, writable only by whoever is still building the chunk."""
+        count = self.schema.node_count * nd.FIELDS
+        return np.frombuffer(self.buffer, np.int64, count).reshape(-1, nd.FIELDS)
+
+    def slice(self, offset: int, rows: int) -> Chunk:
+        """Rows offset … offset+rows-1; shares all buffers."""
+        buffer = allocate(self.schema.node_count * nd.NODE_BYTES)
+        chunk = Chunk(self.schema, rows, buffer, self)
+        table = chunk.nodes()
+        table[:] = self.nodes()
+        table[self.schema.row_nodes, nd.START] += offset
+        return chunk
+
+    def lane(self, node: int) -> Any:
+        """One of the lanes as an array of `rows` values."""
+        line = self.nodes()[node]
+        dtype = np.int64 if node == nd.WEIGHT else np.uint64
+        constant = line[nd.MASK] == 0
+        count = 1 if constant else int(line[nd.START]) + self.rows
+        raw = np.asarray(_Memory(int(line[nd.DATA]), count, dtype, self))
+        return np.full(self.rows, raw[0]) if constant else raw[int(line[nd.START]) :]
+
+    def arrays(self) -> list[pa.Array]:
+        """The columns as Arrow arrays over the same memory."""
+        table = self.nodes()
+        return [self._array(table, nd.LANES + c, dtype, self.rows) for c, dtype in enumerate(self.schema.types)]
+
+    def _array(self, table: Int64s, node: int, dtype: pa.DataType, rows: int) -> pa.Array:
+        kind, width, data, valid, offsets, start, child, _ = (int(v) for v in table[node])
+        end = start + rows
+
+        def view(address: int, size: int) -> Any:
+            return pa.foreign_buffer(address, size, self) if size else pa.py_buffer(b"")
+
+        if kind == nd.NULL:
+            return pa.nulls(rows)
+        bitmap = view(valid, (end + 7) >> 3) if valid else None
+        if kind == nd.BIT:
+            return pa.Array.from_buffers(dtype, rows, [bitmap, view(data, (end + 7) >> 3)], offset=start)
+        if kind == nd.STRUCT:
+            fields = [self._array(table, child + i, t, rows) for i, t in enumerate(child_types(dtype))]
+            if start:  # the fields number their rows from 0 here, so the bitmap must too
+                bitmap = _shifted(bitmap, start, rows)
+            return pa.Array.from_buffers(dtype, rows, [bitmap], children=fields)
+        if kind in (nd.VARIABLE, nd.LIST):
+            ends = view(offsets, (end + 1) * 4)
+            last = int(np.frombuffer(ends, np.int32)[end])
+            if kind == nd.VARIABLE:
+                return pa.Array.from_buffers(dtype, rows, [bitmap, ends, view(data, last)], offset=start)
+            element = self._array(table, child, next(iter(child_types(dtype))), last)
+            return pa.Array.from_buffers(dtype, rows, [bitmap, ends], offset=start, children=[element])
+        return pa.Array.from_buffers(dtype, rows, [bitmap, view(data, end * width)], offset=start)
+
+
+def _shifted(bitmap: Any, start: int, rows: int) -> Any:
+    if bitmap is None:
+        return None
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")[start : start + rows]
+    return pa.py_buffer(np.packbits(bits, bitorder="little"))
+
+
+def import_arrays(schema: Schema, arrays: Sequence[pa.Array], rows: int, weights: Int64s | None) -> Chunk:
+    """Describe Arrow arrays of the schema's canonical types; copies nothing. Hash lanes are left unset."""
+    if schema.has_maps:
+        arrays = [_with_sorted_maps(a) for a in arrays]
+    buffer = allocate(schema.node_count * nd.NODE_BYTES)
+    chunk = Chunk(schema, rows, buffer, (arrays, weights))
+    table = chunk.nodes()
+    table[:] = schema.template
+    for c, array in enumerate(arrays):
+        _describe(schema, table, nd.LANES + c, array)
+    if weights is None:
+        table[nd.WEIGHT, nd.DATA] = _ONE.address
+        table[nd.WEIGHT, nd.MASK] = 0
+    else:
+        table[nd.WEIGHT, nd.DATA] = weights.ctypes.data
+    return chunk
+
+
+def _describe(schema: Schema, table: Int64s, index: int, array: pa.Array) -> None:
+    node = schema.nodes[index]
+    if node.kind == nd.NULL:
+        return
+    line = table[index]
+    buffers = array.buffers()
+    line[nd.START] = array.offset
+    if buffers[0] is not None and array.null_count:
+        line[nd.VALID] = buffers[0].address
+    if node.kind == nd.STRUCT:
+        for i in range(node.width):
+            _describe(schema, table, node.child + i, array.field(i))
+        return
+    body = buffers[1]
+    if node.kind in (nd.VARIABLE, nd.LIST):
+        line[nd.OFFSETS] = body.address
+        if node.kind == nd.LIST:
+            _describe(schema, table, node.child, array.values)
+        elif buffers[2] is not None:
+            line[nd.DATA] = buffers[2].address
+    elif body is not None:
+        line[nd.DATA] = body.address
+
+
+def _with_sorted_maps(array: pa.Array) -> pa.Array:
+    dtype = array.type
+    if len(array) == 0 or not pa.types.is_nested(dtype):
+        return array
+    mask = array.is_null() if array.null_count else None
+    if pa.types.is_struct(dtype):
+        fields = [_with_sorted_maps(array.field(i)) for i in range(dtype.num_fields)]
+        return pa.StructArray.from_arrays(fields, fields=list(dtype), mask=mask)
+    first = array.offsets[0].as_py()
+    values = _with_sorted_maps(array.values.slice(first, array.offsets[-1].as_py() - first))
+    offsets = pa.array(np.asarray(array.offsets) - first, pa.int32())
+    if not pa.types.is_map(dtype):
+        return pa.ListArray.from_arrays(offsets, values, type=dtype, mask=mask)
+    keys, items = values.field(0), values.field(1)
+    plain = pa.MapArray.from_arrays(offsets, keys, items, type=dtype, mask=mask)
+    one = Schema(pa.schema([pa.field("m", dtype)]))
+    buffer = allocate(one.node_count * nd.NODE_BYTES)
+    chunk = Chunk(one, len(plain), buffer, plain)
+    table = chunk.nodes()
+    table[:] = one.template
+    _describe(one, table, nd.LANES, plain)
+    order = int64s(len(keys))
+    if not order_maps(chunk.table, nd.LANES, len(plain), one.node_count, order):
+        return plain
+    taken = pa.array(order)
+    return pa.MapArray.from_arrays(offsets, keys.take(taken), items.take(taken), type=dtype, mask=mask)
+
+
+def gather_chunks(
+    schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int
+) -> list[Chunk]:
+    """Copy the rows at `pos` into new chunks of at most `CHUNK_ROWS` rows."""
+    rows = len(pos)
+    if rows <= CHUNK_ROWS:
+        return _gather(schema, own_key, tables, pos, weights, one_weight)
+    chunks = []
+    for at in range(0, rows, CHUNK_ROWS):
+        end = at + CHUNK_ROWS
+        chunks += _gather(schema, own_key, tables, pos[at:end], weights[at:end], one_weight)
+    return chunks
+
+
+def _gather(
+    schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int
+) -> list[Chunk]:
+    rows = len(pos)
+    if rows == 0:
+        return []
+    columns, count = schema.columns, schema.node_count
+    layout = np.empty((nd.LANES + columns, 4), np.int64)
+    size = kg.measure(tables, columns, count, pos, rows, own_key, one_weight, layout)
+    if size < 0:
+        if rows == 1:
+            raise WeightOverflowError(f"column {schema.names[-1 - size]!r}: one value of more than 2 GiB")
+        half = rows // 2
+        return _gather(schema, own_key, tables, pos[:half], weights[:half], one_weight) + _gather(
+            schema, own_key, tables, pos[half:], weights[half:], one_weight
+        )
+    arena = allocate(size)
+    kg.gather(tables, columns, count, pos, rows, weights, one_weight, layout, arena.address)
+    if not schema.nested:
+        return [Chunk(schema, rows, arena, None)]
+    keep: list[Any] = []
+    chunk = Chunk(schema, rows, arena, keep)
+    table = chunk.nodes()
+    table[nd.LANES + columns :] = schema.template[nd.LANES + columns :]
+    for c in range(columns):
+        if schema.nodes[nd.LANES + c].kind in (nd.LIST, nd.STRUCT):
+            _gather_tree(schema, tables, nd.LANES + c, pos, table, keep)
+    return [chunk]
+
+
+def _gather_tree(schema: Schema, tables: Int64s, index: int, pos: Int64s, table: Int64s, keep: list[Any]) -> None:
+    """Gather one nested column, or one node below it, into buffers of their own."""
+    node = schema.nodes[index]
+    rows = len(pos)
+
+    def buffer(size: int) -> int:
+        keep.append(allocate(max(size, 1)))
+        address: int = keep[-1].address
+        return address
+
+    if node.kind == nd.NULL:
+        return
+    line = table[index]
+    line[nd.VALID] = buffer((rows + 7) >> 3)
+    if node.kind in (nd.VARIABLE, nd.LIST):
+        line[nd.OFFSETS] = buffer((rows + 1) * 4)
+        size = kg.gather_node_size(tables, index, pos, rows)
+        if node.kind == nd.VARIABLE:
+            line[nd.DATA] = buffer(size)
+    elif node.kind == nd.BIT:
+        line[nd.DATA] = buffer((rows + 7) >> 3)
+    elif node.kind != nd.STRUCT:
+        line[nd.DATA] = buffer(rows * node.width)
+    kg.gather_node(tables, index, pos, rows, int(line[nd.DATA]), int(line[nd.VALID]), int(line[nd.OFFSETS]))
+    if node.kind == nd.LIST:
+        elements = int64s(size)
+        kg.expand_list(tables, index, pos, rows, int(line[nd.OFFSETS]), elements)
+        _gather_tree(schema, tables, node.child, elements, table, keep)
+    elif node.kind == nd.STRUCT:
+        for i in range(node.width):
+            _gather_tree(schema, tables, node.child + i, pos, table, keep)
+
+
+def check_plan(info: Int64s) -> None:
+    """Raise where a merge plan found a weight beyond int64."""
+    if info[0] == OVERFLOW:
+        raise WeightOverflowError(
+            "the weights of a row add up to more than int64 holds; nothing was applied. "
+            "Check the weights of the change: they are usually 1 or -1"
+        )

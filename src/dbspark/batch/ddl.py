@@ -1,0 +1,178 @@
+"""Spark's DDL for schemas, read without a JVM: `a BIGINT NOT NULL, b ARRAY<STRUCT<x: INT>> COMMENT '…'`.
+
+Only types are read here; Spark itself parses SQL. Types that Arrow has no type for are kept in the nearest one and
+named in the field's metadata under `spark`, so that nothing is lost on the way back.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+
+from dbspark.errors import SchemaError
+
+_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([A-Za-z_0-9]+)|([<>(),:]))")
+
+_SIMPLE = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "byte": pa.int8(),
+    "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "void": pa.null(),
+    "variant": pa.struct(
+        [
+            pa.field("value", pa.binary(), nullable=False),
+            pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
+        ]
+    ),
+}
+_DAY_TIME = {"day", "hour", "minute", "second"}
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[str] = []
+        at = 0
+        while at < len(text.rstrip()):
+            match = _TOKEN.match(text, at)
+            if match is None:
+                raise SchemaError(f"cannot read the schema at {text[at : at + 20]!r} in {text!r}")
+            self.tokens.append(match.group().strip())
+            at = match.end()
+        self.at = 0
+
+    def peek(self) -> str:
+        return self.tokens[self.at].lower() if self.at < len(self.tokens) else ""
+
+    def next(self) -> str:
+        if self.at >= len(self.tokens):
+            raise SchemaError(f"the schema ends too early: {self.text!r}")
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def accept(self, word: str) -> bool:
+        if self.peek() == word:
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, word: str) -> None:
+        found = self.next()
+        if found.lower() != word:
+            raise SchemaError(f"expected {word!r} but found {found!r} in the schema {self.text!r}")
+
+    def name(self) -> str:
+        token = self.next()
+        return token[1:-1].replace("``", "`") if token.startswith("`") else token
+
+    def number(self) -> int:
+        token = self.next()
+        if not token.isdigit():
+            raise SchemaError(f"expected a number but found {token!r} in the schema {self.text!r}")
+        return int(token)
+
+    def field(self) -> pa.Field:
+        name = self.name()
+        self.accept(":")
+        dtype, spark = self.type()
+        nullable = True
+        while True:
+            if self.accept("not"):
+                self.expect("null")
+                nullable = False
+            elif self.accept("comment"):
+                self.next()
+            else:
+                break
+        return pa.field(name, dtype, nullable, {b"spark": spark.encode()} if spark else None)
+
+    def type(self) -> tuple[pa.DataType, str]:
+        """An Arrow type, and the Spark type where Arrow cannot say it."""
+        word = self.next().lower()
+        if word in _SIMPLE:
+            return _SIMPLE[word], ""
+        if word in ("decimal", "dec", "numeric"):
+            precision, scale = 10, 0
+            if self.accept("("):
+                precision = self.number()
+                scale = self.number() if self.accept(",") else 0
+                self.expect(")")
+            if not (0 < precision <= 38 and scale <= precision):
+                raise SchemaError(f"decimal({precision},{scale}) is not a Spark type; precision is 1 to 38")
+            return pa.decimal128(precision, scale), ""
+        if word in ("char", "character", "varchar"):
+            self.expect("(")
+            self.number()
+            self.expect(")")
+            return pa.string(), ""
+        if word == "time":
+            if self.accept("("):
+                self.number()
+                self.expect(")")
+            return pa.time64("ns"), ""
+        if word == "interval":
+            return self.interval()
+        if word == "array":
+            self.expect("<")
+            element, _ = self.type()
+            self.expect(">")
+            return pa.list_(pa.field("element", element)), ""
+        if word == "map":
+            self.expect("<")
+            key, _ = self.type()
+            self.expect(",")
+            value, _ = self.type()
+            self.expect(">")
+            return pa.map_(key, value), ""
+        if word == "struct":
+            self.expect("<")
+            fields = []
+            while self.peek() != ">":
+                fields.append(self.field())
+                if not self.accept(","):
+                    break
+            self.expect(">")
+            return pa.struct(fields), ""
+        raise SchemaError(f"unknown type {word!r} in the schema {self.text!r}")
+
+    def interval(self) -> tuple[pa.DataType, str]:
+        unit = self.peek()
+        if unit in ("year", "month"):
+            self.next()
+            if self.accept("to"):
+                self.expect("month")
+            return pa.int32(), "interval year to month"
+        if unit in _DAY_TIME:
+            self.next()
+            if self.accept("to") and self.next().lower() not in _DAY_TIME:
+                raise SchemaError(f"not an interval that Spark has, in the schema {self.text!r}")
+            return pa.duration("us"), ""
+        return pa.month_day_nano_interval(), ""
+
+
+def parse_ddl(ddl: str) -> pa.Schema:
+    reader = _Reader(ddl)
+    if reader.peek() == "":
+        raise SchemaError("the schema is empty; name at least one column, such as 'id BIGINT'")
+    fields = [reader.field()]
+    while reader.accept(","):
+        fields.append(reader.field())
+    if reader.peek():
+        raise SchemaError(f"unexpected {reader.next()!r} in the schema {ddl!r}")
+    return pa.schema(fields)

@@ -1,0 +1,47 @@
+"""Where batches live: buffers from Arrow's memory pool.
+
+The pool recycles what is freed, so a steady stream of merges touches warm pages instead of asking the kernel for
+new ones (first touch costs more than the copy itself). It also counts: `allocated()` is what batches hold now.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+_LARGE = 1 << 15
+
+Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+
+
+def allocate(size: int) -> Any:
+    """A pool buffer of `size` bytes, uninitialised."""
+    return pa.allocate_buffer(size)
+
+
+def allocated() -> int:
+    """Bytes that the pool has handed out and not got back."""
+    total: int = pa.total_allocated_bytes()
+    return total
+
+
+def int64s(n: int) -> Int64s:
+    """Uninitialised working memory for kernels."""
+    if n < _LARGE:
+        return np.empty(n, np.int64)
+    return np.frombuffer(pa.allocate_buffer(n * 8), np.int64)
+
+
+def uint64s(n: int) -> UInt64s:
+    if n < _LARGE:
+        return np.empty(n, np.uint64)
+    return np.frombuffer(pa.allocate_buffer(n * 8), np.uint64)
+
+
+def address_of(array: npt.NDArray[Any]) -> int:
+    address: int = array.ctypes.data
+    return address

@@ -1,0 +1,224 @@
+"""Schemas: Spark's types in Arrow's layout, one layout per type.
+
+Every column has one canonical Arrow type (32-bit offsets, microsecond timestamps in UTC, no dictionaries), so that
+kernels see few kinds of memory and a file written by one process means the same to another. Arrow data in another
+layout of the same Spark type is cast on the way in; data of another type is refused, naming the column.
+
+`Schema` also holds what kernels need to know of the columns: a *template* of the node table (see
+`dbspark.kernels.nodes`). Schemas are interned, so comparing two is a pointer comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.batch.ddl import parse_ddl
+from dbspark.errors import SchemaError
+from dbspark.kernels import nodes as nd
+
+_INTERNED: dict[Any, Schema] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One array of a column tree: its Arrow type and its line in the template."""
+
+    type: pa.DataType
+    kind: int
+    width: int
+    child: int
+
+
+def canonical(dtype: pa.DataType, where: str) -> pa.DataType:
+    """The one Arrow type in which values of this Spark type are kept."""
+    t = pa.types
+    if (
+        t.is_boolean(dtype)
+        or t.is_signed_integer(dtype)
+        or t.is_date32(dtype)
+        or t.is_null(dtype)
+        or (t.is_floating(dtype) and dtype.bit_width > 16)
+    ):
+        return dtype
+    if t.is_string(dtype) or t.is_large_string(dtype) or t.is_string_view(dtype):
+        return pa.string()
+    if t.is_binary(dtype) or t.is_large_binary(dtype) or t.is_fixed_size_binary(dtype) or t.is_binary_view(dtype):
+        return pa.binary()
+    if t.is_decimal(dtype):
+        if dtype.precision <= 38:
+            return pa.decimal128(dtype.precision, dtype.scale)
+        raise SchemaError(f"{where}: {dtype} has more than the 38 digits that Spark keeps; cast it to decimal(38, s)")
+    if t.is_timestamp(dtype):
+        return pa.timestamp("us", tz=None if dtype.tz is None else "UTC")
+    if t.is_date64(dtype):
+        return pa.date32()
+    if t.is_time(dtype):
+        return pa.time64("ns")
+    if t.is_duration(dtype):
+        return pa.duration("us")
+    if t.is_interval(dtype):
+        return dtype
+    if t.is_dictionary(dtype):
+        return canonical(dtype.value_type, where)
+    if t.is_struct(dtype):
+        return pa.struct([_canonical_field(f, where) for f in dtype])
+    if t.is_map(dtype):
+        key = pa.field("key", canonical(dtype.key_type, where), nullable=False)
+        return pa.map_(key, pa.field("value", canonical(dtype.item_type, where), dtype.item_field.nullable))
+    if t.is_list(dtype) or t.is_large_list(dtype) or t.is_fixed_size_list(dtype) or t.is_list_view(dtype):
+        return pa.list_(pa.field("element", canonical(dtype.value_type, where), dtype.value_field.nullable))
+    hint = "cast it to a signed type" if t.is_unsigned_integer(dtype) else "cast it to a type that Spark SQL has"
+    raise SchemaError(f"{where}: Arrow type {dtype} has no Spark SQL type; {hint}")
+
+
+def _canonical_field(field: pa.Field, where: str) -> pa.Field:
+    return pa.field(field.name, canonical(field.type, f"{where}.{field.name}"), field.nullable, field.metadata)
+
+
+def _kind(dtype: pa.DataType) -> tuple[int, int]:
+    t = pa.types
+    if t.is_null(dtype):
+        return nd.NULL, 0
+    if t.is_boolean(dtype):
+        return nd.BIT, 0
+    if t.is_float32(dtype):
+        return nd.FLOAT32, 4
+    if t.is_float64(dtype):
+        return nd.FLOAT64, 8
+    if t.is_string(dtype) or t.is_binary(dtype):
+        return nd.VARIABLE, 0
+    if t.is_struct(dtype):
+        return nd.STRUCT, dtype.num_fields
+    if t.is_list(dtype) or t.is_map(dtype):
+        return nd.LIST, 0
+    return nd.FIXED, dtype.bit_width // 8
+
+
+class Schema:
+    """Names and types of the columns of a batch."""
+
+    __slots__ = (
+        "arrow", "columns", "has_maps", "names", "nested", "node_count", "nodes", "row_nodes", "template", "types"
+    )  # fmt: skip
+
+    arrow: pa.Schema
+    names: tuple[str, ...]
+    types: tuple[pa.DataType, ...]
+    columns: int
+    nested: bool
+    has_maps: bool
+    nodes: tuple[Node, ...]
+    node_count: int
+    template: Any
+    row_nodes: Any
+
+    def __new__(cls, arrow: pa.Schema) -> Schema:
+        fields = []
+        for f in arrow:
+            dtype = canonical(f.type, f"column {f.name!r}")
+            fields.append(pa.field(f.name, dtype, f.nullable, f.metadata))
+        key = tuple((f.name, f.type, f.nullable, tuple(sorted((f.metadata or {}).items()))) for f in fields)
+        found = _INTERNED.get(key)
+        if found is not None:
+            return found
+        self = super().__new__(cls)
+        self.arrow = pa.schema(fields)
+        self.names = tuple(f.name for f in fields)
+        if len(set(self.names)) != len(self.names):
+            twice = sorted({n for n in self.names if self.names.count(n) > 1})
+            raise SchemaError(f"column names are not unique: {', '.join(twice)}; rename them")
+        self.types = tuple(f.type for f in fields)
+        self.columns = len(fields)
+        self._lay_out()
+        return _INTERNED.setdefault(key, self)
+
+    def _lay_out(self) -> None:
+        lanes = [Node(pa.uint64(), nd.FIXED, 8, 0)] * 2 + [Node(pa.int64(), nd.FIXED, 8, 0)]
+        out: list[Node] = list(lanes)
+        pending: list[tuple[int, pa.DataType]] = []
+        for dtype in self.types:
+            kind, width = _kind(dtype)
+            if kind in (nd.LIST, nd.STRUCT):
+                pending.append((len(out), dtype))
+            out.append(Node(dtype, kind, width, 0))
+        row_nodes = list(range(len(out)))
+        while pending:
+            index, dtype = pending.pop(0)
+            node = out[index]
+            out[index] = Node(node.type, node.kind, node.width, len(out))
+            for child in child_types(dtype):
+                kind, width = _kind(child)
+                if kind in (nd.LIST, nd.STRUCT):
+                    pending.append((len(out), child))
+                if node.kind == nd.STRUCT and index in row_nodes:
+                    row_nodes.append(len(out))
+                out.append(Node(child, kind, width, 0))
+        self.nodes = tuple(out)
+        self.node_count = len(out)
+        self.has_maps = any(pa.types.is_map(node.type) for node in out)
+        self.row_nodes = np.array(row_nodes, np.int64)  # whose rows are the rows of the batch
+        self.nested = self.node_count > nd.LANES + self.columns
+        self.template = np.zeros((self.node_count, nd.FIELDS), np.int64)
+        for i, node in enumerate(out):
+            self.template[i, nd.KIND] = node.kind
+            self.template[i, nd.WIDTH] = node.width
+            self.template[i, nd.CHILD] = node.child
+            self.template[i, nd.MASK] = -1
+        self.template.setflags(write=False)
+
+    @staticmethod
+    def parse(ddl: str) -> Schema:
+        """A schema from Spark DDL, without a JVM.
+
+        >>> Schema.parse("id BIGINT NOT NULL, amount DECIMAL(12, 2), tags ARRAY<STRING>").names
+        ('id', 'amount', 'tags')
+        """
+        return Schema(parse_ddl(ddl))
+
+    @staticmethod
+    def of(schema: SchemaLike) -> Schema:
+        """A schema from whatever a caller has: a Schema, DDL, an Arrow schema, or a Spark StructType."""
+        if isinstance(schema, Schema):
+            return schema
+        if isinstance(schema, str):
+            return Schema.parse(schema)
+        if isinstance(schema, pa.Schema):
+            return Schema(schema)
+        if hasattr(schema, "jsonValue") and hasattr(schema, "fields"):
+            from pyspark.sql.pandas.types import to_arrow_schema
+
+            return Schema(to_arrow_schema(schema, timezone="UTC"))
+        raise SchemaError(f"expected a schema (DDL string, StructType, pyarrow schema), not {type(schema).__name__}")
+
+    def index(self, name: str) -> int:
+        """Position of a column; an unknown name lists the known ones."""
+        try:
+            return self.names.index(name)
+        except ValueError:
+            raise SchemaError(f"no column {name!r}; the columns are {', '.join(self.names)}") from None
+
+    def select(self, columns: Sequence[int]) -> Schema:
+        return Schema(pa.schema([self.arrow.field(c) for c in columns]))
+
+    def __reduce__(self) -> Any:
+        return Schema, (self.arrow,)
+
+    def __repr__(self) -> str:
+        return f"Schema({', '.join(f'{f.name}: {f.type}' for f in self.arrow)})"
+
+
+SchemaLike = Schema | str | pa.Schema | Any
+
+
+def child_types(dtype: pa.DataType) -> Iterable[pa.DataType]:
+    """Types of the child arrays of a nested type, in the order of their nodes."""
+    if pa.types.is_struct(dtype):
+        return [f.type for f in dtype]
+    if pa.types.is_map(dtype):
+        return [pa.struct([dtype.key_field, dtype.item_field])]
+    return [dtype.value_type]

@@ -1,0 +1,119 @@
+"""The one way kernels are compiled, and the raw memory access they share.
+
+Addresses are int64: user-space addresses fit, and numba turns uint64 + int64 into a float. Loads and
+stores carry no alignment promise, because Arrow buffers from elsewhere may start anywhere.
+
+Self-recursion is not used in kernels: numba's disk cache of a recursive function crashes when it is
+loaded again. Nested values are walked with an explicit stack or bottom-up by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(fn: F) -> F:
+    """Compile `fn` on first call, without the interpreter lock, cached on disk."""
+    compiled: F = njit(nogil=True, cache=True, boundscheck=False)(fn)
+    return compiled
+
+
+def inlined(fn: F) -> F:
+    """A helper of kernels: compiled into its callers, never called from Python on a hot path."""
+    compiled: F = njit(nogil=True, cache=True, boundscheck=False)(fn)
+    return compiled
+
+
+def _load(result: Any, bits: int) -> Any:
+    @intrinsic
+    def load(typingctx: Any, address: Any, index: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            return builder.load(builder.gep(pointer, [args[1]]), align=1)
+
+        return result(types.int64, types.int64), codegen
+
+    return load
+
+
+def _store(value: Any, bits: int) -> Any:
+    @intrinsic
+    def store(typingctx: Any, address: Any, index: Any, item: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            builder.store(args[2], builder.gep(pointer, [args[1]]), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, value), codegen
+
+    return store
+
+
+# Indices count elements of the loaded width, not bytes.
+load_u64 = _load(types.uint64, 64)
+load_i64 = _load(types.int64, 64)
+load_u32 = _load(types.uint32, 32)
+load_i32 = _load(types.int32, 32)
+load_u16 = _load(types.uint16, 16)
+load_i16 = _load(types.int16, 16)
+load_u8 = _load(types.uint8, 8)
+load_i8 = _load(types.int8, 8)
+store_u64 = _store(types.uint64, 64)
+store_i64 = _store(types.int64, 64)
+store_u32 = _store(types.uint32, 32)
+store_i32 = _store(types.int32, 32)
+store_u16 = _store(types.uint16, 16)
+store_u8 = _store(types.uint8, 8)
+
+
+@intrinsic
+def f64_bits(typingctx: Any, x: Any) -> Any:
+    """The IEEE bits of a float64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.uint64(types.float64), codegen
+
+
+@intrinsic
+def bits_f64(typingctx: Any, x: Any) -> Any:
+    """The float64 of IEEE bits."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.uint64), codegen
+
+
+@intrinsic
+def bits_f32(typingctx: Any, x: Any) -> Any:
+    """The float64 with the value of a float32 given by its IEEE bits."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fpext(builder.bitcast(args[0], ir.FloatType()), ir.DoubleType())
+
+    return types.float64(types.uint32), codegen
+
+
+@intrinsic
+def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
+    """memcpy for long runs; short values are copied inline by the callers."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        memcpy = builder.module.declare_intrinsic("llvm.memcpy", [byte, byte, ir.IntType(64)])
+        builder.call(
+            memcpy,
+            [builder.inttoptr(args[0], byte), builder.inttoptr(args[1], byte), args[2], ir.Constant(ir.IntType(1), 0)],
+        )
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen

@@ -1,0 +1,342 @@
+"""Merging and consolidating: which rows survive, in what order, with what weight.
+
+These kernels *plan*: they read the hash and weight lanes, and column values only where hashes tie, and write
+positions and weights. `gather` then copies each column once. A plan stops after `limit` output rows (or input
+rows, so that a merge in which everything cancels also yields) and its cursors say where to go on.
+
+Sources are strictly increasing in (key hash, row hash, values), and so is the output: equal rows meet, their
+weights are summed, zero sums vanish. A sum beyond int64 is reported as OVERFLOW and nothing is used of that plan.
+
+`info` returns: [0] output rows or OVERFLOW, [1] input rows read, [2] 1 if every weight is 1, [3] 1 if all is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dbspark.kernels.jit import inlined, kernel, load_i64, load_u64
+from dbspark.kernels.nodes import DATA, HASH, KEY, MASK, NODE_BYTES, ROW_BITS, ROW_MASK, START, WEIGHT
+from dbspark.kernels.order import compare_rows
+
+OVERFLOW = -1
+
+
+@inlined
+def lane(table: int, node: int) -> int:
+    """Address of the first value of an 8-byte lane."""
+    at = table + node * NODE_BYTES
+    return load_i64(at, DATA) + (load_i64(at, START) & load_i64(at, MASK)) * 8
+
+
+@inlined
+def lane_mask(table: int, node: int) -> int:
+    return load_i64(table + node * NODE_BYTES, MASK)
+
+
+@inlined
+def overflows(a: int, b: int) -> Any:
+    total = a + b
+    return ((a ^ total) & (b ^ total)) < 0
+
+
+@inlined
+def _sift_rows(table: int, order: Any, begin: int, root: int, size: int, columns: int, nodes: int) -> None:
+    while True:
+        child = 2 * root + 1
+        if child >= size:
+            return
+        if (
+            child + 1 < size
+            and compare_rows(table, order[begin + child], table, order[begin + child + 1], columns, nodes) < 0
+        ):
+            child += 1
+        if compare_rows(table, order[begin + root], table, order[begin + child], columns, nodes) >= 0:
+            return
+        order[begin + root], order[begin + child] = order[begin + child], order[begin + root]
+        root = child
+
+
+@inlined
+def sort_ties(table: int, order: Any, begin: int, end: int, columns: int, nodes: int) -> None:
+    """Order rows of equal hashes by value. Nearly always they are all equal and one pass shows it."""
+    sorted_so_far = True
+    for i in range(begin + 1, end):
+        if compare_rows(table, order[i - 1], table, order[i], columns, nodes) > 0:
+            sorted_so_far = False
+            break
+    if sorted_so_far:
+        return
+    size = end - begin
+    for root in range(size // 2 - 1, -1, -1):
+        _sift_rows(table, order, begin, root, size, columns, nodes)
+    for last in range(size - 1, 0, -1):
+        order[begin], order[begin + last] = order[begin + last], order[begin]
+        _sift_rows(table, order, begin, 0, last, columns, nodes)
+
+
+@inlined
+def consolidate_order(
+    table: int, kh: Any, rh: Any, order: Any, columns: int, nodes: int, pos: Any, weights: Any, info: Any
+) -> None:
+    n = order.shape[0]
+    w = lane(table, WEIGHT)
+    mask = lane_mask(table, WEIGHT)
+    out = 0
+    ones = np.int64(0)
+    i = 0
+    while i < n:
+        first = order[i]
+        j = i + 1
+        while j < n and rh[order[j]] == rh[first] and kh[order[j]] == kh[first]:
+            j += 1
+        if j == i + 1:
+            total = load_i64(w, first & mask)
+            if total != 0:
+                pos[out] = first
+                weights[out] = total
+                ones |= total ^ 1
+                out += 1
+        else:
+            sort_ties(table, order, i, j, columns, nodes)
+            r = i
+            while r < j:
+                total = load_i64(w, order[r] & mask)
+                s = r + 1
+                while s < j and compare_rows(table, order[r], table, order[s], columns, nodes) == 0:
+                    more = load_i64(w, order[s] & mask)
+                    if overflows(total, more):
+                        info[0] = OVERFLOW
+                        return
+                    total += more
+                    s += 1
+                if total != 0:
+                    pos[out] = order[r]
+                    weights[out] = total
+                    ones |= total ^ 1
+                    out += 1
+                r = s
+        i = j
+    info[0] = out
+    info[1] = n
+    info[2] = 1 if ones == 0 else 0
+    info[3] = 1
+
+
+@kernel
+def consolidate(
+    table: int, kh: Any, rh: Any, order: Any, columns: int, nodes: int, pos: Any, weights: Any, info: Any
+) -> None:
+    """Consolidate one unsorted chunk, given the permutation that sorts its hashes. Positions are row numbers."""
+    consolidate_order(table, kh, rh, order, columns, nodes, pos, weights, info)
+
+
+@kernel
+def merge_two(
+    tables: Any,
+    lens: Any,
+    cursors: Any,
+    ends: Any,
+    columns: int,
+    nodes: int,
+    limit: int,
+    pos: Any,
+    weights: Any,
+    info: Any,
+) -> None:
+    """Merge two sources. cursors[s] and ends[s] are (chunk, row): where source s stands and where it stops."""
+    ca, ia, cb, ib = cursors[0, 0], cursors[0, 1], cursors[1, 0], cursors[1, 1]
+    out = 0
+    read = 0
+    ones = np.int64(0)
+    while out < limit and read < 2 * limit:
+        while ca < ends[0, 0] and ia >= lens[ca]:
+            ca += 1
+            ia = np.int64(0)
+        while cb < ends[1, 0] and ib >= lens[cb]:
+            cb += 1
+            ib = np.int64(0)
+        na = ends[0, 1] if ca == ends[0, 0] else lens[ca]
+        nb = ends[1, 1] if cb == ends[1, 0] else lens[cb]
+        more_a = ia < na
+        more_b = ib < nb
+        if not more_a and not more_b:
+            break
+        if more_a and more_b:
+            ta, tb = tables[ca], tables[cb]
+            ka, kb = lane(ta, KEY), lane(tb, KEY)
+            ra, rb = lane(ta, HASH), lane(tb, HASH)
+            wa, wb = lane(ta, WEIGHT), lane(tb, WEIGHT)
+            ma, mb = lane_mask(ta, WEIGHT), lane_mask(tb, WEIGHT)
+            pa, pb = ca << ROW_BITS, cb << ROW_BITS
+            stop = min(limit, out + 2 * limit - read)
+            begin_a, begin_b = ia, ib
+            while ia < na and ib < nb and out < stop:
+                x = load_u64(ka, ia)
+                y = load_u64(kb, ib)
+                if x == y:
+                    if ka != ra or kb != rb:
+                        x = load_u64(ra, ia)
+                        y = load_u64(rb, ib)
+                    if x == y:
+                        order = compare_rows(ta, ia, tb, ib, columns, nodes)
+                        if order == 0:
+                            u = load_i64(wa, ia & ma)
+                            v = load_i64(wb, ib & mb)
+                            if overflows(u, v):
+                                info[0] = OVERFLOW
+                                return
+                            if u + v != 0:
+                                pos[out] = pa | ia
+                                weights[out] = u + v
+                                ones |= (u + v) ^ 1
+                                out += 1
+                            ia += 1
+                            ib += 1
+                            continue
+                        take = order < 0
+                    else:
+                        take = x < y
+                else:
+                    take = x < y
+                w = load_i64(wa, ia & ma) if take else load_i64(wb, ib & mb)
+                pos[out] = (pa | ia) if take else (pb | ib)
+                weights[out] = w
+                ones |= w ^ 1
+                out += 1
+                ia += np.int64(take)
+                ib += np.int64(not take)
+            read += ia - begin_a + ib - begin_b
+        else:
+            chunk, row, end = (ca, ia, na) if more_a else (cb, ib, nb)
+            n = min(end - row, limit - out)
+            w0 = lane(tables[chunk], WEIGHT)
+            m0 = lane_mask(tables[chunk], WEIGHT)
+            at = chunk << ROW_BITS | row
+            for r in range(n):
+                w = load_i64(w0, (row + r) & m0)
+                pos[out + r] = at + r
+                weights[out + r] = w
+                ones |= w ^ 1
+            out += n
+            read += n
+            if more_a:
+                ia += n
+            else:
+                ib += n
+    cursors[0, 0], cursors[0, 1], cursors[1, 0], cursors[1, 1] = ca, ia, cb, ib
+    info[0] = out
+    info[1] = read
+    info[2] = 1 if ones == 0 else 0
+    done_a = ca == ends[0, 0] and ia >= ends[0, 1]
+    done_b = cb == ends[1, 0] and ib >= ends[1, 1]
+    info[3] = 1 if done_a and done_b else 0
+
+
+@inlined
+def _row_before(
+    key: Any, p: int, other: Any, q: int, tables: Any, columns: int, nodes: int
+) -> Any:
+    """Whether the row at position p (key hash `key`) comes before the one at q, or is equal to it."""
+    if key != other:
+        return key < other
+    ta, tb = tables[p >> ROW_BITS], tables[q >> ROW_BITS]
+    i, j = p & ROW_MASK, q & ROW_MASK
+    x = load_u64(lane(ta, HASH), i)
+    y = load_u64(lane(tb, HASH), j)
+    if x != y:
+        return x < y
+    return compare_rows(ta, i, tb, j, columns, nodes) <= 0
+
+
+@kernel
+def merge_ranges(
+    tables: Any,
+    lens: Any,
+    cursors: Any,
+    stops: Any,
+    columns: int,
+    nodes: int,
+    keys: Any,
+    order: Any,
+    pos: Any,
+    weights: Any,
+    info: Any,
+) -> None:
+    """Merge all rows of k sources between cursors and stops, which no row equal to one of them lies beyond.
+
+    The sources are folded in one after the other, so the caller puts the smallest first; each fold is a linear
+    merge of (key hash, position) pairs that lie in `keys` and `order` (two halves each, used in turn). Then equal
+    neighbours are summed. The cursors end at the stops.
+    """
+    half = keys.shape[0] // 2
+    here, there = np.int64(0), np.int64(half)
+    n = np.int64(0)
+    for s in range(cursors.shape[0]):
+        i = here
+        end = here + n
+        out = there
+        chunk, row = cursors[s, 0], cursors[s, 1]
+        while chunk < stops[s, 0] or (chunk == stops[s, 0] and row < stops[s, 1]):
+            last = stops[s, 1] if chunk == stops[s, 0] else lens[chunk]
+            lane_keys = lane(tables[chunk], KEY)
+            at = chunk << ROW_BITS
+            while row < last:
+                y = load_u64(lane_keys, row)
+                # Copy what comes before this row. Ties go the slow way, so that equal rows end up side by side.
+                while i < end and (
+                    keys[i] < y
+                    or (keys[i] == y and _row_before(keys[i], order[i], y, at | row, tables, columns, nodes))
+                ):
+                    keys[out] = keys[i]
+                    order[out] = order[i]
+                    out += 1
+                    i += 1
+                keys[out] = y
+                order[out] = at | row
+                out += 1
+                row += 1
+            if chunk == stops[s, 0]:
+                break
+            chunk += 1
+            row = np.int64(0)
+        while i < end:
+            keys[out] = keys[i]
+            order[out] = order[i]
+            out += 1
+            i += 1
+        n = out - there
+        here, there = there, here
+        cursors[s, 0], cursors[s, 1] = stops[s, 0], stops[s, 1]
+    written = 0
+    ones = np.int64(0)
+    i = here
+    end = here + n
+    while i < end:
+        p = order[i]
+        table = tables[p >> ROW_BITS]
+        total = load_i64(lane(table, WEIGHT), (p & ROW_MASK) & lane_mask(table, WEIGHT))
+        j = i + 1
+        while j < end and keys[j] == keys[i]:
+            q = order[j]
+            other = tables[q >> ROW_BITS]
+            if load_u64(lane(table, HASH), p & ROW_MASK) != load_u64(lane(other, HASH), q & ROW_MASK):
+                break
+            if compare_rows(table, p & ROW_MASK, other, q & ROW_MASK, columns, nodes) != 0:
+                break
+            w = load_i64(lane(other, WEIGHT), (q & ROW_MASK) & lane_mask(other, WEIGHT))
+            if overflows(total, w):
+                info[0] = OVERFLOW
+                return
+            total += w
+            j += 1
+        if total != 0:
+            pos[written] = p
+            weights[written] = total
+            ones |= total ^ 1
+            written += 1
+        i = j
+    info[0] = written
+    info[1] = n
+    info[2] = 1 if ones == 0 else 0

@@ -1,0 +1,56 @@
+"""How memory is described to kernels: nodes, chunks, positions.
+
+A **node** is one line of `FIELDS` int64 values that describes one Arrow array:
+
+    KIND    what its values are (below)
+    WIDTH   bytes per value (fixed-width kinds), number of fields (structs)
+    DATA    address of the values, or of the bytes of a variable-width column
+    VALID   address of the validity bitmap, 0 when no value is NULL
+    OFFSETS address of the int32 offsets of variable-width and list columns
+    START   rows to skip in every buffer: an Arrow slice keeps its buffers and moves START
+    CHILD   index of the first child node (lists, structs)
+    MASK    -1, or 0 for a lane whose one value stands for every row
+
+A **chunk** is a table of nodes: the lanes HASH (row hash), KEY (key hash) and WEIGHT, then the columns
+of the schema, then the descendants of nested columns. A struct's children follow each other and number their
+rows as the struct does; a list's CHILD is its element, numbered by the offsets; a map is a list of structs. A lane with MASK 0 costs eight bytes for the whole
+chunk: most weights are 1 everywhere.
+
+A **position** is `chunk << 32 | row`. Kernels take several chunks as an array of the addresses of their
+node tables, so one call reads all batches of a spine.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIELDS: Final = 8
+NODE_BYTES: Final = FIELDS * 8
+KIND: Final = 0
+WIDTH: Final = 1
+DATA: Final = 2
+VALID: Final = 3
+OFFSETS: Final = 4
+START: Final = 5
+CHILD: Final = 6
+MASK: Final = 7
+
+FIXED: Final = 0
+FLOAT32: Final = 1
+FLOAT64: Final = 2
+BIT: Final = 3
+VARIABLE: Final = 4
+LIST: Final = 5
+STRUCT: Final = 6
+NULL: Final = 7
+
+HASH: Final = 0
+KEY: Final = 1
+WEIGHT: Final = 2
+LANES: Final = 3
+
+ROW_BITS: Final = 32
+ROW_MASK: Final = (1 << ROW_BITS) - 1
+
+ALIGN: Final = 64
+"""Buffers inside an arena start at multiples of this, as the Arrow format recommends."""

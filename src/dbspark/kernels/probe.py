@@ -1,0 +1,358 @@
+"""Finding keys and rows in sorted chunks.
+
+Key hashes are uniform, so a search starts where the hash itself points (interpolation), gallops from there and
+bisects what is left; a run of probes in order starts from the last hit. Across batches of many chunks the fences
+(first key of each chunk) are searched first. The cost hardly depends on the number of rows.
+
+Hits are confirmed by comparing values, so colliding hashes cost time and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dbspark.kernels.jit import inlined, kernel, load_i64, load_u64
+from dbspark.kernels.merge import OVERFLOW, lane, lane_mask, overflows
+from dbspark.kernels.nodes import HASH, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, WEIGHT
+from dbspark.kernels.order import compare_columns, compare_rows
+
+
+@kernel
+def first_keys(tables: Any, out: Any) -> None:
+    for c in range(tables.shape[0]):
+        out[c] = load_u64(lane(tables[c], KEY), 0)
+
+
+@kernel
+def weights_at(tables: Any, pos: Any, out: Any) -> None:
+    for i in range(pos.shape[0]):
+        table = tables[pos[i] >> ROW_BITS]
+        out[i] = load_i64(lane(table, WEIGHT), (pos[i] & ROW_MASK) & lane_mask(table, WEIGHT))
+
+
+@inlined
+def lower_bound(keys: int, begin: int, end: int, key: Any) -> int:
+    """First row in begin … end whose key is not below `key`, by interpolation, galloping and bisection."""
+    if begin >= end:
+        return begin
+    low = load_u64(keys, begin)
+    if key <= low:
+        return begin
+    high = load_u64(keys, end - 1)
+    if key > high:
+        return end
+    # key is in (low, high], so low < high
+    guess = begin + np.int64(np.float64(key - low) / np.float64(high - low) * np.float64(end - 1 - begin))
+    if guess >= end:
+        guess = end - 1
+    a = begin  # keys[a] < key
+    b = end - 1  # keys[b] >= key
+    step = np.int64(8)
+    if load_u64(keys, guess) < key:
+        a = guess
+        while a + step < b and load_u64(keys, a + step) < key:
+            a += step
+            step *= 2
+        if a + step < b:
+            b = a + step
+    else:
+        b = guess
+        while b - step > a and load_u64(keys, b - step) >= key:
+            b -= step
+            step *= 2
+        if b - step > a:
+            a = b - step
+    while b - a > 1:
+        middle = (a + b) >> 1
+        if load_u64(keys, middle) < key:
+            a = middle
+        else:
+            b = middle
+    return b
+
+
+@inlined
+def find_chunk(fences: Any, first: int, last: int, key: Any) -> int:
+    """The chunk in first … last-1 where the first row with a key not below `key` is, or would be at its end."""
+    a = first
+    b = last
+    while b - a > 1:
+        middle = (a + b) >> 1
+        if fences[middle] < key:
+            a = middle
+        else:
+            b = middle
+    return a
+
+
+@inlined
+def _split(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any, out: Any) -> int:
+    total = np.int64(0)
+    for s in range(cursors.shape[0]):
+        chunk = cursors[s, 0]
+        row = cursors[s, 1]
+        while True:
+            end = ends[s, 1] if chunk == ends[s, 0] else lens[chunk]
+            keys = lane(tables[chunk], KEY)
+            at = row
+            if row < end and load_u64(keys, end - 1) >= key:
+                at = lower_bound(keys, row, end, key)
+                if rh != np.uint64(0) and load_u64(keys, at) == key:
+                    above = end
+                    if key != np.uint64(0xFFFFFFFFFFFFFFFF):
+                        above = lower_bound(keys, at, end, key + np.uint64(1))
+                    at = lower_bound(lane(tables[chunk], HASH), at, above, rh)
+            else:
+                at = max(row, end)
+            total += at - row
+            if at < end or chunk == ends[s, 0]:
+                out[s, 0] = chunk
+                out[s, 1] = at
+                break
+            chunk += 1
+            row = np.int64(0)
+    return total
+
+
+@kernel
+def split_at(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any, out: Any) -> int:
+    """out[s] = (chunk, row) of the first row of source s, from its cursor on, at or above (key, row hash).
+
+    Returns how many rows lie between the cursors and there.
+    """
+    return _split(tables, lens, cursors, ends, key, rh, out)
+
+
+@inlined
+def _remaining(lens: Any, cursors: Any, ends: Any) -> int:
+    total = np.int64(0)
+    for s in range(cursors.shape[0]):
+        for chunk in range(cursors[s, 0], ends[s, 0] + 1):
+            end = ends[s, 1] if chunk == ends[s, 0] else lens[chunk]
+            total += end - (cursors[s, 1] if chunk == cursors[s, 0] else 0)
+    return total
+
+
+@kernel
+def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, out: Any) -> int:
+    """Fill `out` with a split that leaves at most about `limit` rows before it, and at least one.
+
+    Bisects the key hashes, starting where a uniform distribution would have it; where one key alone is too much,
+    its row hashes. Returns the number of rows before the split.
+    """
+    total = _remaining(lens, cursors, ends)
+    if total <= limit:
+        for s in range(cursors.shape[0]):
+            out[s, 0] = ends[s, 0]
+            out[s, 1] = ends[s, 1]
+        return total
+    top = np.uint64(0xFFFFFFFFFFFFFFFF)
+    low = top
+    for s in range(cursors.shape[0]):
+        chunk, row = cursors[s, 0], cursors[s, 1]
+        while chunk < ends[s, 0] and row >= lens[chunk]:
+            chunk += 1
+            row = np.int64(0)
+        if chunk < ends[s, 0] or row < ends[s, 1]:
+            low = min(low, load_u64(lane(tables[chunk], KEY), row))
+    zero = np.uint64(0)
+    a = low  # at most nothing lies before it
+    b = top
+    guess = a + np.uint64(np.float64(b - a) * (0.9 * limit / total))
+    for _ in range(70):
+        if guess <= a:
+            guess = a + np.uint64(1)
+        n = _split(tables, lens, cursors, ends, guess, zero, out)
+        if n > limit:
+            b = guess
+        elif n < limit >> 1:
+            a = guess
+        else:
+            return n
+        if b - a <= np.uint64(1):
+            break
+        guess = a + ((b - a) >> np.uint64(1))
+    n = _split(tables, lens, cursors, ends, a, zero, out)
+    if n > 0:
+        return n
+    # All of a key hash in one go would be too much: split inside it.
+    c = zero
+    d = top
+    for _ in range(70):
+        middle = c + ((d - c) >> np.uint64(1)) + np.uint64(1)
+        n = _split(tables, lens, cursors, ends, a, middle, out)
+        if n > limit:
+            d = middle - np.uint64(1)
+        elif n < limit >> 1:
+            c = middle
+        else:
+            return n
+        if d <= c or d - c <= np.uint64(1):
+            break
+    n = _split(tables, lens, cursors, ends, a, c, out)
+    if n > 0:
+        return n
+    if d < top:
+        n = _split(tables, lens, cursors, ends, a, d + np.uint64(1), out)
+        if n > 0:
+            return n
+    if a < top:
+        n = _split(tables, lens, cursors, ends, a + np.uint64(1), zero, out)
+        if n > 0:
+            return n
+    for s in range(cursors.shape[0]):
+        out[s, 0] = ends[s, 0]
+        out[s, 1] = ends[s, 1]
+    return total
+
+
+@inlined
+def find_row(
+    tables: Any, lens: Any, fences: Any, first: int, last: int,
+    probe: int, row: int, key: Any, rh: Any, columns: int, nodes: int,
+) -> int:  # fmt: skip
+    """Position in one batch of the row equal to row `row` of chunk table `probe`, or -1."""
+    if first >= last:
+        return -1
+    chunk = find_chunk(fences, first, last, key)
+    at = lower_bound(lane(tables[chunk], KEY), 0, lens[chunk], key)
+    while True:
+        if at >= lens[chunk]:
+            chunk += 1
+            if chunk >= last:
+                return -1
+            at = np.int64(0)
+        table = tables[chunk]
+        if load_u64(lane(table, KEY), at) != key:
+            return -1
+        # Within a key the rows are sorted by row hash, so skip to it, then compare values among its ties.
+        hashes = lane(table, HASH)
+        if load_u64(hashes, at) == rh:
+            order = compare_rows(table, at, probe, row, columns, nodes)
+            if order == 0:
+                return chunk << ROW_BITS | at
+            if order > 0:
+                return -1
+        elif load_u64(hashes, at) > rh:
+            return -1
+        at += 1
+
+
+@kernel
+def sum_weights(
+    tables: Any, lens: Any, fences: Any, starts: Any, probe: int, rows: int, columns: int, nodes: int, out: Any
+) -> int:
+    """out[i] = total weight, over all batches, of the row equal to row i of the probe chunk. Returns 0 or OVERFLOW."""
+    keys = lane(probe, KEY)
+    hashes = lane(probe, HASH)
+    for i in range(rows):
+        key = load_u64(keys, i)
+        rh = load_u64(hashes, i)
+        total = np.int64(0)
+        for b in range(starts.shape[0] - 1):
+            at = find_row(tables, lens, fences, starts[b], starts[b + 1], probe, i, key, rh, columns, nodes)
+            if at >= 0:
+                table = tables[at >> ROW_BITS]
+                w = load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
+                if overflows(total, w):
+                    return OVERFLOW
+                total += w
+        out[i] = total
+    return 0
+
+
+@kernel
+def locate(
+    tables: Any, lens: Any, fences: Any, starts: Any, probe: int, rows: int, columns: int, nodes: int, out: Any
+) -> None:
+    """out[i] = position, in the first batch, of the row equal to row i of the probe chunk, or -1."""
+    keys = lane(probe, KEY)
+    hashes = lane(probe, HASH)
+    for i in range(rows):
+        out[i] = find_row(
+            tables, lens, fences, starts[0], starts[1], probe, i, load_u64(keys, i), load_u64(hashes, i), columns, nodes
+        )
+
+
+@kernel
+def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
+    """Where each key hash lies: ranges[i, b] = (chunk, row, count) in batch b; returns the number of rows in all.
+
+    `keys` may come in any order; in ascending order each search starts where the last one ended.
+    """
+    total = np.int64(0)
+    batches = starts.shape[0] - 1
+    for b in range(batches):
+        first, last = starts[b], starts[b + 1]
+        chunk = first
+        row = np.int64(0)
+        before = np.uint64(0)
+        for i in range(keys.shape[0]):
+            key = keys[i]
+            ranges[i, b, 2] = 0
+            if first >= last:
+                continue
+            # Clustered probes stay in the chunk they are in; others go through the fences.
+            if i == 0 or key < before or (chunk + 1 < last and fences[chunk + 1] < key):
+                chunk = find_chunk(fences, first, last, key)
+                row = np.int64(0)
+            before = key
+            row = lower_bound(lane(tables[chunk], KEY), row, lens[chunk], key)
+            c = chunk
+            at = row
+            if at >= lens[c] and c + 1 < last:
+                c += 1
+                at = np.int64(0)
+            ranges[i, b, 0] = c
+            ranges[i, b, 1] = at
+            count = np.int64(0)
+            while True:
+                lane_keys = lane(tables[c], KEY)
+                n = lens[c]
+                while at < n and load_u64(lane_keys, at) == key:
+                    at += 1
+                    count += 1
+                if at < n or c + 1 >= last:
+                    break
+                c += 1
+                at = np.int64(0)
+            ranges[i, b, 2] = count
+            total += count
+    return total
+
+
+@kernel
+def expand_ranges(
+    tables: Any, lens: Any, ranges: Any, probe: int, probe_key: Any, key: Any, nodes: int, which: Any, pos: Any
+) -> int:
+    """Turn ranges into (probe row, position) pairs, leaving out rows whose key only collides; returns how many.
+
+    `key` and `probe_key` are the node indices of the key columns here and in the probe chunk.
+    """
+    out = 0
+    for i in range(ranges.shape[0]):
+        for b in range(ranges.shape[1]):
+            c = ranges[i, b, 0]
+            at = ranges[i, b, 1]
+            for _ in range(ranges[i, b, 2]):
+                while at >= lens[c]:
+                    c += 1
+                    at = np.int64(0)
+                if same_key(probe, i, probe_key, tables[c], at, key, nodes):
+                    which[out] = i
+                    pos[out] = c << ROW_BITS | at
+                    out += 1
+                at += 1
+    return out
+
+
+@inlined
+def same_key(table_a: int, i: int, key_a: Any, table_b: int, j: int, key_b: Any, nodes: int) -> Any:
+    for k in range(key_a.shape[0]):
+        # Shift one table so that both key columns carry one node index; flat columns need no more than that.
+        shift = (key_b[k] - key_a[k]) * NODE_BYTES
+        if compare_columns(table_a - shift, i, table_b, j, key_b[k], 1, nodes) != 0:
+            return False
+    return True

@@ -1,0 +1,214 @@
+"""A Robin-Hood hash table over rows: the index of a memtable.
+
+Slots hold (hash, entry); the distance of a slot from its home is computed from the hash, so it cannot overflow.
+Deleting shifts the following slots back, so there are no tombstones. Entries are dense: entry e is the row at
+position `entry_pos[e]` with weight `entry_weight[e]`; a dead entry has weight 0 and no slot. Iterating is a walk
+over the entries, whose number the owner keeps below a constant times the live ones.
+
+The deltas that are applied are consolidated, so two rows of one delta are never equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dbspark.kernels.jit import inlined, kernel, load_i64, load_u64
+from dbspark.kernels.merge import lane, lane_mask, overflows
+from dbspark.kernels.nodes import HASH, ROW_BITS, ROW_MASK, WEIGHT
+from dbspark.kernels.order import compare_rows
+
+EMPTY = -1
+
+
+@inlined
+def _insert_slot(slot_hash: Any, slot_entry: Any, h: Any, entry: int) -> None:
+    mask = slot_hash.shape[0] - 1
+    at = np.int64(h) & mask
+    distance = np.int64(0)
+    while slot_entry[at] != EMPTY:
+        theirs = (at - (np.int64(slot_hash[at]) & mask)) & mask
+        if theirs < distance:
+            slot_hash[at], h = h, slot_hash[at]
+            slot_entry[at], entry = entry, slot_entry[at]
+            distance = theirs
+        at = (at + 1) & mask
+        distance += 1
+    slot_hash[at] = h
+    slot_entry[at] = entry
+
+
+@inlined
+def _delete_slot(slot_hash: Any, slot_entry: Any, at: int) -> None:
+    mask = slot_hash.shape[0] - 1
+    while True:
+        after = (at + 1) & mask
+        if slot_entry[after] == EMPTY or (np.int64(slot_hash[after]) & mask) == after:
+            slot_entry[at] = EMPTY
+            return
+        slot_hash[at] = slot_hash[after]
+        slot_entry[at] = slot_entry[after]
+        at = after
+
+
+@inlined
+def _find_slot(
+    slot_hash: Any, slot_entry: Any, h: Any, tables: Any, entry_pos: Any, entries: int,
+    table: int, row: int, columns: int, nodes: int,
+) -> int:  # fmt: skip
+    """The slot of the row equal to row `row` of `table`, or -1. Entries from `entries` on belong to the same delta."""
+    mask = slot_hash.shape[0] - 1
+    at = np.int64(h) & mask
+    distance = np.int64(0)
+    while slot_entry[at] != EMPTY:
+        if slot_hash[at] == h:
+            entry = slot_entry[at]
+            if entry < entries:
+                p = entry_pos[entry]
+                if compare_rows(tables[p >> ROW_BITS], p & ROW_MASK, table, row, columns, nodes) == 0:
+                    return at
+        elif (at - (np.int64(slot_hash[at]) & mask)) & mask < distance:
+            return -1
+        at = (at + 1) & mask
+        distance += 1
+    return -1
+
+
+@kernel
+def upsert(
+    slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, touches: Any, entries: int,
+    sources: Any, pos: Any, weights: Any, factor: int, columns: int, nodes: int, appended: Any, info: Any,
+) -> None:  # fmt: skip
+    """Add factor * weights[i] to the row at pos[i] of the sources, for every i.
+
+    Rows not found become entries `entries`, `entries` + 1, …; `appended` gets their positions in the sources, and
+    the caller sets entry_pos for them. info = [rows appended, entries that died].
+    """
+    new = 0
+    died = 0
+    n = pos.shape[0]
+    for i in range(n):
+        p = pos[i]
+        table = sources[p >> ROW_BITS]
+        row = p & ROW_MASK
+        h = load_u64(lane(table, HASH), row)
+        w = weights[i] * factor
+        at = _find_slot(slot_hash, slot_entry, h, tables, entry_pos, entries, table, row, columns, nodes)
+        if at >= 0:
+            entry = slot_entry[at]
+            entry_weight[entry] += w
+            touches[entry] += 1
+            if entry_weight[entry] == 0:
+                _delete_slot(slot_hash, slot_entry, at)
+                died += 1
+        else:
+            entry_weight[entries + new] = w
+            touches[entries + new] = 0
+            appended[new] = p
+            _insert_slot(slot_hash, slot_entry, h, entries + new)
+            new += 1
+    info[0] = new
+    info[1] = died
+
+
+@kernel
+def would_overflow(
+    slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, entries: int,
+    sources: Any, pos: Any, weights: Any, factor: int, columns: int, nodes: int,
+) -> bool:  # fmt: skip
+    """Whether `upsert` would carry a weight beyond int64; asked only where weights are huge."""
+    for i in range(pos.shape[0]):
+        p = pos[i]
+        table = sources[p >> ROW_BITS]
+        row = p & ROW_MASK
+        w = weights[i] * factor
+        if w // factor != weights[i]:
+            return True
+        h = load_u64(lane(table, HASH), row)
+        at = _find_slot(slot_hash, slot_entry, h, tables, entry_pos, entries, table, row, columns, nodes)
+        if at >= 0 and overflows(entry_weight[slot_entry[at]], w):
+            return True
+    return False
+
+
+@kernel
+def rebuild(slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, entries: int) -> None:
+    """Fill empty slots from the live entries."""
+    for at in range(slot_hash.shape[0]):
+        slot_entry[at] = EMPTY
+    for entry in range(entries):
+        if entry_weight[entry] != 0:
+            p = entry_pos[entry]
+            _insert_slot(slot_hash, slot_entry, load_u64(lane(tables[p >> ROW_BITS], HASH), p & ROW_MASK), entry)
+
+
+@kernel
+def lookup(
+    slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, entries: int,
+    probe: int, rows: int, columns: int, nodes: int, out: Any,
+) -> None:  # fmt: skip
+    """out[i] = weight of the row equal to row i of the probe chunk, 0 where there is none."""
+    hashes = lane(probe, HASH)
+    for i in range(rows):
+        at = _find_slot(
+            slot_hash, slot_entry, load_u64(hashes, i), tables, entry_pos, entries, probe, i, columns, nodes
+        )
+        out[i] = entry_weight[slot_entry[at]] if at >= 0 else 0
+
+
+@kernel
+def hashes_at(tables: Any, pos: Any, node: int, out: Any) -> None:
+    """out[i] = the value of an 8-byte lane at pos[i]."""
+    for i in range(pos.shape[0]):
+        p = pos[i]
+        out[i] = load_u64(lane(tables[p >> ROW_BITS], node), p & ROW_MASK)
+
+
+@kernel
+def positions(lens: Any, tables: Any, pos: Any, weights: Any, info: Any) -> None:
+    """The positions and weights of all rows of some chunks, in order. info = [largest |weight|, weights below 0].
+
+    The largest is kept within int64: the magnitude of the least int64 counts as that of the greatest.
+    """
+    n = 0
+    largest = np.int64(0)
+    negative = 0
+    for c in range(lens.shape[0]):
+        w = lane(tables[c], WEIGHT)
+        mask = lane_mask(tables[c], WEIGHT)
+        for row in range(lens[c]):
+            pos[n] = c << ROW_BITS | row
+            weight = load_i64(w, row & mask)
+            weights[n] = weight
+            if weight < 0:
+                negative += 1
+                largest = max(largest, -max(weight, np.int64(-9223372036854775807)))
+            else:
+                largest = max(largest, weight)
+            n += 1
+    info[0] = largest
+    info[1] = negative
+
+
+@kernel
+def sort_tied_rows(tables: Any, pos: Any, weights: Any, columns: int, nodes: int) -> None:
+    """Order rows of equal row hash by value; pos is sorted by row hash already and no two rows are equal."""
+    n = pos.shape[0]
+    for i in range(1, n):
+        p = pos[i]
+        w = weights[i]
+        h = load_u64(lane(tables[p >> ROW_BITS], HASH), p & ROW_MASK)
+        j = i
+        while j > 0:
+            q = pos[j - 1]
+            other = tables[q >> ROW_BITS]
+            if load_u64(lane(other, HASH), q & ROW_MASK) != h or (
+                compare_rows(other, q & ROW_MASK, tables[p >> ROW_BITS], p & ROW_MASK, columns, nodes) < 0
+            ):
+                break
+            pos[j] = q
+            weights[j] = weights[j - 1]
+            j -= 1
+        pos[j] = p
+        weights[j] = w

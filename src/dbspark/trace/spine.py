@@ -1,0 +1,406 @@
+"""`Spine`: the levelled sequence of batches. The only such structure in the project.
+
+A spine is a *value*. `insert` and `work` return a new spine and leave the old one as it was, sharing all batches, so
+forks, snapshots and rollbacks cost nothing and nobody's reads change under their hands.
+
+Entries are ordered from oldest to newest, and only neighbours are merged. An entry is a batch or a merge in
+progress. A merge in progress holds its output so far and what is left of its inputs: those are disjoint ranges of
+key hashes, so together they are just a few more batches to read, and memory never holds a row twice. That is what
+keeps the peak near the size of the rows themselves, whatever is being merged.
+
+When to merge (with fan-out R):
+
+* *tiers*: when R neighbours at the new end are of one level (sizes within a factor of R) or below it, they become
+  one batch of the next level. Every row takes part in about log_R(n) merges.
+* *space*: when everything newer than the oldest batch exceeds a share of it, all become one. Cancelled rows are
+  thereby bounded by that share. The share is small while merges shrink what they read (updates and deletes) and
+  grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth much.
+
+How fast: merges of few rows run at once. Larger ones advance in steps paid by credit, some rows for every row
+inserted, enough that a merge is done long before the next one of its level is due; no insert ever waits for a whole
+merge. `work` spends a time budget instead, or finishes everything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch.batch import Plan
+from dbspark.batch.chunk import CHUNK_ROWS, Chunk, check_plan
+from dbspark.batch.memory import Int64s, int64s
+from dbspark.kernels import probe as kp
+from dbspark.kernels.merge import OVERFLOW
+from dbspark.kernels.nodes import ROW_BITS, ROW_MASK, WEIGHT
+
+_CUTS = 8
+"""Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpineConfig:
+    """Knobs of a spine; the constants beside them say what they trade."""
+
+    fanout: int = 4
+    """R: more means fewer rewrites of a row and more batches to read."""
+    space_low: float = 0.25
+    """Newer rows allowed beside the oldest batch, as a share of it, where merges cancel much."""
+    space_high: float = 1.0
+    """The same where merges cancel nothing."""
+    at_once: int = 2048
+    """Merges of at most this many rows are done inside the insert."""
+    step: int = 8192
+    """Rows of one step of a larger merge."""
+    credit: int = 12
+    """Rows of merging paid for by each inserted row."""
+
+
+DEFAULT = SpineConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """A merge in progress: rows below its frontier are in `out`, the rest still in `inputs`."""
+
+    out: tuple[Chunk, ...]
+    inputs: tuple[Batch, ...]
+    total: int
+    """Rows of all inputs at the beginning, for the statistics of how much the merge reduced."""
+
+    @property
+    def rows(self) -> int:
+        return sum(c.rows for c in self.out) + sum(b.rows for b in self.inputs)
+
+    def step(self, limit: int) -> Merging | Batch:
+        plan = Plan(self.inputs)
+        chunks = self.out + tuple(plan.step(limit))
+        if plan.done:
+            return Batch(self.inputs[0].arrangement, chunks)
+        return Merging(chunks, tuple(plan.remaining()), self.total)
+
+
+Entry = Batch | Merging
+
+
+@dataclass(slots=True)
+class SpineStats:
+    """What merging did, shared by all versions of a spine. `reduction` is an EWMA of the share of rows that vanish."""
+
+    inserts: int = 0
+    merges: int = 0
+    rows_in: int = 0
+    rows_out: int = 0
+    seconds: float = 0.0
+    reduction: float = 0.0
+
+    def merged(self, before: int, after: int) -> None:
+        self.merges += 1
+        self.rows_in += before
+        self.rows_out += after
+        self.reduction += 0.3 * ((before - after) / max(before, 1) - self.reduction)
+
+
+class Spine:
+    """A persistent sequence of batches; see the module's preface."""
+
+    __slots__ = ("__dict__", "arrangement", "config", "credit", "entries", "stats")
+
+    def __init__(
+        self,
+        arrangement: Arrangement,
+        entries: tuple[Entry, ...] = (),
+        config: SpineConfig = DEFAULT,
+        stats: SpineStats | None = None,
+        credit: int = 0,
+    ) -> None:
+        self.arrangement = arrangement
+        self.entries = entries
+        self.config = config
+        self.stats = stats if stats is not None else SpineStats()
+        self.credit = credit
+
+    # ------------------------------------------------------------------ writing
+
+    def insert(self, batch: Batch) -> Spine:
+        """The spine with one more batch, newer than all others."""
+        if batch.rows == 0:
+            return self
+        if not self.entries:
+            return Spine(self.arrangement, (batch,), self.config, self.stats, self.credit)
+        self.stats.inserts += 1
+        entries = self._scheduled((*self.entries, batch))
+        credit = self.credit + batch.rows * self.config.credit
+        if credit >= self.config.step:
+            if any(type(e) is Merging for e in entries):
+                entries, credit = self._advance(entries, credit)
+            else:
+                credit = 0
+        return Spine(self.arrangement, entries, self.config, self.stats, credit)
+
+    def work(self, budget_ms: float | None = None) -> Spine:
+        """Go on with merges in progress for some time, or until nothing is left to do."""
+        deadline = None if budget_ms is None else time.perf_counter() + budget_ms / 1000
+        entries = self._scheduled(self.entries)
+        while any(type(e) is Merging for e in entries):
+            entries, _ = self._advance(entries, self.config.step if deadline is not None else CHUNK_ROWS)
+            if deadline is not None and time.perf_counter() >= deadline:
+                break
+        if entries is self.entries:
+            return self
+        return Spine(self.arrangement, entries, self.config, self.stats, self.credit)
+
+    def compacted(self) -> Spine:
+        """The spine as one batch."""
+        whole = self.consolidated()
+        return Spine(self.arrangement, (whole,) if whole.rows else (), self.config, self.stats, self.credit)
+
+    def backlog(self) -> int:
+        """Rows still to be read by merges in progress."""
+        return sum(sum(b.rows for b in e.inputs) for e in self.entries if type(e) is Merging)
+
+    def _level(self, rows: int) -> int:
+        level = 0
+        size = self.config.fanout
+        while rows >= size:
+            level += 1
+            size *= self.config.fanout
+        return level
+
+    def _scheduled(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Begin the merges that are due among the batches behind the last merge in progress."""
+        while True:
+            first = len(entries)
+            while first > 0 and type(entries[first - 1]) is Batch:
+                first -= 1
+            tail: Sequence[Any] = entries[first:]
+            if len(tail) < 2:
+                return entries
+            begin = self._due(tail, first == 0)
+            if begin is None:
+                return entries
+            inputs = tuple(tail[begin:])
+            total = sum(b.rows for b in inputs)
+            head = entries[: first + begin]
+            if total > self.config.at_once:
+                return (*head, Merging((), inputs, total))
+            started = time.perf_counter()
+            merged = merge(inputs)
+            self.stats.seconds += time.perf_counter() - started
+            self.stats.merged(total, merged.rows)
+            entries = (*head, merged) if merged.rows else head
+
+    def _due(self, tail: Sequence[Batch], whole: bool) -> int | None:
+        """Where the suffix of `tail` that should become one batch begins. `whole`: tail[0] is the oldest batch."""
+        fanout = self.config.fanout
+        begin = None
+        highest, of_highest = -1, 0
+        for i in range(len(tail) - 1, -1, -1):
+            level = self._level(tail[i].rows)
+            if level > highest:
+                highest, of_highest = level, 0
+            of_highest += level == highest
+            if of_highest >= fanout:
+                begin = i
+        if begin != 0 and whole:
+            newer = sum(b.rows for b in tail[1:])
+            if newer > tail[0].rows * self.space_share():
+                begin = 0
+        return begin
+
+    def space_share(self) -> float:
+        """How many newer rows may stand beside the oldest batch, judged by what merging has saved so far."""
+        low, high = self.config.space_low, self.config.space_high
+        return max(low, high - (high - low) * min(1.0, self.stats.reduction * 8))
+
+    def _advance(self, entries: tuple[Entry, ...], credit: int) -> tuple[tuple[Entry, ...], int]:
+        """Spend credit on merges in progress, newest (smallest) first."""
+        started = time.perf_counter()
+        changed = list(entries)
+        for i in range(len(changed) - 1, -1, -1):
+            entry = changed[i]
+            if type(entry) is not Merging:
+                continue
+            while credit >= self.config.step and type(entry) is Merging:
+                before = entry.rows
+                limit = min(max(credit // 2, self.config.step), CHUNK_ROWS)
+                stepped = entry.step(limit)
+                credit -= max(limit, before - stepped.rows)
+                if type(stepped) is Batch:
+                    self.stats.merged(entry.total, stepped.rows)
+                entry = stepped
+            changed[i] = entry
+            if credit < self.config.step:
+                break
+        self.stats.seconds += time.perf_counter() - started
+        kept = tuple(e for e in changed if e.rows)
+        return self._scheduled(kept), max(credit, 0) if any(type(e) is Merging for e in kept) else 0
+
+    # ------------------------------------------------------------------ reading
+
+    @cached_property
+    def batches(self) -> tuple[Batch, ...]:
+        """Everything to read, oldest first. A row's weight is its sum over these."""
+        out: list[Batch] = []
+        for entry in self.entries:
+            if type(entry) is Merging:
+                if entry.out:
+                    out.append(Batch(self.arrangement, entry.out))
+                out += entry.inputs
+            else:
+                out.append(entry)  # type: ignore[arg-type]
+        return tuple(out)
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows held, before consolidation across batches."""
+        return sum(e.rows for e in self.entries)
+
+    def levels(self) -> list[tuple[int, int, int]]:
+        """(level, batches, rows) from the largest level down."""
+        found: dict[int, list[int]] = {}
+        for batch in self.batches:
+            found.setdefault(self._level(batch.rows), []).append(batch.rows)
+        return [(level, len(sizes), sum(sizes)) for level, sizes in sorted(found.items(), reverse=True)]
+
+    @cached_property
+    def sources(self) -> tuple[Int64s, Int64s, Any, Int64s]:
+        """All chunks for the kernels: node tables, lengths, fences, and where each batch's chunks start."""
+        return sources_of(self.batches)
+
+    @cached_property
+    def _consolidated(self) -> Batch:
+        batches = self.batches
+        if not batches:
+            return Batch.empty(self.arrangement)
+        return merge(batches)
+
+    def consolidated(self) -> Batch:
+        """All rows as one batch; computed once for this value."""
+        return self._consolidated
+
+    @cached_property
+    def _corrected(self) -> tuple[Batch, Batch, Int64s] | None:
+        """The largest batch, the sum of all others, and where the latter's rows are in the former (-1: nowhere).
+
+        None where the others are too many for this to be cheaper than consolidating.
+        """
+        batches = self.batches
+        if len(batches) <= 1 or "_consolidated" in self.__dict__:
+            return None
+        largest = max(batches, key=len)
+        others = [b for b in batches if b is not largest]
+        if sum(b.rows for b in others) * 8 > largest.rows:
+            return None
+        change = merge(others)
+        return largest, change, positions_in(largest, change)
+
+    def count(self) -> int:
+        """Rows whose total weight is not zero."""
+        corrected = self._corrected
+        if corrected is None:
+            return self.consolidated().rows
+        largest, change, at = corrected
+        there = at >= 0
+        gone = largest.weights_at(at[there]) + change.weights()[there] == 0
+        return int(largest.rows + change.rows - np.count_nonzero(there) - np.count_nonzero(gone))
+
+    def chunks(self) -> list[Chunk]:
+        """Every row once, with its total weight, in no particular order; a large batch is read in place."""
+        corrected = self._corrected
+        if corrected is None:
+            return list(self.consolidated().chunks)
+        largest, change, at = corrected
+        new = at < 0
+        out = list(change.select(row_positions(change)[new]).chunks) if new.any() else []
+        order = np.argsort(at[~new])
+        hits = at[~new][order]
+        totals = largest.weights_at(hits) + change.weights()[~new][order]
+        bounds = np.searchsorted(hits, np.arange(len(largest.chunks) + 1, dtype=np.int64) << ROW_BITS)
+        for c, chunk in enumerate(largest.chunks):
+            low, high = int(bounds[c]), int(bounds[c + 1])
+            if low == high:
+                out.append(chunk)
+            else:
+                out += _patched(self.arrangement, chunk, hits[low:high] & ROW_MASK, totals[low:high])
+        return out
+
+    def total_weight(self) -> int:
+        return sum(int(b.weights().sum()) for b in self.batches)
+
+    def weights_of(self, probe: Batch) -> Int64s:
+        """The total weight of each row of `probe`, in its order."""
+        return weights_in(self.sources, probe)
+
+
+def _patched(arrangement: Arrangement, chunk: Chunk, rows: Int64s, totals: Int64s) -> list[Chunk]:
+    """A chunk with other weights at some rows (ascending); rows of weight zero are cut out."""
+    weights = np.array(chunk.lane(WEIGHT))
+    weights[rows] = totals
+    changed = Batch(arrangement, (chunk,)).with_weights(weights)
+    gone = rows[totals == 0]
+    if len(gone) > _CUTS:
+        return list(changed.select(np.flatnonzero(weights)).chunks)
+    out = []
+    begin = 0
+    for row in [*gone.tolist(), chunk.rows]:
+        if row > begin:
+            whole = changed.chunks[0]
+            out.append(whole if row - begin == chunk.rows else whole.slice(begin, row - begin))
+        begin = row + 1
+    return out
+
+
+def row_positions(batch: Batch) -> Int64s:
+    """The position of every row, in order."""
+    return np.concatenate([np.arange(n, dtype=np.int64) + (c << ROW_BITS) for c, n in enumerate(batch.lens.tolist())])
+
+
+def positions_in(batch: Batch, probe: Batch) -> Int64s:
+    """Where the rows of `probe` are in `batch`, -1 where they are not."""
+    out = int64s(probe.rows)
+    schema = probe.schema
+    sources = sources_of((batch,))
+    at = 0
+    for chunk in probe.chunks:
+        kp.locate(*sources, chunk.table, chunk.rows, schema.columns, schema.node_count, out[at : at + chunk.rows])
+        at += chunk.rows
+    return out
+
+
+def sources_of(batches: Sequence[Batch]) -> tuple[Int64s, Int64s, Any, Int64s]:
+    starts = np.zeros(len(batches) + 1, np.int64)
+    if len(batches) == 1:
+        only = batches[0]
+        starts[1] = len(only.chunks)
+        return only.tables, only.lens, only.fences, starts
+    if not batches:
+        none = np.empty(0, np.int64)
+        return none, none, np.empty(0, np.uint64), starts
+    np.cumsum([len(b.chunks) for b in batches], out=starts[1:])
+    return (
+        np.concatenate([b.tables for b in batches]),
+        np.concatenate([b.lens for b in batches]),
+        np.concatenate([b.fences for b in batches]),
+        starts,
+    )
+
+
+def weights_in(sources: tuple[Int64s, Int64s, Any, Int64s], probe: Batch) -> Int64s:
+    out = int64s(probe.rows)
+    schema = probe.schema
+    at = 0
+    for chunk in probe.chunks:
+        part = out[at : at + chunk.rows]
+        if kp.sum_weights(*sources, chunk.table, chunk.rows, schema.columns, schema.node_count, part) == OVERFLOW:
+            check_plan(np.array((OVERFLOW,), np.int64))
+        at += chunk.rows
+    return out
+
+
+__all__ = ["Merging", "Spine", "SpineConfig", "SpineStats", "sources_of", "weights_in"]

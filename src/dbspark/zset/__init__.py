@@ -1,0 +1,19 @@
+"""Z-sets: the value that flows on every stream, in whatever form suits what is done with it."""
+
+from dbspark.zset import metrics
+from dbspark.zset.config import BACKENDS, ZSetConfig, configure, configured, current
+from dbspark.zset.indexed import IndexedZSet
+from dbspark.zset.zset import ArrangedView, ZSet, columns
+
+__all__ = [
+    "BACKENDS",
+    "ArrangedView",
+    "IndexedZSet",
+    "ZSet",
+    "ZSetConfig",
+    "columns",
+    "configure",
+    "configured",
+    "current",
+    "metrics",
+]

@@ -1,0 +1,331 @@
+"""`Adaptive`: one Z-set that takes the form its workload asks for.
+
+It is exactly one of
+
+* **small**: at most about N rows, one sorted vector;
+* **memtable**: a hash table of rows, cheap to change;
+* **trace**: levelled batches in a spine, with a memtable in front for small changes and hot rows.
+
+Rows given one by one wait in the memtable's dict in any form; they are sorted when somebody reads in order. Deltas
+that are batches already and not small skip the memtable. `Policy` decides when the memtable is flushed; flushing
+never changes the value, only its form, so a payload may do it to itself while it is being read. Its form is one
+attribute, replaced at once, so that readers on other threads see the old form or the new one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch.chunk import Chunk
+from dbspark.batch.rows import Row
+from dbspark.trace.spine import Spine
+from dbspark.zset.config import ZSetConfig
+from dbspark.zset.memtable import Columns, Memtable, batch_of_rows
+from dbspark.zset.metrics import Metrics
+from dbspark.zset.payload import FastPayload, Payload, merged, spine_config
+from dbspark.zset.policy import DOWNGRADE, Policy
+from dbspark.zset.versions import Version
+
+DIRECT: Final = 1024
+"""A delta of this many rows goes to the spine as it is: it is sorted already."""
+
+MemtableVersion = Version[Memtable]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Everything of a payload but its memtable; shared by all payloads between two flushes."""
+
+    arrangement: Arrangement
+    config: ZSetConfig
+    small: Batch
+    spine: Spine | None = None
+    policy: Policy | None = None
+
+
+class AdaptivePayload(Payload):
+    """See the module's preface."""
+
+    __slots__ = ("_batch", "state")
+
+    def __init__(self, body: Body, memtable: MemtableVersion | None) -> None:
+        self.state = (body, memtable)
+
+    @staticmethod
+    def empty(arrangement: Arrangement, config: ZSetConfig) -> AdaptivePayload:
+        return AdaptivePayload(Body(arrangement, config, Batch.empty(arrangement)), None)
+
+    @property
+    def arrangement(self) -> Arrangement:  # type: ignore[override]
+        return self.state[0].arrangement
+
+    @property
+    def config(self) -> ZSetConfig:  # type: ignore[override]
+        return self.state[0].config
+
+    @property
+    def metrics(self) -> Metrics | None:
+        policy = self.state[0].policy
+        return None if policy is None else policy.metrics
+
+    @property
+    def form(self) -> str:
+        body, memtable = self.state
+        if body.spine is not None:
+            return "trace"
+        return "small" if memtable is None or _waiting(body, memtable) else "memtable"
+
+    # ------------------------------------------------------------------ writing
+
+    def add(self, row: Row, weight: int) -> Payload:
+        body, memtable = self.state
+        if memtable is None:
+            memtable = Version(Memtable(body.arrangement))
+        memtable = memtable.advanced((row, weight))
+        rows = len(memtable.store.rows)
+        policy = body.policy
+        if policy is None:
+            if rows <= body.config.small_limit:
+                return AdaptivePayload(body, memtable)
+        elif body.spine is None and rows < policy.check_rows:
+            return AdaptivePayload(body, memtable)
+        payload = AdaptivePayload(body, memtable)
+        payload._after_row(rows)
+        return payload
+
+    def _after_row(self, rows: int) -> None:
+        """What single rows need now and then: to leave the small form, to be counted, to be flushed."""
+        body, memtable = self.state
+        assert memtable is not None
+        if body.policy is None:
+            body = replace(body, policy=_new_policy(body.config))
+        policy = body.policy
+        assert policy is not None
+        if body.spine is None and rows > body.config.small_limit and (body.small.rows or not policy.grown):
+            if body.small.rows:
+                memtable = memtable.advanced(Columns(body.small))
+                body = replace(body, small=Batch.empty(body.arrangement))
+            policy.grown = True
+            policy.moved("small", "memtable")
+        self.state = (body, memtable)
+        if rows >= policy.check_rows:
+            negative = memtable.read(lambda m: sum(w < 0 for w in m.rows.values()))
+            policy.changed(rows, negative)
+            policy.check_rows = policy.config.flush_size if policy.fallback else max(policy.flush_rows, rows + 1)
+        self._consider_flush()
+
+    def plus(self, other: Payload) -> Payload:
+        if isinstance(other, AdaptivePayload) and _size(self.state) * 4 < _size(other.state):
+            return other.plus_batches(self.parts())
+        return self.plus_batches(other.parts())
+
+    def plus_batches(self, batches: Sequence[Batch]) -> Payload:
+        payload = self
+        for batch in batches:
+            if batch.rows:
+                payload = payload._plus(batch)
+        return payload
+
+    def _plus(self, batch: Batch) -> AdaptivePayload:
+        body, memtable = self.state
+        spine = body.spine
+        if spine is None:
+            if memtable is None or _waiting(body, memtable):
+                return self._plus_small(batch)
+            if batch.rows >= DIRECT:
+                payload = AdaptivePayload(body, memtable)
+                payload._flush("size")
+                return payload._plus(batch)
+        elif batch.rows >= DIRECT:
+            return AdaptivePayload(replace(body, spine=spine.insert(batch)), memtable)._slimmed()
+        if memtable is None:
+            memtable = Version(Memtable(body.arrangement))
+        payload = AdaptivePayload(body, memtable.advanced(Columns(batch)))
+        payload._consider_flush()
+        return payload._slimmed() if spine is None else payload
+
+    def _plus_small(self, batch: Batch) -> AdaptivePayload:
+        body, memtable = self.state
+        small = body.small
+        if memtable is not None:
+            waiting = memtable.read(lambda m: batch_of_rows(body.arrangement, m.rows))
+            small = merged(body.arrangement, (small, waiting))
+        limit = body.config.small_limit
+        if small.rows == 0 and batch.rows <= limit:
+            return AdaptivePayload(replace(body, small=batch), None)
+        if small.rows + batch.rows <= limit:
+            return AdaptivePayload(replace(body, small=merge((small, batch))), None)
+        policy = body.policy or _new_policy(body.config)
+        policy.grown = True
+        empty = Batch.empty(body.arrangement)
+        if batch.rows >= DIRECT:
+            spine = Spine(body.arrangement, (), spine_config(body.config)).insert(small).insert(batch)
+            policy.metrics.spine = spine.stats
+            policy.moved("small", "trace")
+            return AdaptivePayload(Body(body.arrangement, body.config, empty, spine, policy), None)
+        memtable = Version(Memtable(body.arrangement)).advanced(Columns(small)).advanced(Columns(batch))
+        policy.moved("small", "memtable")
+        return AdaptivePayload(Body(body.arrangement, body.config, empty, None, policy), memtable)
+
+    def _consider_flush(self) -> None:
+        body, memtable = self.state
+        policy = body.policy
+        if policy is None or memtable is None:
+            return
+        store = memtable.store
+        trigger = policy.trigger(len(store), store, body.spine is not None)
+        if trigger is not None:
+            self._flush(trigger)
+
+    def _flush(self, trigger: str) -> None:
+        """Turn the memtable into a batch of the spine, except for hot rows; then spend the budget on merging."""
+        body, memtable = self.state
+        policy = body.policy
+        assert policy is not None
+        assert memtable is not None
+        started = time.perf_counter()
+        cold, hot, size = memtable.read(lambda m: (*m.split_hot(), m.nbytes()))
+        spine = body.spine
+        if spine is None:
+            spine = Spine(body.arrangement, (), spine_config(body.config)).insert(body.small)
+            policy.metrics.spine = spine.stats
+            policy.moved(self.form, "trace")
+        spine = spine.insert(cold)
+        flushed = time.perf_counter()
+        spine = spine.work(body.config.compact_budget_ms)
+        kept = Version(Memtable(body.arrangement)).advanced(Columns(hot)) if hot.rows else None
+        self.state = (Body(body.arrangement, body.config, Batch.empty(body.arrangement), spine, policy), kept)
+        metrics = policy.metrics
+        metrics.kept_hot += hot.rows
+        metrics.compact_seconds += time.perf_counter() - flushed
+        metrics.batches = len(spine.batches)
+        metrics.backlog_rows = spine.backlog()
+        policy.flushed(trigger, cold.rows, size, time.perf_counter() - started)
+
+    def _slimmed(self) -> AdaptivePayload:
+        """Back to the small form where few rows are left."""
+        body, memtable = self.state
+        size = _size(self.state)
+        if size >= body.config.smallset_n * DOWNGRADE or (body.spine is None and memtable is None):
+            return self
+        before = self.form
+        policy = body.policy
+        if policy is not None:
+            policy.grown = False
+            policy.moved(before, "small")
+        return AdaptivePayload(Body(body.arrangement, body.config, self.batch(), None, policy), None)
+
+    # ------------------------------------------------------------------ reading
+
+    def parts(self) -> Sequence[Batch]:
+        body, memtable = self.state
+        if body.spine is None and memtable is None:
+            return (body.small,)
+        parts = [body.small] if body.small.rows else []
+        if memtable is not None:
+            waiting = memtable.read(Memtable.batch)
+            if waiting.rows:
+                parts.append(waiting)
+        if body.spine is not None:
+            parts += body.spine.batches
+        return parts
+
+    def _read_spine(self) -> Spine:
+        """A spine to read everything through, without forgetting what has been computed for the one we hold."""
+        body, memtable = self.state
+        if body.spine is not None and memtable is None:
+            return body.spine
+        return Spine(body.arrangement, tuple(self.parts()))
+
+    def weight(self, row: Row) -> int:
+        body, memtable = self.state
+        probe = None
+        total = 0
+        if body.spine is not None or body.small.rows:
+            probe = batch_of_rows(body.arrangement, {row: 1})
+            spine = body.spine if body.spine is not None else Spine(body.arrangement, (body.small,))
+            total = int(spine.weights_of(probe)[0])
+        if memtable is not None:
+            found = probe
+
+            def read(store: Memtable) -> int:
+                there = found
+                if store.table is not None and there is None:
+                    there = batch_of_rows(body.arrangement, {row: 1})
+                return store.weight(row, None if there is None else there.chunks[0])
+
+            total += memtable.read(read)
+        return total
+
+    def count(self) -> int:
+        body, memtable = self.state
+        if body.spine is None and not body.small.rows:
+            return 0 if memtable is None else FastPayload(body.arrangement, body.config, memtable).count()
+        return self._read_spine().count()
+
+    def total_weight(self) -> int:
+        body, memtable = self.state
+        total = 0 if memtable is None else FastPayload(body.arrangement, body.config, memtable).total_weight()
+        if body.spine is not None:
+            total += body.spine.total_weight()
+        return total + int(body.small.weights().sum())
+
+    def items(self) -> Iterator[tuple[Row, int]]:
+        body, memtable = self.state
+        if body.spine is None and not body.small.rows and memtable is not None:
+            return FastPayload(body.arrangement, body.config, memtable).items()
+        return super().items()
+
+    def chunks(self) -> Sequence[Chunk]:
+        return self._read_spine().chunks()
+
+    def batch(self) -> Batch:
+        try:
+            cached = self._batch
+        except AttributeError:
+            cached = self._batch = self._read_spine().consolidated()
+        else:
+            if self.metrics is not None:
+                self.metrics.cache_hits += 1
+        return cached
+
+    def arranged(self) -> Batch:
+        body, memtable = self.state
+        if body.policy is not None:
+            body.policy.demanded()
+            if memtable is not None and self.form != "small":
+                self._flush("arranged")
+        return self.batch()
+
+    def subscribe(self, change: int) -> None:
+        body, memtable = self.state
+        policy = body.policy
+        if policy is None:
+            policy = _new_policy(body.config)
+            self.state = (replace(body, policy=policy), memtable)
+        policy.metrics.subscribers += change
+        policy.retune()
+
+
+def _size(state: tuple[Body, MemtableVersion | None]) -> int:
+    """Rows held, before consolidation."""
+    body, memtable = state
+    rows = body.small.rows if body.spine is None else body.spine.rows
+    return rows if memtable is None else rows + len(memtable.store)
+
+
+def _waiting(body: Body, memtable: MemtableVersion) -> bool:
+    """Whether a memtable holds nothing but a few single rows on their way into the small vector."""
+    store = memtable.store
+    return store.table is None and len(store.rows) + body.small.rows <= body.config.small_limit
+
+
+def _new_policy(config: ZSetConfig) -> Policy:
+    return Policy(config, Metrics())
+
+
+__all__ = ["DIRECT", "AdaptivePayload", "Body"]

@@ -1,0 +1,214 @@
+"""`IndexedZSet`: a Z-set arranged by some of its columns, for grouping and joining.
+
+It is a spine of batches ordered by key, so looking up a key is a search and a join is a merge of two ordered
+sequences. Like everything here it is a value; its consolidated form is computed once and belongs to that value, so a
+changed Z-set never sees an old one's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.batch import Arrangement, Batch, Schema, merge
+from dbspark.batch.chunk import Chunk, check_plan, gather_chunks, import_arrays
+from dbspark.batch.memory import Int64s, int64s
+from dbspark.batch.rows import Row, encode_rows, row_form
+from dbspark.errors import SchemaError
+from dbspark.kernels import join as kj
+from dbspark.kernels import nodes as nd
+from dbspark.kernels import probe as kp
+from dbspark.kernels.merge import OVERFLOW
+from dbspark.trace.spine import Spine
+from dbspark.zset.config import ZSetConfig
+from dbspark.zset.payload import scaled, spine_config
+from dbspark.zset.zset import ZSet
+
+JOIN_ROWS = 1 << 16
+"""Pairs that a join produces at a time: one hot key never makes it hold the whole product."""
+
+
+class IndexedZSet:
+    """An immutable Z-set arranged by key columns."""
+
+    __slots__ = ("config", "spine")
+
+    def __init__(self, spine: Spine, config: ZSetConfig) -> None:
+        self.spine = spine
+        self.config = config
+
+    @staticmethod
+    def from_zset(z: ZSet, key: Sequence[str]) -> IndexedZSet:
+        """Arrange a Z-set by some of its columns."""
+        if not key:
+            raise SchemaError("name at least one column to index by")
+        arrangement = Arrangement(z.schema, [z.schema.index(k) for k in key])
+        spine = Spine(arrangement, (), spine_config(z.config))
+        for part in z._payload.parts():
+            spine = spine.insert(part.rearranged(arrangement))
+        return IndexedZSet(spine, z.config)
+
+    @property
+    def schema(self) -> Schema:
+        return self.spine.arrangement.schema
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return tuple(self.schema.names[c] for c in self._key_columns)
+
+    @property
+    def _key_columns(self) -> tuple[int, ...]:
+        key = self.spine.arrangement.key
+        return tuple(range(self.schema.columns)) if key is None else key
+
+    @property
+    def count(self) -> int:
+        return self.spine.count()
+
+    def to_zset(self) -> ZSet:
+        """The same rows without the index."""
+        return ZSet.from_batch(self.spine.consolidated(), self.config)
+
+    def __add__(self, other: IndexedZSet | ZSet) -> IndexedZSet:
+        parts = other.spine.batches if isinstance(other, IndexedZSet) else other._payload.parts()
+        arrangement = self.spine.arrangement
+        spine = self.spine
+        for part in parts:
+            if part.schema is not self.schema:
+                raise SchemaError(f"Z-sets of different schemas cannot be added: {self.schema!r} and {part.schema!r}")
+            spine = spine.insert(part.rearranged(arrangement))
+        return IndexedZSet(spine, self.config)
+
+    def negate(self) -> IndexedZSet:
+        batches = tuple(scaled(b, -1) for b in self.spine.batches)
+        return IndexedZSet(Spine(self.spine.arrangement, batches, self.spine.config), self.config)
+
+    __neg__ = negate
+
+    def __sub__(self, other: IndexedZSet) -> IndexedZSet:
+        return self + other.negate()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IndexedZSet):
+            return NotImplemented
+        same = self.spine.arrangement is other.spine.arrangement
+        return same and self.count == other.count and (self - other).count == 0
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"IndexedZSet({self.count} rows by {', '.join(self.key)}: {self.schema!r})"
+
+    # ------------------------------------------------------------------ reading
+
+    def keys(self) -> list[Row]:
+        """The distinct keys as Python rows."""
+        columns = list(self._key_columns)
+        names = self.schema.select(columns)
+        found = Batch.from_arrow(self.spine.consolidated().to_arrow().select(columns), Arrangement(names))
+        return [row for row, _ in ZSet.from_batch(found, self.config)]
+
+    def group(self, *key: Any) -> ZSet:
+        """The rows of one key, whole."""
+        columns = list(self._key_columns)
+        key_schema = self.schema.select(columns)
+        row = row_form(key_schema)(key)
+        chunk = import_arrays(key_schema, encode_rows(key_schema, [row]), 1, None)
+        _, pos = self._probe(self.spine.batches, chunk, _key_hashes(chunk))
+        return ZSet.from_batch(self._select(pos), self.config)
+
+    def _select(self, pos: Int64s) -> Batch:
+        tables, _, _, starts = self.spine.sources
+        weights = int64s(len(pos))
+        kp.weights_at(tables, pos, weights)
+        parts = []
+        for b in range(len(starts) - 1):  # positions of one batch are in its order
+            mine = (pos >> nd.ROW_BITS >= starts[b]) & (pos >> nd.ROW_BITS < starts[b + 1])
+            one = int(bool((weights[mine] == 1).all()))
+            arrangement = self.spine.arrangement
+            chunks = gather_chunks(self.schema, arrangement.own_key, tables, pos[mine], weights[mine], one)
+            parts.append(Batch(arrangement, chunks))
+        return merge(parts) if parts else Batch.empty(self.spine.arrangement)
+
+    def _probe(self, batches: Sequence[Batch], probe: Chunk, hashes: Any) -> tuple[Int64s, Int64s]:
+        """(probe row, position) of every row here whose key is that of a row of the probe chunk."""
+        sources = self.spine.sources
+        ranges = np.empty((len(hashes), len(batches), 3), np.int64)
+        total = kp.probe_ranges(*sources, hashes, ranges)
+        which, pos = int64s(total), int64s(total)
+        here = self.spine.arrangement.key_nodes
+        there = np.arange(nd.LANES, nd.LANES + len(here), dtype=np.int64)
+        n = kp.expand_ranges(
+            sources[0], sources[1], ranges, probe.table, there, here, self.schema.node_count, which, pos
+        )
+        return which[:n], pos[:n]
+
+    # ------------------------------------------------------------------ joining
+
+    def join(self, other: IndexedZSet, suffix: str = "_right") -> IndexedZSet:
+        """The product of the rows of equal keys: key columns, then the left's others, then the right's others.
+
+        Weights multiply. A NULL key equals a NULL key here; SQL's joins drop NULL keys before they index.
+        """
+        arrangement = self._joined(other, suffix)
+        spine = Spine(arrangement, (), self.spine.config)
+        for batch in self.join_batches(other, suffix):
+            spine = spine.insert(batch)
+        return IndexedZSet(spine, self.config)
+
+    def _joined(self, other: IndexedZSet, suffix: str) -> Arrangement:
+        mine, theirs = list(self._key_columns), list(other._key_columns)
+        kinds = [self.schema.types[c] for c in mine], [other.schema.types[c] for c in theirs]
+        if kinds[0] != kinds[1]:
+            raise SchemaError(f"the keys differ in type: {kinds[0]} and {kinds[1]}; cast one of them")
+        left = [c for c in range(self.schema.columns) if c not in mine]
+        right = [c for c in range(other.schema.columns) if c not in theirs]
+        fields = [self.schema.arrow.field(c) for c in (*mine, *left)]
+        taken = {f.name for f in fields}
+        for c in right:
+            field = other.schema.arrow.field(c)
+            fields.append(field.with_name(field.name + suffix) if field.name in taken else field)
+        return Arrangement(Schema(pa.schema(fields)), range(len(mine)))
+
+    def join_batches(self, other: IndexedZSet, suffix: str = "_right") -> Iterator[Batch]:
+        """The join, a bounded number of rows at a time."""
+        arrangement = self._joined(other, suffix)
+        schema = arrangement.schema
+        left, right = self.spine.consolidated(), other.spine.consolidated()
+        if not left.rows or not right.rows:
+            return
+        key_left, key_right = self.spine.arrangement.key_nodes, other.spine.arrangement.key_nodes
+        rest_left = [c for c in range(self.schema.columns) if c not in self._key_columns]
+        rest_right = [c for c in range(other.schema.columns) if c not in other._key_columns]
+        state = np.zeros(8, np.int64)
+        nodes = (self.schema.node_count, other.schema.node_count)
+        while True:
+            pos_left, pos_right, weights = int64s(JOIN_ROWS), int64s(JOIN_ROWS), int64s(JOIN_ROWS)
+            n = kj.join_step(
+                left.tables, left.lens, right.tables, right.lens, key_left, key_right, max(nodes),
+                state, pos_left, pos_right, weights,
+            )  # fmt: skip
+            if n == OVERFLOW:
+                check_plan(np.array((OVERFLOW,), np.int64))
+            if n == 0:
+                return
+            columns = _taken(left, pos_left[:n], [*self._key_columns, *rest_left])
+            columns += _taken(right, pos_right[:n], rest_right)
+            rows = pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
+            yield Batch.from_arrow(rows, arrangement, weights[:n])
+
+
+def _taken(batch: Batch, pos: Int64s, columns: Sequence[int]) -> list[pa.Array]:
+    """Some columns of the rows at `pos`, as Arrow arrays."""
+    chunks = gather_chunks(batch.schema, 0, batch.tables, pos, np.empty(0, np.int64), 1)
+    arrays = [chunk.arrays() for chunk in chunks]
+    return [pa.concat_arrays([a[c] for a in arrays]) if len(arrays) > 1 else arrays[0][c] for c in columns]
+
+
+def _key_hashes(chunk: Chunk) -> Any:
+    from dbspark.batch.arrangement import hash_rows
+
+    return hash_rows(chunk, np.arange(nd.LANES, nd.LANES + chunk.schema.columns))

@@ -1,0 +1,341 @@
+"""The memtable: a mutable Z-set that takes point updates in O(1).
+
+It has two faces, because rows arrive in two ways. Rows given one by one as Python tuples go to a dict: nothing in
+Python is faster. Rows given in columns go to a Robin-Hood table over the columns they came in; the chunks of the
+delta are referenced, not copied, and gathered into larger ones when many small ones have piled up. A row's weight
+is the sum of both faces. `batch()` makes one sorted batch of everything.
+
+A memtable is a `Store` of `versions`: Z-set values hold versions of it, never the memtable itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch.arrangement import hash_rows
+from dbspark.batch.batch import arrange
+from dbspark.batch.chunk import Chunk, gather_chunks, import_arrays
+from dbspark.batch.memory import Int64s, int64s, uint64s
+from dbspark.batch.rows import Row, encode_rows
+from dbspark.errors import WeightOverflowError
+from dbspark.kernels import merge as km
+from dbspark.kernels import nodes as nd
+from dbspark.kernels import table as kt
+from dbspark.kernels.sort import sort_hashes
+from dbspark.zset.versions import Moment
+
+INT64_MAX = (1 << 63) - 1
+_SMALLEST = 16
+_PILE = 16
+"""Chunks of one size class that are gathered into one of the next."""
+HOT_TOUCHES = 4
+"""Changes of one row between flushes from which on it is hot."""
+
+RowDelta = tuple[Row, int]
+
+
+def overflow(row: Any) -> WeightOverflowError:
+    return WeightOverflowError(f"the weight of {row!r} would leave the range of int64; nothing was applied")
+
+
+class Columns:
+    """A consolidated delta in columns, as the table takes it: positions in chunks, with weights."""
+
+    __slots__ = ("chunks", "largest", "negative", "pos", "tables", "weights")
+
+    def __init__(self, batch: Batch) -> None:
+        self.chunks = batch.chunks
+        self.tables = batch.tables
+        self.pos = int64s(batch.rows)
+        self.weights = int64s(batch.rows)
+        info = np.empty(2, np.int64)
+        kt.positions(batch.lens, batch.tables, self.pos, self.weights, info)
+        self.largest, self.negative = info.tolist()
+
+
+class RobinHood:
+    """The columnar face. Capacity is a power of two, filled to at most 85 %, shrunk when under a quarter used."""
+
+    __slots__ = (
+        "_tables", "arrangement", "bound", "chunks", "dead", "entries", "entry_pos", "entry_weight",
+        "slot_entry", "slot_hash", "touches",
+    )  # fmt: skip
+
+    def __init__(self, arrangement: Arrangement) -> None:
+        self.arrangement = arrangement
+        self.chunks: list[Chunk] = []
+        self._tables = np.empty(_SMALLEST, np.int64)
+        self.entries = 0
+        self.dead = 0
+        self.bound = 0  # no weight is larger in magnitude
+        self.entry_pos = np.empty(_SMALLEST, np.int64)
+        self.entry_weight = np.empty(_SMALLEST, np.int64)
+        self.touches = np.zeros(_SMALLEST, np.int64)
+        self.slot_hash = np.empty(_SMALLEST, np.uint64)
+        self.slot_entry = np.full(_SMALLEST, kt.EMPTY, np.int64)
+
+    def __len__(self) -> int:
+        return self.entries - self.dead
+
+    @property
+    def capacity(self) -> int:
+        return len(self.slot_hash)
+
+    @property
+    def tables(self) -> Int64s:
+        """The node tables of the chunks."""
+        return self._tables[: len(self.chunks)]
+
+    def copy(self) -> RobinHood:
+        other = RobinHood(self.arrangement)
+        other.chunks = list(self.chunks)
+        other.entries, other.dead, other.bound = self.entries, self.dead, self.bound
+        other._tables, other.touches = self._tables.copy(), self.touches.copy()
+        other.entry_pos, other.entry_weight = self.entry_pos.copy(), self.entry_weight.copy()
+        other.slot_hash, other.slot_entry = self.slot_hash.copy(), self.slot_entry.copy()
+        return other
+
+    def apply(self, delta: Columns, factor: int) -> tuple[int, int]:
+        """Add a delta; returns (rows appended, rows that became zero). Raises on overflow, changing nothing."""
+        rows = len(delta.pos)
+        schema = self.arrangement.schema
+        self._reserve(rows)
+        state = (self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight)
+        source = (delta.tables, delta.pos, delta.weights, factor, schema.columns, schema.node_count)
+        self.bound += delta.largest
+        if self.bound > INT64_MAX:
+            if kt.would_overflow(*state, self.entries, *source):
+                raise overflow("a row of the change")
+            self.bound = INT64_MAX
+        info = np.empty(2, np.int64)
+        appended = int64s(rows)
+        kt.upsert(*state, self.touches, self.entries, *source, appended, info)
+        new, died = info.tolist()
+        self.dead += died
+        if new:
+            self._append(delta, appended[:new])
+        if self.dead > _SMALLEST and self.dead * 2 > self.entries:
+            self._rebuild()
+        return new, died
+
+    def _reserve(self, rows: int) -> None:
+        need = self.entries + rows
+        if need > len(self.entry_pos):
+            room = max(2 * len(self.entry_pos), need)
+            for name in ("entry_pos", "entry_weight", "touches"):
+                old = getattr(self, name)
+                grown = np.zeros(room, np.int64) if name == "touches" else int64s(room)
+                grown[: self.entries] = old[: self.entries]
+                setattr(self, name, grown)
+        live = len(self) + rows
+        if live * 100 > self.capacity * 85:
+            self._resize(live)
+
+    def _resize(self, live: int) -> None:
+        capacity = _SMALLEST
+        while live * 100 > capacity * 60:
+            capacity *= 2
+        self.slot_hash = uint64s(capacity)
+        self.slot_entry = int64s(capacity)
+        kt.rebuild(self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight, self.entries)
+
+    def _append(self, delta: Columns, appended: Int64s) -> None:
+        """Set the positions of new entries, referencing the delta's chunks where most of their rows are new."""
+        begin, new = self.entries, len(appended)
+        if new * 2 >= len(delta.pos):
+            shift = len(self.chunks) << nd.ROW_BITS
+            self.entry_pos[begin : begin + new] = appended + shift
+            self._add_chunks(list(delta.chunks))
+        else:
+            chunks = self._gathered(delta.tables, appended)
+            self.entry_pos[begin : begin + new] = _sequence(len(self.chunks), chunks)
+            self._add_chunks(chunks)
+        self.entries += new
+        self._pile_up()
+
+    def _gathered(self, tables: Int64s, pos: Int64s) -> list[Chunk]:
+        arrangement = self.arrangement
+        return gather_chunks(arrangement.schema, arrangement.own_key, tables, pos, np.empty(0, np.int64), 1)
+
+    def _add_chunks(self, chunks: list[Chunk]) -> None:
+        count = len(self.chunks)
+        if count + len(chunks) > len(self._tables):
+            grown = np.empty(2 * (count + len(chunks)), np.int64)
+            grown[:count] = self._tables[:count]
+            self._tables = grown
+        for i, chunk in enumerate(chunks):
+            self._tables[count + i] = chunk.table
+        self.chunks += chunks
+
+    def _pile_up(self) -> None:
+        """Gather the newest chunks of a size class into one when there are `_PILE` of them."""
+        while True:
+            sizes = self.chunks
+            limit = sizes[-1].rows.bit_length() + 3
+            k = 0
+            while k < len(sizes) and sizes[-1 - k].rows.bit_length() <= limit:
+                k += 1
+                if k == _PILE:
+                    break
+            if k < _PILE:
+                return
+            first = len(sizes) - k
+            begin = int(np.searchsorted(self.entry_pos[: self.entries], first << nd.ROW_BITS))
+            pos = self.entry_pos[begin : self.entries].copy()
+            chunks = self._gathered(self.tables, pos)
+            del self.chunks[first:]
+            self.entry_pos[begin : self.entries] = _sequence(first, chunks)
+            self._add_chunks(chunks)
+            if len(chunks) > 1:
+                return
+
+    def _rebuild(self) -> None:
+        """Drop dead entries and what they keep alive; shrink the slots."""
+        pos, weights, touches = self.live()
+        chunks = self._gathered(self.tables, pos)
+        n = len(pos)
+        self.entry_pos = int64s(max(n, _SMALLEST))
+        self.entry_weight = int64s(max(n, _SMALLEST))
+        self.touches = np.zeros(max(n, _SMALLEST), np.int64)
+        self.entry_pos[:n] = _sequence(0, chunks)
+        self.entry_weight[:n] = weights
+        self.touches[:n] = touches
+        self.chunks = []
+        self._add_chunks(chunks)
+        self.entries, self.dead = n, 0
+        self._resize(n)
+
+    def live(self) -> tuple[Int64s, Int64s, Int64s]:
+        """Positions, weights and touches of the rows that are there."""
+        weights = self.entry_weight[: self.entries]
+        if not self.dead:
+            return self.entry_pos[: self.entries].copy(), weights.copy(), self.touches[: self.entries].copy()
+        alive = weights != 0
+        return self.entry_pos[: self.entries][alive], weights[alive], self.touches[: self.entries][alive]
+
+    def weights_of(self, probe: Chunk) -> Int64s:
+        """The weight of each row of a chunk whose hash lanes are set."""
+        out = int64s(probe.rows)
+        schema = self.arrangement.schema
+        kt.lookup(
+            self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight, self.entries,
+            probe.table, probe.rows, schema.columns, schema.node_count, out,
+        )  # fmt: skip
+        return out
+
+    def batch(self, pos: Int64s, weights: Int64s) -> Batch:
+        """Some of the live rows as a sorted batch."""
+        n = len(pos)
+        arrangement = self.arrangement
+        if n == 0:
+            return Batch.empty(arrangement)
+        tables = self.tables
+        row_hash = uint64s(n)
+        kt.hashes_at(tables, pos, nd.HASH, row_hash)
+        order = int64s(n)
+        sort_hashes(row_hash, row_hash, order, uint64s(2 * n), int64s(n))
+        sorted_pos, sorted_weights = pos[order], weights[order]
+        kt.sort_tied_rows(tables, sorted_pos, sorted_weights, arrangement.schema.columns, arrangement.schema.node_count)
+        one = int(bool((sorted_weights == 1).all()))
+        return Batch(arrangement, gather_chunks(arrangement.schema, 0, tables, sorted_pos, sorted_weights, one))
+
+
+def _sequence(first: int, chunks: list[Chunk]) -> Int64s:
+    """Positions of all rows of chunks that are numbered from `first` on."""
+    return np.concatenate(
+        [np.arange(c.rows, dtype=np.int64) + ((first + i) << nd.ROW_BITS) for i, c in enumerate(chunks)]
+    ) if chunks else np.empty(0, np.int64)  # fmt: skip
+
+
+def batch_of_rows(arrangement: Arrangement, rows: dict[Row, int]) -> Batch:
+    """A sorted batch from distinct canonical rows."""
+    if not rows:
+        return Batch.empty(arrangement)
+    values = list(rows.values())
+    weights = None if values.count(1) == len(values) else np.array(values, np.int64)
+    chunk = import_arrays(arrangement.schema, encode_rows(arrangement.schema, list(rows)), len(rows), weights)
+    row_hash = hash_rows(chunk, arrangement.row_nodes)
+    return arrange(arrangement, chunk, row_hash, row_hash)
+
+
+class Memtable:
+    """Both faces together; see the module's preface."""
+
+    __slots__ = ("arrangement", "head", "lock", "removed", "rows", "seen", "table")
+
+    def __init__(self, arrangement: Arrangement) -> None:
+        self.arrangement = arrangement
+        self.rows: dict[Row, int] = {}
+        self.table: RobinHood | None = None
+        self.lock = threading.RLock()
+        self.head: Moment | None = None
+        self.seen = 0  # rows given in columns so far, and how many of them took something away
+        self.removed = 0
+
+    def __len__(self) -> int:
+        return len(self.rows) + (len(self.table) if self.table is not None else 0)
+
+    def copy(self) -> Memtable:
+        other = Memtable(self.arrangement)
+        other.rows = dict(self.rows)
+        other.table = None if self.table is None else self.table.copy()
+        return other
+
+    def apply(self, delta: Any, factor: int) -> None:
+        if type(delta) is tuple:
+            row, weight = delta
+            rows = self.rows
+            total = rows.get(row, 0) + weight * factor
+            if total:
+                if not -INT64_MAX <= total <= INT64_MAX:
+                    raise overflow(row)
+                rows[row] = total
+            else:
+                rows.pop(row, None)
+        else:
+            if self.table is None:
+                self.table = RobinHood(self.arrangement)
+            self.table.apply(delta, factor)
+            self.seen += len(delta.pos)
+            self.removed += delta.negative
+
+    def batch(self) -> Batch:
+        """All rows, sorted and consolidated."""
+        parts = []
+        if self.rows:
+            parts.append(batch_of_rows(self.arrangement, self.rows))
+        if self.table is not None and len(self.table):
+            pos, weights, _ = self.table.live()
+            parts.append(self.table.batch(pos, weights))
+        return merge(parts) if parts else Batch.empty(self.arrangement)
+
+    def split_hot(self) -> tuple[Batch, Batch]:
+        """(cold, hot): rows that changed often since the last flush are hot, at most a quarter of all."""
+        parts = [batch_of_rows(self.arrangement, self.rows)] if self.rows else []
+        hot = Batch.empty(self.arrangement)
+        if self.table is not None and len(self.table):
+            pos, weights, touches = self.table.live()
+            is_hot = touches >= HOT_TOUCHES
+            if int(is_hot.sum()) * 4 > len(self):
+                is_hot[:] = False
+            parts.append(self.table.batch(pos[~is_hot], weights[~is_hot]))
+            hot = self.table.batch(pos[is_hot], weights[is_hot])
+        return (merge(parts) if parts else hot, hot)
+
+    def nbytes(self) -> int:
+        """An estimate, in the bytes the rows take as columns."""
+        size = len(self.rows) * 16 * max(self.arrangement.schema.columns, 1)
+        if self.table is not None:
+            size += sum(c.buffer.size for c in self.table.chunks) + 24 * len(self.table)
+        return size
+
+    def weight(self, row: Row, probe: Chunk | None) -> int:
+        """The weight of a row; `probe` is the row in columns, needed where there is a table."""
+        weight = self.rows.get(row, 0)
+        if self.table is not None and probe is not None and len(self.table):
+            weight += int(self.table.weights_of(probe)[0])
+        return weight

@@ -1,0 +1,335 @@
+"""What holds the rows of a Z-set: the interface, and the three single backends.
+
+A payload is immutable: every operation gives a new one. `ZSet` is the same API over all of them, so whatever
+differs between the backends is in here and in `adaptive`.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch.chunk import Chunk, gather_chunks
+from dbspark.batch.rows import Row, decode_arrays
+from dbspark.kernels import nodes as nd
+from dbspark.trace.spine import Spine, SpineConfig
+from dbspark.zset.config import ZSetConfig
+from dbspark.zset.memtable import INT64_MAX, Columns, Memtable, batch_of_rows, overflow
+from dbspark.zset.versions import Moment, Version
+
+
+class Payload(ABC):
+    """The rows of a Z-set in some form."""
+
+    __slots__ = ()
+
+    arrangement: Arrangement
+    config: ZSetConfig
+
+    @property
+    @abstractmethod
+    def form(self) -> str:
+        """The name of the form the rows are in."""
+
+    @abstractmethod
+    def add(self, row: Row, weight: int) -> Payload:
+        """With one canonical row more."""
+
+    @abstractmethod
+    def plus(self, other: Payload) -> Payload: ...
+
+    @abstractmethod
+    def plus_batches(self, batches: Sequence[Batch]) -> Payload: ...
+
+    @abstractmethod
+    def parts(self) -> Sequence[Batch]:
+        """Batches whose sum is this value; rows may occur in several."""
+
+    @abstractmethod
+    def batch(self) -> Batch:
+        """All rows as one batch."""
+
+    def weight(self, row: Row) -> int:
+        probe = batch_of_rows(self.arrangement, {row: 1})
+        return int(Spine(self.arrangement, tuple(self.parts())).weights_of(probe)[0])
+
+    def count(self) -> int:
+        return Spine(self.arrangement, tuple(self.parts())).count()
+
+    def total_weight(self) -> int:
+        return sum(int(part.weights().sum()) for part in self.parts())
+
+    def chunks(self) -> Sequence[Chunk]:
+        """Every row once, in no particular order."""
+        return Spine(self.arrangement, tuple(self.parts())).chunks()
+
+    def items(self) -> Iterator[tuple[Row, int]]:
+        return decoded(self.arrangement, self.chunks())
+
+    def arranged(self) -> Batch:
+        """All rows as one batch, for someone who reads in order."""
+        return self.batch()
+
+    def subscribe(self, change: int) -> None:
+        """Someone has begun (1) or ended (-1) to read the arranged form of this lineage."""
+
+
+def decoded(arrangement: Arrangement, chunks: Iterable[Chunk]) -> Iterator[tuple[Row, int]]:
+    """Rows of chunks as Python tuples, with their weights."""
+    for chunk in chunks:
+        rows = decode_arrays(arrangement.schema, chunk.arrays())
+        yield from zip(rows, chunk.lane(nd.WEIGHT).tolist(), strict=True)
+
+
+def scaled(batch: Batch, factor: int) -> Batch:
+    """All weights times `factor`, which is not zero."""
+    weights = batch.weights()
+    if batch.rows and max(abs(int(weights.max())), abs(int(weights.min()))) * abs(factor) > INT64_MAX:
+        raise overflow("a row")
+    return batch.with_weights(weights * np.int64(factor))
+
+
+class DictStore:
+    """A dict of canonical rows to weights."""
+
+    __slots__ = ("head", "lock", "rows")
+
+    def __init__(self, rows: dict[Row, int]) -> None:
+        self.rows = rows
+        self.lock = threading.RLock()
+        self.head: Moment | None = None
+
+    def copy(self) -> DictStore:
+        return DictStore(dict(self.rows))
+
+    def apply(self, delta: Any, factor: int) -> None:
+        rows = self.rows
+        if type(delta) is tuple:
+            row, weight = delta
+            total = rows.get(row, 0) + weight * factor
+            if total:
+                if not -INT64_MAX <= total <= INT64_MAX:
+                    raise overflow(row)
+                rows[row] = total
+            else:
+                rows.pop(row, None)
+            return
+        undo: list[tuple[Row, int]] = []
+        for row, weight in delta.items():
+            before = rows.get(row, 0)
+            total = before + weight * factor
+            if total:
+                if not -INT64_MAX <= total <= INT64_MAX:
+                    for old, was in undo:
+                        rows[old] = was
+                        if not was:
+                            del rows[old]
+                    raise overflow(row)
+                rows[row] = total
+            else:
+                rows.pop(row, None)
+            if abs(total) > 1 << 62:
+                undo.append((row, before))
+
+
+class HashPayload(Payload):
+    """`HashMap`: a Python dict. The fastest for rows one by one, the slowest for everything in bulk."""
+
+    __slots__ = ("__dict__", "arrangement", "config", "version")
+
+    def __init__(self, arrangement: Arrangement, config: ZSetConfig, version: Version[DictStore] | dict[Row, int]) -> None:
+        self.arrangement = arrangement
+        self.config = config
+        self.version = Version(DictStore(version)) if isinstance(version, dict) else version
+
+    @property
+    def form(self) -> str:
+        return "hash"
+
+    def rows(self) -> dict[Row, int]:
+        """A copy of the rows."""
+        return self.version.read(lambda store: dict(store.rows))
+
+    def add(self, row: Row, weight: int) -> Payload:
+        return HashPayload(self.arrangement, self.config, self.version.advanced((row, weight)))
+
+    def plus(self, other: Payload) -> Payload:
+        if isinstance(other, HashPayload):
+            mine, theirs = self.count(), other.count()
+            if mine * 4 < theirs:
+                return HashPayload(self.arrangement, self.config, other.version.advanced(self.rows()))
+            return HashPayload(self.arrangement, self.config, self.version.advanced(other.rows()))
+        return HashPayload(self.arrangement, self.config, self.version.advanced(dict(other.items())))
+
+    def plus_batches(self, batches: Sequence[Batch]) -> Payload:
+        version = self.version
+        for batch in batches:
+            version = version.advanced(dict(decoded(self.arrangement, batch.chunks)))
+        return HashPayload(self.arrangement, self.config, version)
+
+    def weight(self, row: Row) -> int:
+        return self.version.read(lambda store: store.rows.get(row, 0))
+
+    def count(self) -> int:
+        return self.version.read(lambda store: len(store.rows))
+
+    def total_weight(self) -> int:
+        return self.version.read(lambda store: sum(store.rows.values()))
+
+    def items(self) -> Iterator[tuple[Row, int]]:
+        return iter(self.version.read(lambda store: list(store.rows.items())))
+
+    @cached_property
+    def _batch(self) -> Batch:
+        return batch_of_rows(self.arrangement, self.rows())
+
+    def batch(self) -> Batch:
+        return self._batch
+
+    def parts(self) -> Sequence[Batch]:
+        return (self._batch,)
+
+
+class FastPayload(Payload):
+    """`FastZSet`: the memtable by itself, never flushed."""
+
+    __slots__ = ("__dict__", "arrangement", "config", "version")
+
+    def __init__(self, arrangement: Arrangement, config: ZSetConfig, version: Version[Memtable] | None = None) -> None:
+        self.arrangement = arrangement
+        self.config = config
+        self.version = Version(Memtable(arrangement)) if version is None else version
+
+    @property
+    def form(self) -> str:
+        return "memtable"
+
+    def _next(self, version: Version[Memtable]) -> FastPayload:
+        return FastPayload(self.arrangement, self.config, version)
+
+    def add(self, row: Row, weight: int) -> Payload:
+        return self._next(self.version.advanced((row, weight)))
+
+    def plus(self, other: Payload) -> Payload:
+        if isinstance(other, FastPayload) and self.version.read(len) * 4 < other.version.read(len):
+            return self._next(other.version).plus_batches(self.parts())
+        return self.plus_batches(other.parts())
+
+    def plus_batches(self, batches: Sequence[Batch]) -> Payload:
+        version = self.version
+        for batch in batches:
+            if batch.rows:
+                version = version.advanced(Columns(batch))
+        return self._next(version)
+
+    def weight(self, row: Row) -> int:
+        def read(store: Memtable) -> int:
+            probe = None
+            if store.table is not None and len(store.table):
+                probe = batch_of_rows(self.arrangement, {row: 1}).chunks[0]
+            return store.weight(row, probe)
+
+        return self.version.read(read)
+
+    def count(self) -> int:
+        def read(store: Memtable) -> int | None:
+            if store.table is None or not len(store.table):
+                return len(store.rows)
+            return None if store.rows else len(store.table)
+
+        known = self.version.read(read)
+        return self.batch().rows if known is None else known
+
+    def total_weight(self) -> int:
+        def read(store: Memtable) -> int:
+            table = store.table
+            weights = 0 if table is None else int(table.entry_weight[: table.entries].sum())
+            return sum(store.rows.values()) + weights
+
+        return self.version.read(read)
+
+    def items(self) -> Iterator[tuple[Row, int]]:
+        rows = self.version.read(lambda store: list(store.rows.items()) if store.table is None else None)
+        return super().items() if rows is None else iter(rows)
+
+    def chunks(self) -> Sequence[Chunk]:
+        def read(store: Memtable) -> list[Chunk] | None:
+            if store.rows or store.table is None:
+                return None
+            pos, weights, _ = store.table.live()
+            one = int(bool((weights == 1).all()))
+            return gather_chunks(self.arrangement.schema, 0, store.table.tables, pos, weights, one)
+
+        chunks = self.version.read(read)
+        return self.batch().chunks if chunks is None else chunks
+
+    @cached_property
+    def _batch(self) -> Batch:
+        return self.version.read(Memtable.batch)
+
+    def batch(self) -> Batch:
+        return self._batch
+
+    def parts(self) -> Sequence[Batch]:
+        return (self._batch,)
+
+
+class BatchPayload(Payload):
+    """`Batch`: sorted vectors in a spine, and nothing else."""
+
+    __slots__ = ("arrangement", "config", "spine")
+
+    def __init__(self, arrangement: Arrangement, config: ZSetConfig, spine: Spine | None = None) -> None:
+        self.arrangement = arrangement
+        self.config = config
+        self.spine = Spine(arrangement, (), spine_config(config)) if spine is None else spine
+
+    @property
+    def form(self) -> str:
+        return "batches"
+
+    def add(self, row: Row, weight: int) -> Payload:
+        return self.plus_batches((batch_of_rows(self.arrangement, {row: weight}),))
+
+    def plus(self, other: Payload) -> Payload:
+        return self.plus_batches(other.parts())
+
+    def plus_batches(self, batches: Sequence[Batch]) -> Payload:
+        spine = self.spine
+        for batch in batches:
+            spine = spine.insert(batch)
+        return BatchPayload(self.arrangement, self.config, spine)
+
+    def weight(self, row: Row) -> int:
+        return int(self.spine.weights_of(batch_of_rows(self.arrangement, {row: 1}))[0])
+
+    def count(self) -> int:
+        return self.spine.count()
+
+    def total_weight(self) -> int:
+        return self.spine.total_weight()
+
+    def chunks(self) -> Sequence[Chunk]:
+        return self.spine.chunks()
+
+    def batch(self) -> Batch:
+        return self.spine.consolidated()
+
+    def parts(self) -> Sequence[Batch]:
+        return self.spine.batches
+
+
+def spine_config(config: ZSetConfig) -> SpineConfig:
+    return SpineConfig(fanout=config.level_fanout)
+
+
+def merged(arrangement: Arrangement, batches: Iterable[Batch]) -> Batch:
+    """The sum of any number of batches."""
+    some = [b for b in batches if b.rows]
+    return merge(some) if some else Batch.empty(arrangement)

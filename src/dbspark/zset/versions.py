@@ -1,0 +1,93 @@
+"""Immutable values over a mutable store.
+
+A hash table is fast because it changes in place; a Z-set value must never change. Both hold here (the technique is
+Baker's for persistent arrays): the newest version reads the store as it is. When it is advanced, the store changes
+and the version that was newest keeps the delta that leads away from it. Reading an old version costs a copy of the
+store from which those deltas are taken back, once; using versions one after the other costs nothing. An old version
+that nobody holds takes its delta with it: versions point forward only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+
+class Store(Protocol):
+    """What can be versioned. Deltas are whatever `apply` takes; factor is 1 or -1."""
+
+    lock: threading.RLock
+    head: Moment | None
+
+    def apply(self, delta: Any, factor: int) -> None:
+        """Change the store, or raise and leave it as it was."""
+
+    def copy(self) -> Self: ...
+
+
+S = TypeVar("S", bound=Store)
+R = TypeVar("R")
+
+
+class Moment:
+    """A point in the history of a store: the next one, and the delta that leads there."""
+
+    __slots__ = ("delta", "next")
+
+    delta: Any
+    next: Moment | None
+
+    def __init__(self) -> None:
+        self.next = None
+
+
+class Version(Generic[S]):
+    """One value of a store."""
+
+    __slots__ = ("moment", "store")
+
+    def __init__(self, store: S, moment: Moment | None = None) -> None:
+        self.store = store
+        if moment is None:
+            moment = Moment()
+            store.head = moment
+        self.moment = moment
+
+    def advanced(self, delta: Any) -> Version[S]:
+        """The version after a delta."""
+        store = self.store
+        with store.lock:
+            if store.head is not self.moment:
+                self._detach()
+                store = self.store
+            store.apply(delta, 1)
+            moment = Moment()
+            self.moment.delta = delta
+            self.moment.next = moment
+            store.head = moment
+            return Version(store, moment)
+
+    def read(self, fn: Callable[[S], R]) -> R:
+        """fn of the store in the state of this version; nobody changes it meanwhile."""
+        while True:
+            store = self.store
+            with store.lock:
+                if store.head is self.moment:
+                    return fn(store)
+                if self.store is store:
+                    self._detach()
+
+    def _detach(self) -> None:
+        """Give this version a store of its own."""
+        store = self.store.copy()
+        deltas = []
+        moment = self.moment
+        while moment.next is not None:
+            deltas.append(moment.delta)
+            moment = moment.next
+        for delta in reversed(deltas):
+            store.apply(delta, -1)
+        self.moment = Moment()
+        store.head = self.moment
+        self.store = store

@@ -1,0 +1,469 @@
+"""`ZSet`: rows with integer weights, one API whatever holds them.
+
+A Z-set is a value. Every operation returns a new one and never changes what anyone else holds. Weights are int64;
+a weight of zero is nowhere: not in iteration, counts, equality or files. Duplicates sum.
+
+    >>> from dbspark.zset import ZSet
+    >>> z = ZSet.from_rows([(1, "a"), (2, "b"), (1, "a")], "id BIGINT, name STRING")
+    >>> z.weight((1, "a")), z.count, z.total_weight
+    (2, 2, 3)
+    >>> (z - ZSet.from_rows([(2, "b")], z.schema)).weight((2, "b"))
+    0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.batch import Arrangement, Batch, Schema, SchemaLike
+from dbspark.batch.memory import Int64s
+from dbspark.batch.rows import Row, decode_arrays, row_form
+from dbspark.errors import SchemaError
+from dbspark.kernels import nodes as nd
+from dbspark.zset.adaptive import AdaptivePayload
+from dbspark.zset.config import ZSetConfig, current
+from dbspark.zset.memtable import INT64_MAX, batch_of_rows, overflow
+from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, merged, scaled
+
+if TYPE_CHECKING:
+    from dbspark.zset.indexed import IndexedZSet
+
+
+class ColumnFunction:
+    """A function on columns instead of rows; make one with `columns`."""
+
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Callable[[pa.RecordBatch], Any]) -> None:
+        self.fn = fn
+
+
+def columns(fn: Callable[[pa.RecordBatch], Any]) -> ColumnFunction:
+    """Mark a function for `filter` or `map_keys` as one that takes a whole `pyarrow.RecordBatch`.
+
+    For `filter` it returns a boolean array, for `map_keys` a record batch, or a dict of arrays.
+
+    >>> import pyarrow.compute as pc
+    >>> z = ZSet.from_rows([(1,), (5,)], "a BIGINT")
+    >>> list(z.filter(columns(lambda b: pc.greater(b["a"], 3))))
+    [((5,), 1)]
+    """
+    return ColumnFunction(fn)
+
+
+RowFunction = Callable[[Row], Any]
+
+
+class ZSet:
+    """An immutable Z-set over rows of one schema."""
+
+    __slots__ = ("_form", "_payload")
+
+    _payload: Payload
+    _form: Callable[[Any], Row]
+
+    def __init__(self, schema: SchemaLike, config: ZSetConfig | None = None) -> None:
+        """An empty Z-set."""
+        arrangement = Arrangement(Schema.of(schema))
+        self._payload = _empty(arrangement, current() if config is None else config)
+        self._form = row_form(arrangement.schema)
+
+    @staticmethod
+    def _of(payload: Payload, form: Callable[[Any], Row]) -> ZSet:
+        z: ZSet = object.__new__(ZSet)
+        z._payload = payload
+        z._form = form
+        return z
+
+    # ------------------------------------------------------------------ making
+
+    @staticmethod
+    def empty(schema: SchemaLike, config: ZSetConfig | None = None) -> ZSet:
+        return ZSet(schema, config)
+
+    @staticmethod
+    def singleton(row: Any, weight: int, schema: SchemaLike, config: ZSetConfig | None = None) -> ZSet:
+        return ZSet(schema, config).add(row, weight)
+
+    @staticmethod
+    def from_rows(
+        rows: Iterable[Any],
+        schema: SchemaLike,
+        weights: Iterable[int] | None = None,
+        config: ZSetConfig | None = None,
+    ) -> ZSet:
+        """From tuples, dicts or Spark Rows, each of weight 1 or of the weight given for it."""
+        return ZSet(schema, config).add_many(rows, weights)
+
+    @staticmethod
+    def from_arrow(
+        data: Any, weight: str | None = None, schema: SchemaLike | None = None, config: ZSetConfig | None = None
+    ) -> ZSet:
+        """From anything that speaks Arrow; `weight` names the column of weights, if there is one.
+
+        >>> ZSet.from_arrow(pa.table({"a": [1, 1, 2], "w": [1, 2, -1]}), weight="w").to_arrow(weight="w").num_rows
+        2
+        """
+        table, weights = _split_weight(as_table(data), weight)
+        arrangement = Arrangement(Schema(table.schema) if schema is None else Schema.of(schema))
+        batch = Batch.from_arrow(table, arrangement, weights)
+        empty = ZSet(arrangement.schema, config)
+        return ZSet._of(empty._payload.plus_batches((batch,)), empty._form)
+
+    @staticmethod
+    def from_batch(batch: Batch, config: ZSetConfig | None = None) -> ZSet:
+        """From a batch, sharing its memory."""
+        empty = ZSet(batch.schema, config)
+        batch = batch.rearranged(empty._payload.arrangement)
+        return ZSet._of(empty._payload.plus_batches((batch,)), empty._form)
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def schema(self) -> Schema:
+        return self._payload.arrangement.schema
+
+    @property
+    def config(self) -> ZSetConfig:
+        return self._payload.config
+
+    @property
+    def form(self) -> str:
+        """The form the rows are in now: `small`, `memtable`, `trace`, or that of a single backend."""
+        return self._payload.form
+
+    @property
+    def count(self) -> int:
+        """Number of distinct rows."""
+        return self._payload.count()
+
+    @property
+    def total_weight(self) -> int:
+        """Sum of the weights."""
+        return self._payload.total_weight()
+
+    def is_empty(self) -> bool:
+        return self.count == 0
+
+    def weight(self, row: Any) -> int:
+        """The weight of a row; 0 if it is not there."""
+        return self._payload.weight(self._form(row))
+
+    def __contains__(self, row: Any) -> bool:
+        return self.weight(row) != 0
+
+    def __iter__(self) -> Iterator[tuple[Row, int]]:
+        """Pairs (row, weight), in no particular order."""
+        return self._payload.items()
+
+    def __bool__(self) -> bool:
+        return not self.is_empty()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ZSet):
+            return NotImplemented
+        if other._payload is self._payload:
+            return True
+        if other.schema.types != self.schema.types or other.schema.names != self.schema.names:
+            return False
+        mine, theirs = self._payload, other._payload
+        if isinstance(mine, HashPayload) and isinstance(theirs, HashPayload):
+            return mine.rows() == theirs.rows()
+        if mine.count() != theirs.count():
+            return False
+        return (self - other).is_empty()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"ZSet({self.count} rows, {self.config.backend}, {self.form}: {self.schema!r})"
+
+    # ------------------------------------------------------------------ changing
+
+    def add(self, row: Any, weight: int = 1) -> ZSet:
+        """With `weight` added to one row."""
+        row = self._form(row)
+        if weight == 0:
+            return self
+        if not -INT64_MAX <= weight <= INT64_MAX:
+            raise overflow(row)
+        z: ZSet = object.__new__(ZSet)
+        z._payload = self._payload.add(row, weight)
+        z._form = self._form
+        return z
+
+    def add_many(self, rows: Iterable[Any], weights: Iterable[int] | None = None) -> ZSet:
+        """With many rows added, each with weight 1 or the weight given for it."""
+        if isinstance(rows, ZSet):
+            return self + rows
+        form = self._form
+        summed: dict[Row, int] = {}
+        if weights is None:
+            for row in rows:
+                row = form(row)
+                summed[row] = summed.get(row, 0) + 1
+        else:
+            for row, weight in zip(rows, weights, strict=True):
+                row = form(row)
+                summed[row] = summed.get(row, 0) + int(weight)
+        return self._plus_rows(summed)
+
+    def _plus_rows(self, rows: dict[Row, int]) -> ZSet:
+        for row, weight in rows.items():
+            if not -INT64_MAX <= weight <= INT64_MAX:
+                raise overflow(row)
+        rows = {row: weight for row, weight in rows.items() if weight}
+        payload = self._payload
+        if isinstance(payload, HashPayload):
+            return self._with(HashPayload(payload.arrangement, payload.config, payload.version.advanced(rows)))
+        return self._with(payload.plus_batches((batch_of_rows(payload.arrangement, rows),)))
+
+    def _with(self, payload: Payload) -> ZSet:
+        return ZSet._of(payload, self._form)
+
+    def union(self, other: ZSet) -> ZSet:
+        """The sum: weights are added row by row."""
+        if other._payload.arrangement is not self._payload.arrangement:
+            self._check_schema(other)
+        return ZSet._of(self._payload.plus(other._payload), self._form)
+
+    __add__ = union
+
+    def union_many(self, others: Iterable[ZSet]) -> ZSet:
+        """The sum of this and all others, merged in one go."""
+        others = list(others)
+        for other in others:
+            self._check_schema(other)
+        if isinstance(self._payload, HashPayload):
+            total: ZSet = self
+            for other in others:
+                total = total + other
+            return total
+        arrangement = self._payload.arrangement
+        sum_of_others = merged(arrangement, [part for other in others for part in other._payload.parts()])
+        return self._with(self._payload.plus_batches((sum_of_others,)))
+
+    def __sub__(self, other: ZSet) -> ZSet:
+        return self.union(other.negate())
+
+    def negate(self) -> ZSet:
+        """All weights with the opposite sign."""
+        return self.scale(-1)
+
+    __neg__ = negate
+
+    def scale(self, factor: int) -> ZSet:
+        """All weights times an integer."""
+        factor = int(factor)
+        if factor == 1:
+            return self
+        payload = self._payload
+        if factor == 0:
+            return self._with(_empty(payload.arrangement, payload.config))
+        if isinstance(payload, HashPayload):
+            rows = {row: weight * factor for row, weight in payload.rows().items()}
+            return self._with(_empty(payload.arrangement, payload.config))._plus_rows(rows)
+        return self._made([scaled(part, factor) for part in payload.parts()])
+
+    __mul__ = scale
+    __rmul__ = scale
+
+    def filter(self, keep: RowFunction | ColumnFunction) -> ZSet:
+        """The rows for which `keep` holds."""
+        payload = self._payload
+        if isinstance(payload, HashPayload) and not isinstance(keep, ColumnFunction):
+            rows = {row: weight for row, weight in payload.rows().items() if keep(row)}
+            return self._with(HashPayload(payload.arrangement, payload.config, rows))
+        return self._made([self._filtered(part, keep) for part in payload.parts()])
+
+    def _filtered(self, part: Batch, keep: RowFunction | ColumnFunction) -> Batch:
+        found = []
+        for c, chunk in enumerate(part.chunks):
+            if isinstance(keep, ColumnFunction):
+                mask = _mask(keep.fn(pa.RecordBatch.from_arrays(chunk.arrays(), schema=self.schema.arrow)), chunk.rows)
+            else:
+                rows = decode_arrays(self.schema, chunk.arrays())
+                mask = np.fromiter((bool(keep(row)) for row in rows), bool, chunk.rows)
+            found.append(np.flatnonzero(mask) + (c << nd.ROW_BITS))
+        pos: Int64s = np.concatenate(found) if found else np.empty(0, np.int64)
+        return part if len(pos) == part.rows else part.select(pos)
+
+    def map_keys(self, fn: RowFunction | ColumnFunction, schema: SchemaLike | None = None) -> ZSet:
+        """Every row replaced by `fn` of it; weights of rows that become equal are summed.
+
+        A row function gives rows of `schema` (this Z-set's own, if left out). A function on columns brings its own
+        schema unless one is given.
+        """
+        payload = self._payload
+        if isinstance(fn, ColumnFunction):
+            return self._mapped_columns(fn.fn, None if schema is None else Schema.of(schema))
+        target = ZSet(self.schema if schema is None else schema, payload.config)
+        form = target._form
+        summed: dict[Row, int] = {}
+        for row, weight in payload.items():
+            new = form(fn(row))
+            summed[new] = summed.get(new, 0) + weight
+        return target._plus_rows(summed)
+
+    def _mapped_columns(self, fn: Callable[[pa.RecordBatch], Any], schema: Schema | None) -> ZSet:
+        pieces: list[tuple[pa.Table, Int64s]] = []
+        for chunk in self._payload.chunks():
+            result = fn(pa.RecordBatch.from_arrays(chunk.arrays(), schema=self.schema.arrow))
+            pieces.append((_result_table(result), chunk.lane(nd.WEIGHT)))
+        if not pieces:
+            result = fn(pa.RecordBatch.from_arrays([pa.array([], t) for t in self.schema.types], schema=self.schema.arrow))
+            pieces.append((_result_table(result), np.empty(0, np.int64)))
+        table = pa.concat_tables([piece for piece, _ in pieces])
+        weights = np.concatenate([w for _, w in pieces])
+        arrangement = Arrangement(Schema(table.schema) if schema is None else schema)
+        target = ZSet(arrangement.schema, self.config)
+        return target._with(target._payload.plus_batches((Batch.from_arrow(table, arrangement, weights),)))
+
+    def _made(self, parts: Sequence[Batch]) -> ZSet:
+        """A Z-set of the same schema and backend from batches."""
+        payload = self._payload
+        return self._with(_empty(payload.arrangement, payload.config).plus_batches(parts))
+
+    def _check_schema(self, other: ZSet) -> None:
+        if not isinstance(other, ZSet):
+            raise TypeError(f"expected a ZSet, not {type(other).__name__}")
+        if other._payload.arrangement is not self._payload.arrangement:
+            mine, theirs = self.schema, other.schema
+            raise SchemaError(f"Z-sets of different schemas cannot be added: {mine!r} and {theirs!r}")
+
+    # ------------------------------------------------------------------ reading in bulk
+
+    def arranged_view(self) -> ArrangedView:
+        """The rows in order, for someone who will go on reading this Z-set and its successors.
+
+        While the view is open, successors of this Z-set flush sooner. Use it in a `with` block.
+        """
+        return ArrangedView(self._payload)
+
+    def freeze(self) -> ZSet:
+        """The same value as one sorted batch: the best form for reading again and again."""
+        payload = self._payload
+        if isinstance(payload, HashPayload):
+            return self
+        return self._made((payload.batch(),))
+
+    def batch(self) -> Batch:
+        """All rows as one sorted batch; computed once."""
+        return self._payload.batch()
+
+    def scan(self) -> Iterator[tuple[pa.RecordBatch, Int64s]]:
+        """All rows, block by block, with their weights: the cheapest way to read everything once."""
+        for chunk in self._payload.chunks():
+            yield pa.RecordBatch.from_arrays(chunk.arrays(), schema=self.schema.arrow), chunk.lane(nd.WEIGHT)
+
+    def to_arrow(self, weight: str | None = None) -> pa.Table:
+        """The rows in order. With `weight`, a column of that name holds the weights; without it, a row of weight 2
+        appears twice, and a negative weight is an error."""
+        batch = self._payload.batch()
+        table = batch.to_arrow()
+        weights = batch.weights()
+        if weight is not None:
+            if weight in self.schema.names:
+                raise SchemaError(f"the rows have a column {weight!r} already; choose another name for the weights")
+            return table.append_column(pa.field(weight, pa.int64(), nullable=False), pa.array(weights))
+        if batch.rows and int(weights.min()) < 0:
+            raise SchemaError("some weights are negative, so this is no set of rows; name a column for the weights")
+        if batch.rows and int(weights.max()) > 1:
+            return table.take(pa.array(np.repeat(np.arange(batch.rows), weights)))
+        return table
+
+    def group_by(self, *key: str) -> IndexedZSet:
+        """The rows indexed by some of their columns."""
+        from dbspark.zset.indexed import IndexedZSet
+
+        return IndexedZSet.from_zset(self, key)
+
+
+class ArrangedView:
+    """The rows of a Z-set in order; counts as a subscriber of its lineage until closed."""
+
+    __slots__ = ("_open", "_payload", "batch")
+
+    def __init__(self, payload: Payload) -> None:
+        self._payload = payload
+        self._open = True
+        payload.subscribe(1)
+        self.batch = payload.arranged()
+
+    def __enter__(self) -> ArrangedView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop being a subscriber; what was read stays valid."""
+        if self._open:
+            self._open = False
+            self._payload.subscribe(-1)
+
+    def __len__(self) -> int:
+        return self.batch.rows
+
+    def __iter__(self) -> Iterator[tuple[Row, int]]:
+        """Pairs (row, weight) in the order of the batch, the same in every process."""
+        for chunk in self.batch.chunks:
+            rows = decode_arrays(self.batch.schema, chunk.arrays())
+            yield from zip(rows, chunk.lane(nd.WEIGHT).tolist(), strict=True)
+
+
+def _empty(arrangement: Arrangement, config: ZSetConfig) -> Payload:
+    if config.backend == "Adaptive":
+        return AdaptivePayload.empty(arrangement, config)
+    if config.backend == "HashMap":
+        return HashPayload(arrangement, config, {})
+    if config.backend == "FastZSet":
+        return FastPayload(arrangement, config)
+    return BatchPayload(arrangement, config)
+
+
+def as_table(data: Any) -> pa.Table:
+    """A pyarrow table from anything that speaks Arrow."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if hasattr(data, "toArrow"):
+        return data.toArrow()
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return pa.table(data)
+    if isinstance(data, Mapping):
+        return pa.table(dict(data))
+    raise SchemaError(f"expected Arrow data (a table, a record batch, a DataFrame), not {type(data).__name__}")
+
+
+def _split_weight(table: pa.Table, weight: str | None) -> tuple[pa.Table, Int64s | None]:
+    if weight is None:
+        return table, None
+    at = table.schema.get_field_index(weight)
+    if at < 0:
+        raise SchemaError(f"no column {weight!r} for the weights; the columns are {', '.join(table.column_names)}")
+    column = table.column(at)
+    if not pa.types.is_integer(column.type) or column.null_count:
+        raise SchemaError(f"the weights in column {weight!r} must be integers without NULLs, not {column.type}")
+    return table.remove_column(at), column.cast(pa.int64()).combine_chunks().to_numpy(zero_copy_only=False)
+
+
+def _mask(result: Any, rows: int) -> Any:
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
+    if isinstance(result, pa.Array):
+        result = result.fill_null(False) if result.null_count else result
+        result = result.to_numpy(zero_copy_only=False)
+    mask = np.asarray(result, bool)
+    if mask.shape != (rows,):
+        raise SchemaError(f"a filter on columns must give one boolean for each of the {rows} rows, not {mask.shape}")
+    return mask
+
+
+def _result_table(result: Any) -> pa.Table:
+    return pa.table(dict(result)) if isinstance(result, Mapping) else as_table(result)
