@@ -9,7 +9,7 @@ Nothing here loops over rows in Python; everything is a plan (positions and weig
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -19,14 +19,16 @@ import pyarrow as pa
 
 from dbspark.batch.arrangement import Arrangement, hash_rows
 from dbspark.batch.chunk import CHUNK_ROWS, Chunk, check_plan, gather_chunks, import_arrays
+from dbspark.batch.conform import conform
 from dbspark.batch.memory import Int64s, UInt64s, int64s, uint64s
 from dbspark.batch.schema import Schema
-from dbspark.errors import SchemaError
+from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels import merge as km
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import probe as kp
 from dbspark.kernels.sort import sort_hashes
 
+INT64_MAX = (1 << 63) - 1
 _BUILD_ROWS = 1 << 21
 """Unsorted rows that are sorted in one go; more are sorted in pieces and merged."""
 _PARALLEL_ROWS = 1 << 17
@@ -67,6 +69,18 @@ class Batch:
         out = np.empty(len(self.chunks), np.uint64)
         kp.first_keys(self.tables, out)
         return out
+
+    @cached_property
+    def largest(self) -> int:
+        """The largest magnitude of a weight: sums of few batches are known not to overflow without looking."""
+        return int(km.largest_weight(self.tables, self.lens))
+
+    def same(self, other: Batch) -> bool:
+        """Whether another batch of this arrangement's columns holds the same rows and weights."""
+        schema = self.schema
+        return self.rows == other.rows and bool(
+            km.same_batches(self.tables, self.lens, other.tables, other.lens, schema.columns, schema.node_count)
+        )
 
     # ------------------------------------------------------------------ building
 
@@ -154,6 +168,7 @@ class Batch:
 
     def with_weights(self, weights: Int64s) -> Batch:
         """The same rows with other weights, none of them zero; columns and hashes are shared."""
+        weights = _checked(weights, self.rows)
         chunks = []
         at = 0
         for chunk in self.chunks:
@@ -183,38 +198,22 @@ class Batch:
 
 
 def _from_arrays(arrangement: Arrangement, arrays: Sequence[pa.Array], rows: int, weights: Any) -> Batch:
-    if weights is not None:
-        weights = np.ascontiguousarray(weights, np.int64)
-    return Batch.from_chunk(arrangement, import_arrays(arrangement.schema, arrays, rows, weights))
+    return Batch.from_chunk(
+        arrangement,
+        import_arrays(arrangement.schema, arrays, rows, None if weights is None else _checked(weights, rows)),
+    )
 
 
-def conform(schema: Schema, given: pa.Schema, arrays: Iterable[pa.Array]) -> list[pa.Array]:
-    """Cast arrays to the schema's canonical types, or say which column does not fit."""
-    if tuple(given.names) != schema.names:
-        missing = [n for n in schema.names if n not in given.names]
-        surplus = [n for n in given.names if n not in schema.names]
-        if missing or surplus:
-            raise SchemaError(
-                "the columns do not fit"
-                + (f"; missing: {', '.join(missing)}" if missing else "")
-                + (f"; not expected: {', '.join(surplus)}" if surplus else "")
-                + f"; the schema is {', '.join(schema.names)}"
-            )
-        by_name = dict(zip(given.names, arrays, strict=True))
-        arrays = [by_name[n] for n in schema.names]
-    out = []
-    for field, array in zip(schema.arrow, arrays, strict=True):
-        if array.type != field.type:
-            try:
-                array = array.cast(field.type)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-                raise SchemaError(
-                    f"column {field.name!r}: expected {field.type}, given {array.type}, and it cannot be cast: {error}"
-                ) from None
-        if not field.nullable and array.null_count:
-            raise SchemaError(f"column {field.name!r} is NOT NULL, but {array.null_count} of its values are NULL")
-        out.append(array)
-    return out
+def _checked(weights: Any, rows: int) -> Int64s:
+    """Weights as kernels want them: one int64 for each row, none of them the least, which has no opposite."""
+    given = np.asarray(weights)
+    if given.shape != (rows,):
+        raise SchemaError(f"{rows} rows need as many weights; given an array of shape {given.shape}")
+    if rows and not np.issubdtype(given.dtype, np.integer):
+        raise SchemaError(f"weights are integers; given {given.dtype}")
+    if rows and (int(given.min()) < -INT64_MAX or int(given.max()) > INT64_MAX):
+        raise WeightOverflowError(f"weights lie between {-INT64_MAX} and {INT64_MAX}; nothing was applied")
+    return np.ascontiguousarray(given, np.int64)
 
 
 def arrange(arrangement: Arrangement, chunk: Chunk, row_hash: UInt64s, key_hash: UInt64s) -> Batch:
@@ -234,9 +233,7 @@ def arrange(arrangement: Arrangement, chunk: Chunk, row_hash: UInt64s, key_hash:
         table[node, nd.DATA], table[node, nd.START] = lane.ctypes.data, 0
     n = int(info[0])
     tables = np.array((table.ctypes.data,), np.int64)
-    return Batch(
-        arrangement, gather_chunks(schema, arrangement.own_key, tables, pos[:n], weights[:n], int(info[2]))
-    )
+    return Batch(arrangement, gather_chunks(schema, arrangement.own_key, tables, pos[:n], weights[:n], int(info[2])))
 
 
 class Plan:
@@ -275,9 +272,7 @@ class Plan:
         info = self.info
         if len(self.batches) == 2:
             pos, weights = int64s(limit), int64s(limit)
-            km.merge_two(
-                self.tables, self.lens, self.cursors, self.ends, columns, nodes, limit, pos, weights, info
-            )
+            km.merge_two(self.tables, self.lens, self.cursors, self.ends, columns, nodes, limit, pos, weights, info)
             check_plan(info)
         else:
             stops = np.empty_like(self.cursors)
@@ -292,9 +287,7 @@ class Plan:
         written, read, ones, done = info.tolist()
         self.read += read
         self.done = bool(done)
-        return gather_chunks(
-            schema, self.arrangement.own_key, self.tables, pos[:written], weights[:written], ones
-        )
+        return gather_chunks(schema, self.arrangement.own_key, self.tables, pos[:written], weights[:written], ones)
 
     def remaining(self) -> list[Batch]:
         """What has not been read yet of each input that has anything left."""
@@ -340,6 +333,8 @@ def merge(batches: Sequence[Batch]) -> Batch:
     if len(some) <= 1:
         return some[0] if some else batches[0]
     arrangement = some[0].arrangement
+    if any(b.arrangement is not arrangement for b in some):
+        raise SchemaError(f"batches of different arrangements cannot be merged: {[b.arrangement for b in some]}")
     if sum(b.rows for b in some) < _PARALLEL_ROWS:
         return Batch(arrangement, _run(Plan(some)))
     low, high = Plan(some), Plan(some)

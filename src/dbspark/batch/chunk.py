@@ -24,7 +24,9 @@ CHUNK_ROWS = 32768
 """Rows in a chunk at the most. Small enough that a step of a merge is well under a millisecond."""
 
 _ONE = allocate(8)
+_ZERO = allocate(8)
 np.frombuffer(_ONE, np.int64)[0] = 1
+np.frombuffer(_ZERO, np.int64)[0] = 0
 
 
 class _Memory:
@@ -146,7 +148,8 @@ def _describe(schema: Schema, table: Int64s, index: int, array: pa.Array) -> Non
         return
     body = buffers[1]
     if node.kind in (nd.VARIABLE, nd.LIST):
-        line[nd.OFFSETS] = body.address
+        # An array of no rows may come without offsets; it is read as one of one offset, 0.
+        line[nd.OFFSETS] = body.address if body is not None and body.size else _ZERO.address
         if node.kind == nd.LIST:
             _describe(schema, table, node.child, array.values)
         elif buffers[2] is not None:
@@ -197,9 +200,7 @@ def gather_chunks(
     return chunks
 
 
-def _gather(
-    schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int
-) -> list[Chunk]:
+def _gather(schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int) -> list[Chunk]:
     rows = len(pos)
     if rows == 0:
         return []

@@ -41,7 +41,7 @@ _SIMPLE = {
         ]
     ),
 }
-_DAY_TIME = {"day", "hour", "minute", "second"}
+_DAY_TIME = ("day", "hour", "minute", "second")
 
 
 class _Reader:
@@ -89,6 +89,12 @@ class _Reader:
 
     def field(self) -> pa.Field:
         name = self.name()
+        try:
+            return self._field(name)
+        except SchemaError as error:
+            raise SchemaError(f"column {name!r}: {error}") from None
+
+    def _field(self, name: str) -> pa.Field:
         self.accept(":")
         dtype, spark = self.type()
         nullable = True
@@ -100,7 +106,11 @@ class _Reader:
                 self.next()
             else:
                 break
-        return pa.field(name, dtype, nullable, {b"spark": spark.encode()} if spark else None)
+        return pa.field(name, dtype, nullable, _spark_metadata(spark))
+
+    def unnamed(self, name: str) -> pa.Field:
+        dtype, spark = self.type()
+        return pa.field(name, dtype, True, _spark_metadata(spark))
 
     def type(self) -> tuple[pa.DataType, str]:
         """An Arrow type, and the Spark type where Arrow cannot say it."""
@@ -130,23 +140,23 @@ class _Reader:
             return self.interval()
         if word == "array":
             self.expect("<")
-            element, _ = self.type()
+            element = self.unnamed("element")
             self.expect(">")
-            return pa.list_(pa.field("element", element)), ""
+            return pa.list_(element), ""
         if word == "map":
             self.expect("<")
-            key, _ = self.type()
+            key = self.unnamed("key").with_nullable(False)
             self.expect(",")
-            value, _ = self.type()
+            value = self.unnamed("value")
             self.expect(">")
             return pa.map_(key, value), ""
         if word == "struct":
             self.expect("<")
             fields = []
-            while self.peek() != ">":
+            if self.peek() != ">":
                 fields.append(self.field())
-                if not self.accept(","):
-                    break
+                while self.accept(","):
+                    fields.append(self.field())
             self.expect(">")
             return pa.struct(fields), ""
         raise SchemaError(f"unknown type {word!r} in the schema {self.text!r}")
@@ -157,13 +167,21 @@ class _Reader:
             self.next()
             if self.accept("to"):
                 self.expect("month")
+                if unit == "month":
+                    raise SchemaError("Spark has no interval month to month")
             return pa.int32(), "interval year to month"
         if unit in _DAY_TIME:
             self.next()
-            if self.accept("to") and self.next().lower() not in _DAY_TIME:
-                raise SchemaError(f"not an interval that Spark has, in the schema {self.text!r}")
+            if self.accept("to"):
+                end = self.next().lower()
+                if end not in _DAY_TIME or _DAY_TIME.index(end) <= _DAY_TIME.index(unit):
+                    raise SchemaError(f"Spark has no interval {unit} to {end}")
             return pa.duration("us"), ""
         return pa.month_day_nano_interval(), ""
+
+
+def _spark_metadata(spark: str) -> dict[bytes, bytes] | None:
+    return {b"spark": spark.encode()} if spark else None
 
 
 def parse_ddl(ddl: str) -> pa.Schema:

@@ -10,12 +10,13 @@ Rows are the slow way in and out; nothing on a hot path comes here.
 
 from __future__ import annotations
 
-import struct
+import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dbspark.batch.chunk import _with_sorted_maps
@@ -48,12 +49,9 @@ def _thawed(value: Any, dtype: pa.DataType) -> Any:
         return None
     t = pa.types
     if t.is_struct(dtype):
-        if isinstance(value, Mapping):
-            return {f.name: _thawed(value.get(f.name), f.type) for f in dtype}
         return {f.name: _thawed(v, f.type) for f, v in zip(dtype, value, strict=True)}
     if t.is_map(dtype):
-        pairs = value.items() if isinstance(value, Mapping) else value
-        return [(_thawed(k, dtype.key_type), _thawed(v, dtype.item_type)) for k, v in pairs]
+        return [(_thawed(k, dtype.key_type), _thawed(v, dtype.item_type)) for k, v in value]
     if t.is_list(dtype):
         return [_thawed(v, dtype.value_type) for v in value]
     return value
@@ -67,28 +65,89 @@ def _misfit(field: pa.Field, value: Any, why: str = "") -> SchemaError:
 def _coerce(field: pa.Field, value: Any) -> Any:
     """The slow, careful way to one value in canonical form."""
     dtype = field.type
+    value = _accepted(field, value)
+    if value is None:
+        return None
+    try:
+        array = pa.array([_thawed(value, dtype)], dtype)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise _misfit(field, value, str(error).splitlines()[0]) from None
+    if pa.types.is_nested(dtype):
+        array = _with_sorted_maps(array)
+    return frozen(array[0].as_py(), dtype)
+
+
+def _accepted(field: pa.Field, value: Any) -> Any:
+    """A value of a Python type that fits the column, nested ones as tuples; nothing is rounded or cut."""
     if value is None:
         if field.nullable:
             return None
         raise SchemaError(f"column {field.name!r} is NOT NULL, but the value is NULL")
+    dtype = field.type
     t = pa.types
-    if t.is_integer(dtype) and isinstance(value, bool | str | float | Decimal):
+    if t.is_struct(dtype):
+        if isinstance(value, Mapping):
+            if set(value) != {f.name for f in dtype}:
+                raise _misfit(field, value, "the fields differ")
+            value = [value[f.name] for f in dtype]
+        elif not isinstance(value, tuple | list) or len(value) != dtype.num_fields:
+            raise _misfit(field, value)
+        return tuple(_accepted(_below(field, f), v) for f, v in zip(dtype, value, strict=True))
+    if t.is_map(dtype):
+        pairs = list(value.items()) if isinstance(value, Mapping) else value
+        if not isinstance(pairs, tuple | list) or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs):
+            raise _misfit(field, value)
+        key, item = _below(field, dtype.key_field), _below(field, dtype.item_field)
+        return tuple((_accepted(key, k), _accepted(item, v)) for k, v in pairs)
+    if t.is_list(dtype):
+        if not isinstance(value, tuple | list | np.ndarray):
+            raise _misfit(field, value)
+        element = _below(field, dtype.value_field)
+        return tuple(_accepted(element, v) for v in value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not _fits(dtype, value):
         raise _misfit(field, value)
-    if t.is_floating(dtype) and isinstance(value, bool | str):
-        raise _misfit(field, value)
+    if t.is_string(dtype):
+        _check_unicode(field, value)
+    return value
+
+
+def _check_unicode(field: pa.Field, value: str) -> None:
     try:
-        nested = t.is_nested(dtype)
-        array = pa.array([_thawed(value, dtype) if nested else value], dtype)
-        if nested:
-            array = _with_sorted_maps(array)
-        return frozen(array[0].as_py(), dtype)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise _misfit(field, value, str(error).splitlines()[0]) from None
+        value.encode()
+    except UnicodeEncodeError:
+        raise _misfit(field, value, "it is not valid Unicode") from None
 
 
-def _single(value: float) -> float:
-    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
-    return rounded
+def _below(field: pa.Field, child: pa.Field) -> pa.Field:
+    return child.with_name(f"{field.name}.{child.name}")
+
+
+def _fits(dtype: pa.DataType, value: Any) -> bool:
+    t = pa.types
+    kind = type(value)
+    if t.is_boolean(dtype):
+        return kind is bool
+    if t.is_integer(dtype):
+        return isinstance(value, int) and kind is not bool
+    if t.is_floating(dtype):
+        return kind is not bool and isinstance(value, int | float)
+    if t.is_decimal(dtype):
+        return kind is not bool and isinstance(value, int | Decimal)
+    if t.is_string(dtype):
+        return isinstance(value, str)
+    if t.is_binary(dtype):
+        return isinstance(value, bytes | bytearray | memoryview)
+    if t.is_date(dtype):
+        return isinstance(value, datetime.date) and not isinstance(value, datetime.datetime)
+    if t.is_timestamp(dtype):
+        return isinstance(value, datetime.datetime) and (value.tzinfo is None or dtype.tz is not None)
+    if t.is_time(dtype):
+        return isinstance(value, datetime.time)
+    if t.is_duration(dtype):
+        return isinstance(value, datetime.timedelta)
+    return not isinstance(value, str | bool)
 
 
 @lru_cache(maxsize=512)
@@ -98,7 +157,7 @@ def row_form(schema: Schema) -> Callable[[Any], Row]:
     lines = ["def form(row):", "    if type(row) is not tuple:", "        row = listed(row)", "    try:"]
     lines += [f"        {', '.join(names)}{',' if len(names) == 1 else ''} = row"]
     lines += ["    except (TypeError, ValueError):", "        raise misshapen(row) from None"]
-    space: dict[str, Any] = {"coerce": _coerce, "NAN": NAN, "single": _single}
+    space: dict[str, Any] = {"coerce": _coerce, "NAN": NAN, "unicode": _check_unicode}
     for name, field in zip(names, schema.arrow, strict=True):
         space[f"f{name}"] = field
         dtype = field.type
@@ -108,6 +167,7 @@ def row_form(schema: Schema) -> Callable[[Any], Row]:
             lines += [f"    if type({name}) is not int or not {-bound} <= {name} < {bound}:", f"        {slow}"]
         elif pa.types.is_string(dtype):
             lines += [f"    if type({name}) is not str:", f"        {slow}"]
+            lines += [f"    elif not {name}.isascii():", f"        unicode(f{name}, {name})"]
         elif pa.types.is_float64(dtype):
             lines += [f"    if type({name}) is not float:", f"        {slow}"]
             lines += [f"    elif {name} != {name}:", f"        {name} = NAN"]
@@ -149,7 +209,7 @@ def encode_rows(schema: Schema, rows: Sequence[Row]) -> list[pa.Array]:
 
 
 def decode_arrays(schema: Schema, arrays: Iterable[pa.Array]) -> list[Row]:
-    """Canonical rows from Arrow arrays."""
+    """Canonical rows from the arrays of a batch (maps are taken to be in key order, as batches keep them)."""
     columns = []
     for array, dtype in zip(arrays, schema.types, strict=True):
         values = array.to_pylist()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,10 @@ from dbspark.batch.ddl import parse_ddl
 from dbspark.errors import SchemaError
 from dbspark.kernels import nodes as nd
 
-_INTERNED: dict[Any, Schema] = {}
+SchemaLike: TypeAlias = Any
+"""A `Schema`, Spark DDL, a pyarrow schema or a Spark StructType: whatever `Schema.of` takes."""
+
+_INTERNED: dict[bytes, Schema] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,14 @@ def canonical(dtype: pa.DataType, where: str) -> pa.DataType:
     if t.is_struct(dtype):
         return pa.struct([_canonical_field(f, where) for f in dtype])
     if t.is_map(dtype):
-        key = pa.field("key", canonical(dtype.key_type, where), nullable=False)
-        return pa.map_(key, pa.field("value", canonical(dtype.item_type, where), dtype.item_field.nullable))
+        key, value = dtype.key_field, dtype.item_field
+        return pa.map_(
+            pa.field("key", canonical(key.type, where), False, key.metadata),
+            pa.field("value", canonical(value.type, where), value.nullable, value.metadata),
+        )
     if t.is_list(dtype) or t.is_large_list(dtype) or t.is_fixed_size_list(dtype) or t.is_list_view(dtype):
-        return pa.list_(pa.field("element", canonical(dtype.value_type, where), dtype.value_field.nullable))
+        element = dtype.value_field
+        return pa.list_(pa.field("element", canonical(element.type, where), element.nullable, element.metadata))
     hint = "cast it to a signed type" if t.is_unsigned_integer(dtype) else "cast it to a type that Spark SQL has"
     raise SchemaError(f"{where}: Arrow type {dtype} has no Spark SQL type; {hint}")
 
@@ -122,7 +129,8 @@ class Schema:
         for f in arrow:
             dtype = canonical(f.type, f"column {f.name!r}")
             fields.append(pa.field(f.name, dtype, f.nullable, f.metadata))
-        key = tuple((f.name, f.type, f.nullable, tuple(sorted((f.metadata or {}).items()))) for f in fields)
+        # Arrow types compare equal whatever the metadata of nested fields, but serialise to different bytes.
+        key = pa.schema(fields).serialize().to_pybytes()
         found = _INTERNED.get(key)
         if found is not None:
             return found
@@ -162,7 +170,7 @@ class Schema:
         self.node_count = len(out)
         self.has_maps = any(pa.types.is_map(node.type) for node in out)
         self.row_nodes = np.array(row_nodes, np.int64)  # whose rows are the rows of the batch
-        self.nested = self.node_count > nd.LANES + self.columns
+        self.nested = any(node.kind in (nd.LIST, nd.STRUCT) for node in out)
         self.template = np.zeros((self.node_count, nd.FIELDS), np.int64)
         for i, node in enumerate(out):
             self.template[i, nd.KIND] = node.kind
@@ -210,9 +218,6 @@ class Schema:
 
     def __repr__(self) -> str:
         return f"Schema({', '.join(f'{f.name}: {f.type}' for f in self.arrow)})"
-
-
-SchemaLike = Schema | str | pa.Schema | Any
 
 
 def child_types(dtype: pa.DataType) -> Iterable[pa.DataType]:

@@ -15,6 +15,7 @@ import numpy as np
 from dbspark.kernels.hash import is_valid
 from dbspark.kernels.jit import (
     copy_bytes,
+    i64,
     inlined,
     kernel,
     load_i32,
@@ -65,22 +66,22 @@ def _aligned(size: int) -> int:
 
 @inlined
 def variable_size(tables: Any, node: int, pos: Any, rows: int) -> int:
-    total = np.int64(0)
+    total = i64(0)
     for r in range(rows):
         p = pos[r]
         at = tables[p >> ROW_BITS] + node * NODE_BYTES
         offsets = load_i64(at, OFFSETS)
         row = (p & ROW_MASK) + load_i64(at, START)
-        total += np.int64(load_i32(offsets, row + 1)) - np.int64(load_i32(offsets, row))
+        total += i64(load_i32(offsets, row + 1)) - i64(load_i32(offsets, row))
     return total
 
 
 @inlined
 def nullable(tables: Any, node: int) -> Any:
+    found = False
     for c in range(tables.shape[0]):
-        if load_i64(tables[c] + node * NODE_BYTES, VALID) != 0:
-            return True
-    return False
+        found |= load_i64(tables[c] + node * NODE_BYTES, VALID) != 0
+    return found
 
 
 @kernel
@@ -105,7 +106,7 @@ def measure(
             at += _aligned(layout[node, 3])
             continue
         kind = load_i64(table + node * NODE_BYTES, KIND)
-        if kind == LIST or kind == STRUCT or kind == NULL:
+        if kind in (LIST, STRUCT, NULL):
             continue
         if nullable(tables, node):
             layout[node, 1] = at
@@ -117,7 +118,7 @@ def measure(
             if size > 2147483647:
                 return -1 - (node - LANES)
         elif kind == BIT:
-            size = np.int64((rows + 7) >> 3)
+            size = i64((rows + 7) >> 3)
         else:
             size = rows * load_i64(table + node * NODE_BYTES, WIDTH)
         layout[node, 0] = at
@@ -189,7 +190,7 @@ def copy_value(target: int, source: int, size: int) -> None:
         if size > 64:
             copy_bytes(target, source, size)
         else:
-            i = np.int64(0)
+            i = i64(0)
             while i + 8 <= size:
                 store_u64(target + i, 0, load_u64(source + i, 0))
                 i += 8
@@ -209,32 +210,35 @@ def gather_variable(tables: Any, node: int, pos: Any, rows: int, out_offsets: in
         at = tables[c] + node * NODE_BYTES
         scratch[c] = load_i64(at, OFFSETS) + load_i64(at, START) * 4
         scratch[count + c] = load_i64(at, DATA)
-    end = np.int64(0)
+    end = i64(0)
     store_i32(out_offsets, 0, np.int32(0))
     for r in range(rows):
         p = pos[r]
         chunk = p >> ROW_BITS
         row = p & ROW_MASK
         offsets = scratch[chunk]
-        low = np.int64(load_i32(offsets, row))
-        size = np.int64(load_i32(offsets, row + 1)) - low
+        low = i64(load_i32(offsets, row))
+        size = i64(load_i32(offsets, row + 1)) - low
         copy_value(out_data + end, scratch[count + chunk] + low, size)
         end += size
         store_i32(out_offsets, r + 1, np.int32(end))
 
 
 @inlined
-def write_node(
-    at: int, kind: int, width: int, data: int, valid: int, offsets: int, start: int, child: int, mask: int
-) -> None:
-    store_i64(at, KIND, np.int64(kind))
-    store_i64(at, WIDTH, np.int64(width))
-    store_i64(at, DATA, np.int64(data))
-    store_i64(at, VALID, np.int64(valid))
-    store_i64(at, OFFSETS, np.int64(offsets))
-    store_i64(at, START, np.int64(start))
-    store_i64(at, CHILD, np.int64(child))
-    store_i64(at, MASK, np.int64(mask))
+def write_node(at: int, kind: int, width: int, data: int, valid: int, offsets: int, child: int, mask: int) -> None:
+    store_i64(at, KIND, kind)
+    store_i64(at, WIDTH, width)
+    store_i64(at, DATA, data)
+    store_i64(at, VALID, valid)
+    store_i64(at, OFFSETS, offsets)
+    store_i64(at, START, i64(0))
+    store_i64(at, CHILD, child)
+    store_i64(at, MASK, mask)
+
+
+@inlined
+def _write_lane(at: int, data: int, mask: int) -> None:
+    write_node(at, i64(FIXED), i64(8), data, i64(0), i64(0), i64(0), mask)
 
 
 @kernel
@@ -248,25 +252,25 @@ def gather(
         at = arena + node * NODE_BYTES
         out = arena + layout[node, 0]
         if node == WEIGHT:
-            write_node(at, FIXED, 8, out, 0, 0, 0, 0, 0 if one_weight == 1 else -1)
+            _write_lane(at, out, i64(0 if one_weight == 1 else -1))
             count = 1 if one_weight == 1 else rows
             for r in range(count):
-                store_i64(out, r, np.int64(1) if one_weight == 1 else weights[r])
+                store_i64(out, r, i64(1) if one_weight == 1 else weights[r])
         elif layout[node, 0] < 0:
-            write_node(at, FIXED, 8, arena + layout[HASH, 0], 0, 0, 0, 0, -1)
+            _write_lane(at, arena + layout[HASH, 0], i64(-1))
         else:
-            write_node(at, FIXED, 8, out, 0, 0, 0, 0, -1)
+            _write_lane(at, out, i64(-1))
             for c in range(tables.shape[0]):
                 scratch[c] = lane(tables[c], node)
-            gather_fixed(scratch, 8, pos, rows, out)
+            gather_fixed(scratch, i64(8), pos, rows, out)
     for node in range(LANES, LANES + columns):
         source = model + node * NODE_BYTES
         kind = load_i64(source, KIND)
         width = load_i64(source, WIDTH)
-        data = arena + layout[node, 0] if layout[node, 0] >= 0 else np.int64(0)
-        valid = arena + layout[node, 1] if layout[node, 1] >= 0 else np.int64(0)
-        offsets = arena + layout[node, 2] if layout[node, 2] >= 0 else np.int64(0)
-        write_node(arena + node * NODE_BYTES, kind, width, data, valid, offsets, 0, load_i64(source, CHILD), -1)
+        data = arena + layout[node, 0] if layout[node, 0] >= 0 else i64(0)
+        valid = arena + layout[node, 1] if layout[node, 1] >= 0 else i64(0)
+        offsets = arena + layout[node, 2] if layout[node, 2] >= 0 else i64(0)
+        write_node(arena + node * NODE_BYTES, kind, width, data, valid, offsets, load_i64(source, CHILD), i64(-1))
         if valid != 0:
             gather_bits(tables, node, VALID, pos, rows, valid)
         if kind == VARIABLE:
@@ -305,15 +309,15 @@ def gather_node(tables: Any, node: int, pos: Any, rows: int, data: int, valid: i
 @kernel
 def expand_list(tables: Any, node: int, pos: Any, rows: int, offsets: int, elements: Any) -> None:
     """Write a list's new offsets, and the positions of its elements in the child node."""
-    end = np.int64(0)
+    end = i64(0)
     store_i32(offsets, 0, np.int32(0))
     for r in range(rows):
         p = pos[r]
         at = tables[p >> ROW_BITS] + node * NODE_BYTES
         source = load_i64(at, OFFSETS)
         row = (p & ROW_MASK) + load_i64(at, START)
-        low = np.int64(load_i32(source, row))
-        high = np.int64(load_i32(source, row + 1))
+        low = i64(load_i32(source, row))
+        high = i64(load_i32(source, row + 1))
         chunk = p >> ROW_BITS << ROW_BITS
         for i in range(low, high):
             elements[end] = chunk | i

@@ -34,6 +34,7 @@ from dbspark.kernels.jit import (
     bits_f32,
     bits_f64,
     f64_bits,
+    i64,
     inlined,
     kernel,
     load_i8,
@@ -131,11 +132,11 @@ def fixed_word(data: int, width: int, row: int) -> Any:
     if width == 8:
         return load_u64(data, row)
     if width == 4:
-        return np.uint64(np.int64(load_i32(data, row)))
+        return np.uint64(i64(load_i32(data, row)))
     if width == 2:
-        return np.uint64(np.int64(load_i16(data, row)))
+        return np.uint64(i64(load_i16(data, row)))
     if width == 1:
-        return np.uint64(np.int64(load_i8(data, row)))
+        return np.uint64(i64(load_i8(data, row)))
     if width & 7 == 0:
         v = _ZERO
         words = width >> 3
@@ -172,12 +173,12 @@ def node_words(node: int, rows: int, out: int, inner: int) -> None:
             store_u64(out, row, np.uint64(is_valid(data, start + row)))
     elif kind == VARIABLE:
         for row in range(rows):
-            begin = np.int64(load_i32(offsets, start + row))
-            store_u64(out, row, bytes_word(data + begin, np.int64(load_i32(offsets, start + row + 1)) - begin))
+            begin = i64(load_i32(offsets, start + row))
+            store_u64(out, row, bytes_word(data + begin, i64(load_i32(offsets, start + row + 1)) - begin))
     elif kind == LIST:
         for row in range(rows):
-            begin = np.int64(load_i32(offsets, start + row))
-            end = np.int64(load_i32(offsets, start + row + 1))
+            begin = i64(load_i32(offsets, start + row))
+            end = i64(load_i32(offsets, start + row + 1))
             s = mix(np.uint64(end - begin) + LIST_WORD)
             for i in range(begin, end):
                 s = fold(s, load_u64(inner, i))
@@ -232,8 +233,8 @@ def fold_column(node: int, begin: int, end: int, out: Any) -> None:
                 elif kind == BIT:
                     v = np.uint64(is_valid(data, at))
                 elif kind == VARIABLE:
-                    low = np.int64(load_i32(offsets, at))
-                    v = bytes_word(data + low, np.int64(load_i32(offsets, at + 1)) - low)
+                    low = i64(load_i32(offsets, at))
+                    v = bytes_word(data + low, i64(load_i32(offsets, at + 1)) - low)
                 else:
                     v = NULL_WORD
             else:
@@ -257,8 +258,8 @@ def fold_column(node: int, begin: int, end: int, out: Any) -> None:
             out[row] = fold(out[row], np.uint64(is_valid(data, start + row)))
     elif kind == VARIABLE:
         for row in range(begin, end):
-            low = np.int64(load_i32(offsets, start + row))
-            out[row] = fold(out[row], bytes_word(data + low, np.int64(load_i32(offsets, start + row + 1)) - low))
+            low = i64(load_i32(offsets, start + row))
+            out[row] = fold(out[row], bytes_word(data + low, i64(load_i32(offsets, start + row + 1)) - low))
     else:
         for row in range(begin, end):
             out[row] = fold(out[row], NULL_WORD)
@@ -286,4 +287,4 @@ def hash_columns(table: int, columns: Any, rows: int, mask: Any, out: Any) -> No
 
 @kernel
 def last_offset(offsets: int, row: int) -> int:
-    return np.int64(load_i32(offsets, row))
+    return i64(load_i32(offsets, row))

@@ -9,25 +9,65 @@ loaded again. Nested values are walked with an explicit stack or bottom-up by th
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any, TypeVar
 
+import numba
+import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+i64: Any = np.int64
+"""The cast that keeps a kernel's integers signed; typed loosely, because a kernel's integers are."""
+
+
+def _cache_dir() -> str:
+    """Where compiled kernels are kept: a folder named after everything that determines their code.
+
+    numba itself looks only at the file that a function stands in, and would go on using a kernel after a helper in
+    another file has changed. Beside the sources if possible, so that all users and Spark's workers share it.
+    """
+    here = Path(__file__).parent
+    digest = blake2b(f"{sys.version_info[:2]} {numba.__version__}".encode(), digest_size=8)
+    for source in sorted(here.glob("*.py")):
+        digest.update(source.read_bytes())
+    name = f"kernels-{digest.hexdigest()}"
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for place in (here / "__pycache__", user / "dbspark", Path(tempfile.gettempdir()) / f"dbspark-{os.getuid()}"):
+        try:
+            (place / name).mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(place / name, os.W_OK):
+            return str(place / name)
+    return ""
+
+
+_CACHE_DIR = _cache_dir()
+
 
 def kernel(fn: F) -> F:
     """Compile `fn` on first call, without the interpreter lock, cached on disk."""
-    compiled: F = njit(nogil=True, cache=True, boundscheck=False)(fn)
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = _CACHE_DIR or before
+    try:
+        compiled: F = numba.njit(nogil=True, cache=True, no_cfunc_wrapper=True)(fn)
+    finally:
+        numba.config.CACHE_DIR = before
     return compiled
 
 
 def inlined(fn: F) -> F:
-    """A helper of kernels: compiled into its callers, never called from Python on a hot path."""
-    compiled: F = njit(nogil=True, cache=True, boundscheck=False)(fn)
+    """A helper of kernels: compiled into its callers and cached with them; Python cannot call it."""
+    compiled: F = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(fn)
     return compiled
 
 
@@ -101,6 +141,23 @@ def bits_f32(typingctx: Any, x: Any) -> Any:
         return builder.fpext(builder.bitcast(args[0], ir.FloatType()), ir.DoubleType())
 
     return types.float64(types.uint32), codegen
+
+
+def _overflows(operation: str) -> Any:
+    @intrinsic
+    def overflows(typingctx: Any, a: Any, b: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            checked = getattr(builder, operation)(args[0], args[1])
+            return builder.extract_value(checked, 1)
+
+        return types.boolean(types.int64, types.int64), codegen
+
+    return overflows
+
+
+# numba's + and * promise LLVM that they do not overflow, so a check written with them is optimised away.
+add_overflows = _overflows("sadd_with_overflow")
+multiply_overflows = _overflows("smul_with_overflow")
 
 
 @intrinsic

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from dbspark.kernels.jit import inlined, kernel, load_i64, load_u64
+from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, multiply_overflows
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
 from dbspark.kernels.nodes import KEY, ROW_BITS, WEIGHT
 from dbspark.kernels.probe import lower_bound, same_key
@@ -38,7 +36,7 @@ def join_step(
     while out < limit and ca < tables_a.shape[0]:
         if ia >= lens_a[ca]:
             ca += 1
-            ia = np.int64(0)
+            ia = i64(0)
             continue
         ta = tables_a[ca]
         key = load_u64(lane(ta, KEY), ia)
@@ -48,37 +46,36 @@ def join_step(
                 if ib < lens_b[cb]:
                     break
                 cb += 1
-                ib = np.int64(0)
+                ib = i64(0)
             if cb >= tables_b.shape[0]:
-                ca = np.int64(tables_a.shape[0])
+                ca = i64(tables_a.shape[0])
                 break
             other = load_u64(lane(tables_b[cb], KEY), ib)
             if other != key:
                 ia = lower_bound(lane(ta, KEY), ia, lens_a[ca], other)
                 continue
-            c, i, inside = cb, ib, np.int64(1)
+            c, i, inside = cb, ib, i64(1)
         # Pair the left row with the rest of the right run.
         w = _weight(ta, ia)
         while out < limit:
             if i >= lens_b[c]:
                 c += 1
-                i = np.int64(0)
+                i = i64(0)
                 if c >= tables_b.shape[0]:
-                    inside = np.int64(0)
+                    inside = i64(0)
                     break
                 continue
             tb = tables_b[c]
             if load_u64(lane(tb, KEY), i) != key:
-                inside = np.int64(0)
+                inside = i64(0)
                 break
             if same_key(ta, ia, key_a, tb, i, key_b, nodes):
                 v = _weight(tb, i)
-                product = w * v
-                if v != 0 and (product // v != w or (w == -9223372036854775808 and v == -1)):
+                if multiply_overflows(w, v):
                     return OVERFLOW
                 pos_a[out] = ca << ROW_BITS | ia
                 pos_b[out] = c << ROW_BITS | i
-                weights[out] = product
+                weights[out] = w * v
                 out += 1
             i += 1
         if inside == 0:

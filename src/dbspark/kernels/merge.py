@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from dbspark.kernels.jit import inlined, kernel, load_i64, load_u64
+from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64
 from dbspark.kernels.nodes import DATA, HASH, KEY, MASK, NODE_BYTES, ROW_BITS, ROW_MASK, START, WEIGHT
 from dbspark.kernels.order import compare_rows
 
@@ -33,12 +31,6 @@ def lane(table: int, node: int) -> int:
 @inlined
 def lane_mask(table: int, node: int) -> int:
     return load_i64(table + node * NODE_BYTES, MASK)
-
-
-@inlined
-def overflows(a: int, b: int) -> Any:
-    total = a + b
-    return ((a ^ total) & (b ^ total)) < 0
 
 
 @inlined
@@ -73,7 +65,7 @@ def sort_ties(table: int, order: Any, begin: int, end: int, columns: int, nodes:
         _sift_rows(table, order, begin, root, size, columns, nodes)
     for last in range(size - 1, 0, -1):
         order[begin], order[begin + last] = order[begin + last], order[begin]
-        _sift_rows(table, order, begin, 0, last, columns, nodes)
+        _sift_rows(table, order, begin, i64(0), last, columns, nodes)
 
 
 @inlined
@@ -84,8 +76,8 @@ def consolidate_order(
     w = lane(table, WEIGHT)
     mask = lane_mask(table, WEIGHT)
     out = 0
-    ones = np.int64(0)
-    i = 0
+    ones = i64(0)
+    i = i64(0)
     while i < n:
         first = order[i]
         j = i + 1
@@ -106,7 +98,7 @@ def consolidate_order(
                 s = r + 1
                 while s < j and compare_rows(table, order[r], table, order[s], columns, nodes) == 0:
                     more = load_i64(w, order[s] & mask)
-                    if overflows(total, more):
+                    if add_overflows(total, more):
                         info[0] = OVERFLOW
                         return
                     total += more
@@ -149,14 +141,14 @@ def merge_two(
     ca, ia, cb, ib = cursors[0, 0], cursors[0, 1], cursors[1, 0], cursors[1, 1]
     out = 0
     read = 0
-    ones = np.int64(0)
+    ones = i64(0)
     while out < limit and read < 2 * limit:
         while ca < ends[0, 0] and ia >= lens[ca]:
             ca += 1
-            ia = np.int64(0)
+            ia = i64(0)
         while cb < ends[1, 0] and ib >= lens[cb]:
             cb += 1
-            ib = np.int64(0)
+            ib = i64(0)
         na = ends[0, 1] if ca == ends[0, 0] else lens[ca]
         nb = ends[1, 1] if cb == ends[1, 0] else lens[cb]
         more_a = ia < na
@@ -184,7 +176,7 @@ def merge_two(
                         if order == 0:
                             u = load_i64(wa, ia & ma)
                             v = load_i64(wb, ib & mb)
-                            if overflows(u, v):
+                            if add_overflows(u, v):
                                 info[0] = OVERFLOW
                                 return
                             if u + v != 0:
@@ -192,6 +184,8 @@ def merge_two(
                                 weights[out] = u + v
                                 ones |= (u + v) ^ 1
                                 out += 1
+                            else:
+                                stop -= 1  # a cancelled pair is work too
                             ia += 1
                             ib += 1
                             continue
@@ -205,8 +199,8 @@ def merge_two(
                 weights[out] = w
                 ones |= w ^ 1
                 out += 1
-                ia += np.int64(take)
-                ib += np.int64(not take)
+                ia += i64(take)
+                ib += i64(not take)
             read += ia - begin_a + ib - begin_b
         else:
             chunk, row, end = (ca, ia, na) if more_a else (cb, ib, nb)
@@ -235,9 +229,7 @@ def merge_two(
 
 
 @inlined
-def _row_before(
-    key: Any, p: int, other: Any, q: int, tables: Any, columns: int, nodes: int
-) -> Any:
+def _row_before(key: Any, p: int, other: Any, q: int, tables: Any, columns: int, nodes: int) -> Any:
     """Whether the row at position p (key hash `key`) comes before the one at q, or is equal to it."""
     if key != other:
         return key < other
@@ -271,8 +263,8 @@ def merge_ranges(
     neighbours are summed. The cursors end at the stops.
     """
     half = keys.shape[0] // 2
-    here, there = np.int64(0), np.int64(half)
-    n = np.int64(0)
+    here, there = i64(0), i64(half)
+    n = i64(0)
     for s in range(cursors.shape[0]):
         i = here
         end = here + n
@@ -300,7 +292,7 @@ def merge_ranges(
             if chunk == stops[s, 0]:
                 break
             chunk += 1
-            row = np.int64(0)
+            row = i64(0)
         while i < end:
             keys[out] = keys[i]
             order[out] = order[i]
@@ -310,7 +302,7 @@ def merge_ranges(
         here, there = there, here
         cursors[s, 0], cursors[s, 1] = stops[s, 0], stops[s, 1]
     written = 0
-    ones = np.int64(0)
+    ones = i64(0)
     i = here
     end = here + n
     while i < end:
@@ -326,7 +318,7 @@ def merge_ranges(
             if compare_rows(table, p & ROW_MASK, other, q & ROW_MASK, columns, nodes) != 0:
                 break
             w = load_i64(lane(other, WEIGHT), (q & ROW_MASK) & lane_mask(other, WEIGHT))
-            if overflows(total, w):
+            if add_overflows(total, w):
                 info[0] = OVERFLOW
                 return
             total += w
@@ -340,3 +332,42 @@ def merge_ranges(
     info[0] = written
     info[1] = n
     info[2] = 1 if ones == 0 else 0
+
+
+@kernel
+def same_batches(tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, columns: int, nodes: int) -> bool:
+    """Whether two batches of one arrangement and of equally many rows hold the same rows and weights."""
+    ca, ia, cb, ib = i64(0), i64(0), i64(0), i64(0)
+    while True:
+        while ca < lens_a.shape[0] and ia >= lens_a[ca]:
+            ca += 1
+            ia = i64(0)
+        while cb < lens_b.shape[0] and ib >= lens_b[cb]:
+            cb += 1
+            ib = i64(0)
+        if ca >= lens_a.shape[0] or cb >= lens_b.shape[0]:
+            return ca >= lens_a.shape[0] and cb >= lens_b.shape[0]
+        ta, tb = tables_a[ca], tables_b[cb]
+        if load_u64(lane(ta, HASH), ia) != load_u64(lane(tb, HASH), ib):
+            return False
+        if load_i64(lane(ta, WEIGHT), ia & lane_mask(ta, WEIGHT)) != load_i64(
+            lane(tb, WEIGHT), ib & lane_mask(tb, WEIGHT)
+        ):
+            return False
+        if compare_rows(ta, ia, tb, ib, columns, nodes) != 0:
+            return False
+        ia += 1
+        ib += 1
+
+
+@kernel
+def largest_weight(tables: Any, lens: Any) -> int:
+    """The largest magnitude of a weight; the least int64 counts as the greatest."""
+    largest = i64(0)
+    for c in range(tables.shape[0]):
+        w = lane(tables[c], WEIGHT)
+        rows = lens[c] if lane_mask(tables[c], WEIGHT) != 0 else min(i64(1), lens[c])
+        for row in range(rows):
+            weight = load_i64(w, row)
+            largest = max(largest, weight if weight >= 0 else -max(weight, i64(-9223372036854775807)))
+    return largest

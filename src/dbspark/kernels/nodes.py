@@ -11,10 +11,10 @@ A **node** is one line of `FIELDS` int64 values that describes one Arrow array:
     CHILD   index of the first child node (lists, structs)
     MASK    -1, or 0 for a lane whose one value stands for every row
 
-A **chunk** is a table of nodes: the lanes HASH (row hash), KEY (key hash) and WEIGHT, then the columns
-of the schema, then the descendants of nested columns. A struct's children follow each other and number their
-rows as the struct does; a list's CHILD is its element, numbered by the offsets; a map is a list of structs. A lane with MASK 0 costs eight bytes for the whole
-chunk: most weights are 1 everywhere.
+A **chunk** is a table of nodes: the lanes HASH (row hash), KEY (key hash) and WEIGHT, then the columns of the
+schema, then the descendants of nested columns. A struct's children follow each other and number their rows as the
+struct does; a list's CHILD is its element, numbered by the offsets; a map is a list of structs. A lane with MASK 0
+costs eight bytes for the whole chunk: most weights are 1 everywhere.
 
 A **position** is `chunk << 32 | row`. Kernels take several chunks as an array of the addresses of their
 node tables, so one call reads all batches of a spine.

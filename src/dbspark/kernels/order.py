@@ -14,6 +14,7 @@ from dbspark.kernels.hash import double_word, is_valid
 from dbspark.kernels.jit import (
     bits_f32,
     bits_f64,
+    i64,
     inlined,
     kernel,
     load_i32,
@@ -94,13 +95,13 @@ def compare_flat(a: int, i: int, b: int, j: int) -> int:
     if kind == FLOAT32:
         return three_way(double_word(bits_f32(load_u32(x, i))), double_word(bits_f32(load_u32(y, j))))
     if kind == BIT:
-        return np.int64(is_valid(x, i)) - np.int64(is_valid(y, j))
+        return i64(is_valid(x, i)) - i64(is_valid(y, j))
     if kind == VARIABLE:
         p = load_i64(a, OFFSETS)
         q = load_i64(b, OFFSETS)
-        pi = np.int64(load_i32(p, i))
-        qj = np.int64(load_i32(q, j))
-        return compare_bytes(x + pi, np.int64(load_i32(p, i + 1)) - pi, y + qj, np.int64(load_i32(q, j + 1)) - qj)
+        pi = i64(load_i32(p, i))
+        qj = i64(load_i32(q, j))
+        return compare_bytes(x + pi, i64(load_i32(p, i + 1)) - pi, y + qj, i64(load_i32(q, j + 1)) - qj)
     return 0
 
 
@@ -123,31 +124,26 @@ def compare_nulls(a: int, i: int, b: int, j: int) -> int:
 
 
 @inlined
-def compare_nested(table_a: int, table_b: int, column: int, i: int, j: int, nodes: int) -> int:
-    """Compare nested values with an explicit stack of (node, i, j, count) and (-1, result) tasks."""
-    stack = np.empty((3 * nodes + 8, 4), np.int64)
-    stack[0, 0] = column
-    stack[0, 1] = i
-    stack[0, 2] = j
-    stack[0, 3] = 1
+def compare_nested(table_a: int, node_a: int, i: int, table_b: int, node_b: int, j: int, nodes: int) -> int:
+    """Compare nested values with an explicit stack of tasks (node a, node b, i, j, count) or (-1, result).
+
+    The tables may be of different schemas: only the two subtrees have to be of one type.
+    """
+    stack = np.empty((3 * nodes + 8, 5), np.int64)
+    stack[0, 0], stack[0, 1], stack[0, 2], stack[0, 3], stack[0, 4] = node_a, node_b, i, j, 1
     top = 1
     while top > 0:
         top -= 1
-        node = stack[top, 0]
-        x = stack[top, 1]
-        y = stack[top, 2]
-        count = stack[top, 3]
+        node, other, x, y, count = stack[top, 0], stack[top, 1], stack[top, 2], stack[top, 3], stack[top, 4]
         if node < 0:
-            return x
+            return other
         if count == 0:
             continue
         if count > 1:
-            stack[top, 1] = x + 1
-            stack[top, 2] = y + 1
-            stack[top, 3] = count - 1
+            stack[top, 2], stack[top, 3], stack[top, 4] = x + 1, y + 1, count - 1
             top += 1
         a = table_a + node * NODE_BYTES
-        b = table_b + node * NODE_BYTES
+        b = table_b + other * NODE_BYTES
         order = compare_nulls(a, x, b, y)
         if order == 2:
             continue
@@ -159,27 +155,20 @@ def compare_nested(table_a: int, table_b: int, column: int, i: int, j: int, node
             q = load_i64(b, OFFSETS)
             x += load_i64(a, START)
             y += load_i64(b, START)
-            xb = np.int64(load_i32(p, x))
-            yb = np.int64(load_i32(q, y))
-            xn = np.int64(load_i32(p, x + 1)) - xb
-            yn = np.int64(load_i32(q, y + 1)) - yb
+            xb = i64(load_i32(p, x))
+            yb = i64(load_i32(q, y))
+            xn = i64(load_i32(p, x + 1)) - xb
+            yn = i64(load_i32(q, y + 1)) - yb
             if xn != yn:
-                stack[top, 0] = -1
-                stack[top, 1] = -1 if xn < yn else 1
+                stack[top, 0], stack[top, 1] = -1, (-1 if xn < yn else 1)
                 top += 1
-            stack[top, 0] = load_i64(a, CHILD)
-            stack[top, 1] = xb
-            stack[top, 2] = yb
-            stack[top, 3] = min(xn, yn)
+            stack[top, 0], stack[top, 1] = load_i64(a, CHILD), load_i64(b, CHILD)
+            stack[top, 2], stack[top, 3], stack[top, 4] = xb, yb, min(xn, yn)
             top += 1
         elif kind == STRUCT:
-            child = load_i64(a, CHILD)
-            fields = load_i64(a, WIDTH)
-            for f in range(fields - 1, -1, -1):
-                stack[top, 0] = child + f
-                stack[top, 1] = x
-                stack[top, 2] = y
-                stack[top, 3] = 1
+            for f in range(load_i64(a, WIDTH) - 1, -1, -1):
+                stack[top, 0], stack[top, 1] = load_i64(a, CHILD) + f, load_i64(b, CHILD) + f
+                stack[top, 2], stack[top, 3], stack[top, 4] = x, y, 1
                 top += 1
         else:
             order = compare_flat(a, x, b, y)
@@ -189,29 +178,29 @@ def compare_nested(table_a: int, table_b: int, column: int, i: int, j: int, node
 
 
 @inlined
-def compare_columns(table_a: int, i: int, table_b: int, j: int, first: int, count: int, nodes: int) -> int:
-    """Compare columns first … first+count-1 (node indices) of two rows of chunks with one schema."""
-    for column in range(first, first + count):
-        a = table_a + column * NODE_BYTES
-        b = table_b + column * NODE_BYTES
-        order = compare_nulls(a, i, b, j)
-        if order == 2:
-            continue
-        if order == 0:
-            kind = load_i64(a, KIND)
-            if kind == LIST or kind == STRUCT:
-                order = compare_nested(table_a, table_b, column, i, j, nodes)
-            else:
-                order = compare_flat(a, i, b, j)
-        if order != 0:
-            return order
-    return 0
+def compare_cells(table_a: int, node_a: int, i: int, table_b: int, node_b: int, j: int, nodes: int) -> int:
+    """Compare one column of two rows; `nodes` is the larger of the two schemas' numbers of nodes."""
+    a = table_a + node_a * NODE_BYTES
+    b = table_b + node_b * NODE_BYTES
+    order = compare_nulls(a, i, b, j)
+    if order == 2:
+        return 0
+    if order == 0:
+        if load_i64(a, KIND) in (LIST, STRUCT):
+            order = compare_nested(table_a, node_a, i, table_b, node_b, j, nodes)
+        else:
+            order = compare_flat(a, i, b, j)
+    return order
 
 
 @inlined
 def compare_rows(table_a: int, i: int, table_b: int, j: int, columns: int, nodes: int) -> int:
-    """Compare all columns of two rows."""
-    return compare_columns(table_a, i, table_b, j, LANES, columns, nodes)
+    """Compare all columns of two rows of one schema."""
+    for column in range(LANES, LANES + columns):
+        order = compare_cells(table_a, column, i, table_b, column, j, nodes)
+        if order != 0:
+            return order
+    return 0
 
 
 @kernel
@@ -225,13 +214,13 @@ def order_maps(table: int, node: int, rows: int, nodes: int, elements: Any) -> b
     start = load_i64(at, START)
     key = load_i64(table + load_i64(at, CHILD) * NODE_BYTES, CHILD)
     changed = False
-    base = np.int64(load_i32(offsets, start))
+    base = i64(load_i32(offsets, start))
     for row in range(rows):
-        low = np.int64(load_i32(offsets, start + row))
-        high = np.int64(load_i32(offsets, start + row + 1))
+        low = i64(load_i32(offsets, start + row))
+        high = i64(load_i32(offsets, start + row + 1))
         for i in range(low, high):
             j = i
-            while j > low and compare_columns(table, elements[j - 1 - base], table, i, key, 1, nodes) > 0:
+            while j > low and compare_cells(table, key, elements[j - 1 - base], table, key, i, nodes) > 0:
                 elements[j - base] = elements[j - 1 - base]
                 j -= 1
                 changed = True

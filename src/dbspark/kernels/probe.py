@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import inlined, kernel, load_i64, load_u64
-from dbspark.kernels.merge import OVERFLOW, lane, lane_mask, overflows
-from dbspark.kernels.nodes import HASH, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, WEIGHT
-from dbspark.kernels.order import compare_columns, compare_rows
+from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64
+from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
+from dbspark.kernels.nodes import HASH, KEY, ROW_BITS, ROW_MASK, WEIGHT
+from dbspark.kernels.order import compare_cells, compare_rows
 
 
 @kernel
@@ -44,12 +44,12 @@ def lower_bound(keys: int, begin: int, end: int, key: Any) -> int:
     if key > high:
         return end
     # key is in (low, high], so low < high
-    guess = begin + np.int64(np.float64(key - low) / np.float64(high - low) * np.float64(end - 1 - begin))
+    guess = begin + i64(np.float64(key - low) / np.float64(high - low) * np.float64(end - 1 - begin))
     if guess >= end:
         guess = end - 1
     a = begin  # keys[a] < key
     b = end - 1  # keys[b] >= key
-    step = np.int64(8)
+    step = i64(8)
     if load_u64(keys, guess) < key:
         a = guess
         while a + step < b and load_u64(keys, a + step) < key:
@@ -89,7 +89,7 @@ def find_chunk(fences: Any, first: int, last: int, key: Any) -> int:
 
 @inlined
 def _split(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any, out: Any) -> int:
-    total = np.int64(0)
+    total = i64(0)
     for s in range(cursors.shape[0]):
         chunk = cursors[s, 0]
         row = cursors[s, 1]
@@ -112,7 +112,7 @@ def _split(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any, o
                 out[s, 1] = at
                 break
             chunk += 1
-            row = np.int64(0)
+            row = i64(0)
     return total
 
 
@@ -127,7 +127,7 @@ def split_at(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any,
 
 @inlined
 def _remaining(lens: Any, cursors: Any, ends: Any) -> int:
-    total = np.int64(0)
+    total = i64(0)
     for s in range(cursors.shape[0]):
         for chunk in range(cursors[s, 0], ends[s, 0] + 1):
             end = ends[s, 1] if chunk == ends[s, 0] else lens[chunk]
@@ -154,7 +154,7 @@ def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, ou
         chunk, row = cursors[s, 0], cursors[s, 1]
         while chunk < ends[s, 0] and row >= lens[chunk]:
             chunk += 1
-            row = np.int64(0)
+            row = i64(0)
         if chunk < ends[s, 0] or row < ends[s, 1]:
             low = min(low, load_u64(lane(tables[chunk], KEY), row))
     zero = np.uint64(0)
@@ -167,7 +167,7 @@ def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, ou
         n = _split(tables, lens, cursors, ends, guess, zero, out)
         if n > limit:
             b = guess
-        elif n < limit >> 1:
+        elif n < max(limit >> 1, 1):
             a = guess
         else:
             return n
@@ -185,7 +185,7 @@ def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, ou
         n = _split(tables, lens, cursors, ends, a, middle, out)
         if n > limit:
             d = middle - np.uint64(1)
-        elif n < limit >> 1:
+        elif n < max(limit >> 1, 1):
             c = middle
         else:
             return n
@@ -217,13 +217,13 @@ def find_row(
     if first >= last:
         return -1
     chunk = find_chunk(fences, first, last, key)
-    at = lower_bound(lane(tables[chunk], KEY), 0, lens[chunk], key)
+    at = lower_bound(lane(tables[chunk], KEY), i64(0), lens[chunk], key)
     while True:
         if at >= lens[chunk]:
             chunk += 1
             if chunk >= last:
                 return -1
-            at = np.int64(0)
+            at = i64(0)
         table = tables[chunk]
         if load_u64(lane(table, KEY), at) != key:
             return -1
@@ -250,13 +250,13 @@ def sum_weights(
     for i in range(rows):
         key = load_u64(keys, i)
         rh = load_u64(hashes, i)
-        total = np.int64(0)
+        total = i64(0)
         for b in range(starts.shape[0] - 1):
             at = find_row(tables, lens, fences, starts[b], starts[b + 1], probe, i, key, rh, columns, nodes)
             if at >= 0:
                 table = tables[at >> ROW_BITS]
                 w = load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
-                if overflows(total, w):
+                if add_overflows(total, w):
                     return OVERFLOW
                 total += w
         out[i] = total
@@ -282,12 +282,12 @@ def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ra
 
     `keys` may come in any order; in ascending order each search starts where the last one ended.
     """
-    total = np.int64(0)
+    total = i64(0)
     batches = starts.shape[0] - 1
     for b in range(batches):
         first, last = starts[b], starts[b + 1]
         chunk = first
-        row = np.int64(0)
+        row = i64(0)
         before = np.uint64(0)
         for i in range(keys.shape[0]):
             key = keys[i]
@@ -297,17 +297,17 @@ def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ra
             # Clustered probes stay in the chunk they are in; others go through the fences.
             if i == 0 or key < before or (chunk + 1 < last and fences[chunk + 1] < key):
                 chunk = find_chunk(fences, first, last, key)
-                row = np.int64(0)
+                row = i64(0)
             before = key
             row = lower_bound(lane(tables[chunk], KEY), row, lens[chunk], key)
             c = chunk
             at = row
             if at >= lens[c] and c + 1 < last:
                 c += 1
-                at = np.int64(0)
+                at = i64(0)
             ranges[i, b, 0] = c
             ranges[i, b, 1] = at
-            count = np.int64(0)
+            count = i64(0)
             while True:
                 lane_keys = lane(tables[c], KEY)
                 n = lens[c]
@@ -317,7 +317,7 @@ def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ra
                 if at < n or c + 1 >= last:
                     break
                 c += 1
-                at = np.int64(0)
+                at = i64(0)
             ranges[i, b, 2] = count
             total += count
     return total
@@ -339,7 +339,7 @@ def expand_ranges(
             for _ in range(ranges[i, b, 2]):
                 while at >= lens[c]:
                     c += 1
-                    at = np.int64(0)
+                    at = i64(0)
                 if same_key(probe, i, probe_key, tables[c], at, key, nodes):
                     which[out] = i
                     pos[out] = c << ROW_BITS | at
@@ -351,8 +351,6 @@ def expand_ranges(
 @inlined
 def same_key(table_a: int, i: int, key_a: Any, table_b: int, j: int, key_b: Any, nodes: int) -> Any:
     for k in range(key_a.shape[0]):
-        # Shift one table so that both key columns carry one node index; flat columns need no more than that.
-        shift = (key_b[k] - key_a[k]) * NODE_BYTES
-        if compare_columns(table_a - shift, i, table_b, j, key_b[k], 1, nodes) != 0:
+        if compare_cells(table_a, key_a[k], i, table_b, key_b[k], j, nodes) != 0:
             return False
     return True

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import inlined, kernel
+from dbspark.kernels.jit import i64, inlined, kernel
 
 _DIGIT = 11
 _SHORT = 48  # runs up to this length are finished by insertion
@@ -57,15 +57,15 @@ def _heap(kh: Any, rh: Any, order: Any, begin: int, end: int) -> None:
         _sift(kh, rh, order, begin, root, size)
     for last in range(size - 1, 0, -1):
         order[begin], order[begin + last] = order[begin + last], order[begin]
-        _sift(kh, rh, order, begin, 0, last)
+        _sift(kh, rh, order, begin, i64(0), last)
 
 
 @inlined
 def _radix(h: Any, order: Any, keys: Any, spare: Any) -> Any:
-    """Order `order` by the leading bits of h. Returns the bits used and whether keys[:n] or keys[n:] are the sorted h."""
+    """Order `order` by the leading bits of h; returns the bits used, and where in `keys` the sorted h begin."""
     n = order.shape[0]
     passes = 1
-    while passes < 5 and (np.int64(1) << (_DIGIT * passes)) < n >> 1:
+    while passes < 5 and (i64(1) << (_DIGIT * passes)) < n >> 1:
         passes += 1
     buckets = 1 << _DIGIT
     digit_mask = np.uint64(buckets - 1)
@@ -75,18 +75,18 @@ def _radix(h: Any, order: Any, keys: Any, spare: Any) -> Any:
         key = h[order[i]]
         source[i] = key
         for p in range(passes):
-            counts[p, np.int64((key >> np.uint64(64 - _DIGIT * (p + 1))) & digit_mask)] += 1
+            counts[p, i64((key >> np.uint64(64 - _DIGIT * (p + 1))) & digit_mask)] += 1
     here, there = order, spare[:n]
     for p in range(passes - 1, -1, -1):
         shift = np.uint64(64 - _DIGIT * (p + 1))
-        total = np.int64(0)
+        total = i64(0)
         for d in range(buckets):
             c = counts[p, d]
             counts[p, d] = total
             total += c
         for i in range(n):
             key = source[i]
-            d = np.int64((key >> shift) & digit_mask)
+            d = i64((key >> shift) & digit_mask)
             at = counts[p, d]
             counts[p, d] = at + 1
             target[at] = key
@@ -122,7 +122,7 @@ def sort_order(kh: Any, rh: Any, order: Any, keys: Any, spare: Any) -> None:
     for i in range(n):
         order[i] = i
     if n <= _SHORT:
-        _insertion(kh, rh, order, 0, n)
+        _insertion(kh, rh, order, i64(0), n)
         return
     hot = False
     for level in range(2):
@@ -130,9 +130,9 @@ def sort_order(kh: Any, rh: Any, order: Any, keys: Any, spare: Any) -> None:
         if level == 1 and not hot:
             break
         h = kh if level == 0 else rh
-        begin = np.int64(0)
+        begin = i64(0)
         while begin < n:
-            end = np.int64(n)
+            end = i64(n)
             if level == 1:
                 end = begin + 1
                 while end < n and kh[order[end]] == kh[order[begin]]:

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from dbspark.kernels.jit import inlined, kernel, load_i64, load_u64
-from dbspark.kernels.merge import lane, lane_mask, overflows
+from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64, multiply_overflows
+from dbspark.kernels.merge import lane, lane_mask
 from dbspark.kernels.nodes import HASH, ROW_BITS, ROW_MASK, WEIGHT
 from dbspark.kernels.order import compare_rows
 
@@ -25,10 +23,10 @@ EMPTY = -1
 @inlined
 def _insert_slot(slot_hash: Any, slot_entry: Any, h: Any, entry: int) -> None:
     mask = slot_hash.shape[0] - 1
-    at = np.int64(h) & mask
-    distance = np.int64(0)
+    at = i64(h) & mask
+    distance = i64(0)
     while slot_entry[at] != EMPTY:
-        theirs = (at - (np.int64(slot_hash[at]) & mask)) & mask
+        theirs = (at - (i64(slot_hash[at]) & mask)) & mask
         if theirs < distance:
             slot_hash[at], h = h, slot_hash[at]
             slot_entry[at], entry = entry, slot_entry[at]
@@ -44,7 +42,7 @@ def _delete_slot(slot_hash: Any, slot_entry: Any, at: int) -> None:
     mask = slot_hash.shape[0] - 1
     while True:
         after = (at + 1) & mask
-        if slot_entry[after] == EMPTY or (np.int64(slot_hash[after]) & mask) == after:
+        if slot_entry[after] == EMPTY or (i64(slot_hash[after]) & mask) == after:
             slot_entry[at] = EMPTY
             return
         slot_hash[at] = slot_hash[after]
@@ -59,8 +57,8 @@ def _find_slot(
 ) -> int:  # fmt: skip
     """The slot of the row equal to row `row` of `table`, or -1. Entries from `entries` on belong to the same delta."""
     mask = slot_hash.shape[0] - 1
-    at = np.int64(h) & mask
-    distance = np.int64(0)
+    at = i64(h) & mask
+    distance = i64(0)
     while slot_entry[at] != EMPTY:
         if slot_hash[at] == h:
             entry = slot_entry[at]
@@ -68,7 +66,7 @@ def _find_slot(
                 p = entry_pos[entry]
                 if compare_rows(tables[p >> ROW_BITS], p & ROW_MASK, table, row, columns, nodes) == 0:
                     return at
-        elif (at - (np.int64(slot_hash[at]) & mask)) & mask < distance:
+        elif (at - (i64(slot_hash[at]) & mask)) & mask < distance:
             return -1
         at = (at + 1) & mask
         distance += 1
@@ -122,12 +120,11 @@ def would_overflow(
         p = pos[i]
         table = sources[p >> ROW_BITS]
         row = p & ROW_MASK
-        w = weights[i] * factor
-        if w // factor != weights[i]:
+        if multiply_overflows(weights[i], factor):
             return True
         h = load_u64(lane(table, HASH), row)
         at = _find_slot(slot_hash, slot_entry, h, tables, entry_pos, entries, table, row, columns, nodes)
-        if at >= 0 and overflows(entry_weight[slot_entry[at]], w):
+        if at >= 0 and add_overflows(entry_weight[slot_entry[at]], weights[i] * factor):
             return True
     return False
 
@@ -172,7 +169,7 @@ def positions(lens: Any, tables: Any, pos: Any, weights: Any, info: Any) -> None
     The largest is kept within int64: the magnitude of the least int64 counts as that of the greatest.
     """
     n = 0
-    largest = np.int64(0)
+    largest = i64(0)
     negative = 0
     for c in range(lens.shape[0]):
         w = lane(tables[c], WEIGHT)
@@ -183,7 +180,7 @@ def positions(lens: Any, tables: Any, pos: Any, weights: Any, info: Any) -> None
             weights[n] = weight
             if weight < 0:
                 negative += 1
-                largest = max(largest, -max(weight, np.int64(-9223372036854775807)))
+                largest = max(largest, -max(weight, i64(-9223372036854775807)))
             else:
                 largest = max(largest, weight)
             n += 1

@@ -39,6 +39,7 @@ from dbspark.kernels import probe as kp
 from dbspark.kernels.merge import OVERFLOW
 from dbspark.kernels.nodes import ROW_BITS, ROW_MASK, WEIGHT
 
+_BOUND = 1 << 62
 _CUTS = 8
 """Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
 
@@ -109,7 +110,7 @@ class SpineStats:
 class Spine:
     """A persistent sequence of batches; see the module's preface."""
 
-    __slots__ = ("__dict__", "arrangement", "config", "credit", "entries", "stats")
+    __slots__ = ("__dict__", "_bound", "arrangement", "config", "credit", "entries", "stats")
 
     def __init__(
         self,
@@ -118,12 +119,20 @@ class Spine:
         config: SpineConfig = DEFAULT,
         stats: SpineStats | None = None,
         credit: int = 0,
+        bound: int | None = None,
     ) -> None:
         self.arrangement = arrangement
         self.entries = entries
         self.config = config
         self.stats = stats if stats is not None else SpineStats()
         self.credit = credit
+        self._bound = bound
+
+    def bound(self) -> int:
+        """No weight, summed over all batches, is larger in magnitude."""
+        if self._bound is None:
+            self._bound = sum(b.largest for b in self.batches)
+        return self._bound
 
     # ------------------------------------------------------------------ writing
 
@@ -131,8 +140,11 @@ class Spine:
         """The spine with one more batch, newer than all others."""
         if batch.rows == 0:
             return self
+        bound = self.bound() + batch.largest
+        if bound > _BOUND:  # it has grown with every insert: look again
+            bound = sum(b.largest for b in self.batches) + batch.largest
         if not self.entries:
-            return Spine(self.arrangement, (batch,), self.config, self.stats, self.credit)
+            return Spine(self.arrangement, (batch,), self.config, self.stats, self.credit, bound)
         self.stats.inserts += 1
         entries = self._scheduled((*self.entries, batch))
         credit = self.credit + batch.rows * self.config.credit
@@ -141,7 +153,7 @@ class Spine:
                 entries, credit = self._advance(entries, credit)
             else:
                 credit = 0
-        return Spine(self.arrangement, entries, self.config, self.stats, credit)
+        return Spine(self.arrangement, entries, self.config, self.stats, credit, bound)
 
     def work(self, budget_ms: float | None = None) -> Spine:
         """Go on with merges in progress for some time, or until nothing is left to do."""
@@ -153,7 +165,7 @@ class Spine:
                 break
         if entries is self.entries:
             return self
-        return Spine(self.arrangement, entries, self.config, self.stats, self.credit)
+        return Spine(self.arrangement, entries, self.config, self.stats, self.credit, self._bound)
 
     def compacted(self) -> Spine:
         """The spine as one batch."""
@@ -205,11 +217,12 @@ class Spine:
             if level > highest:
                 highest, of_highest = level, 0
             of_highest += level == highest
-            if of_highest >= fanout:
+            # R of one level become one of the next; what is smaller than a newer batch is taken up by it.
+            if of_highest >= fanout or level < highest:
                 begin = i
         if begin != 0 and whole:
             newer = sum(b.rows for b in tail[1:])
-            if newer > tail[0].rows * self.space_share():
+            if newer >= tail[0].rows * self.space_share():
                 begin = 0
         return begin
 
@@ -310,28 +323,26 @@ class Spine:
         gone = largest.weights_at(at[there]) + change.weights()[there] == 0
         return int(largest.rows + change.rows - np.count_nonzero(there) - np.count_nonzero(gone))
 
-    def chunks(self) -> list[Chunk]:
-        """Every row once, with its total weight, in no particular order; a large batch is read in place."""
+    def disjoint(self) -> list[Batch]:
+        """Batches of which no two hold the same row, with total weights; a large batch is not copied."""
         corrected = self._corrected
         if corrected is None:
-            return list(self.consolidated().chunks)
+            return [self.consolidated()]
         largest, change, at = corrected
         new = at < 0
-        out = list(change.select(row_positions(change)[new]).chunks) if new.any() else []
         order = np.argsort(at[~new])
         hits = at[~new][order]
         totals = largest.weights_at(hits) + change.weights()[~new][order]
         bounds = np.searchsorted(hits, np.arange(len(largest.chunks) + 1, dtype=np.int64) << ROW_BITS)
+        chunks: list[Chunk] = []
         for c, chunk in enumerate(largest.chunks):
             low, high = int(bounds[c]), int(bounds[c + 1])
             if low == high:
-                out.append(chunk)
+                chunks.append(chunk)
             else:
-                out += _patched(self.arrangement, chunk, hits[low:high] & ROW_MASK, totals[low:high])
-        return out
-
-    def total_weight(self) -> int:
-        return sum(int(b.weights().sum()) for b in self.batches)
+                chunks += _patched(self.arrangement, chunk, hits[low:high] & ROW_MASK, totals[low:high])
+        out = [Batch(self.arrangement, chunks)] if chunks else []
+        return [*out, change.select(row_positions(change)[new])] if new.any() else out
 
     def weights_of(self, probe: Batch) -> Int64s:
         """The total weight of each row of `probe`, in its order."""

@@ -20,14 +20,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.chunk import Chunk
 from dbspark.batch.rows import Row
 from dbspark.trace.spine import Spine
 from dbspark.zset.config import ZSetConfig
-from dbspark.zset.memtable import Columns, Memtable, batch_of_rows
+from dbspark.zset.memtable import LARGE, Columns, Memtable, batch_of_rows
 from dbspark.zset.metrics import Metrics
-from dbspark.zset.payload import FastPayload, Payload, merged, spine_config
-from dbspark.zset.policy import DOWNGRADE, Policy
+from dbspark.zset.payload import FastPayload, Payload, check_row, exact_sum, merged, spine_config
+from dbspark.zset.policy import Policy
 from dbspark.zset.versions import Version
 
 DIRECT: Final = 1024
@@ -45,12 +44,16 @@ class Body:
     small: Batch
     spine: Spine | None = None
     policy: Policy | None = None
+    grown: bool = False
+    """Without a spine: whether the rows are a memtable rather than a small vector with a few rows waiting."""
 
 
 class AdaptivePayload(Payload):
     """See the module's preface."""
 
     __slots__ = ("_batch", "state")
+
+    _batch: Batch
 
     def __init__(self, body: Body, memtable: MemtableVersion | None) -> None:
         self.state = (body, memtable)
@@ -74,10 +77,10 @@ class AdaptivePayload(Payload):
 
     @property
     def form(self) -> str:
-        body, memtable = self.state
+        body = self.state[0]
         if body.spine is not None:
             return "trace"
-        return "small" if memtable is None or _waiting(body, memtable) else "memtable"
+        return "memtable" if body.grown else "small"
 
     # ------------------------------------------------------------------ writing
 
@@ -85,38 +88,51 @@ class AdaptivePayload(Payload):
         body, memtable = self.state
         if memtable is None:
             memtable = Version(Memtable(body.arrangement))
+        if not -LARGE <= weight <= LARGE or memtable.store.large or self._bound_beside() > LARGE:
+            check_row(self, row, weight)
         memtable = memtable.advanced((row, weight))
-        rows = len(memtable.store.rows)
-        policy = body.policy
-        if policy is None:
-            if rows <= body.config.small_limit:
-                return AdaptivePayload(body, memtable)
-        elif body.spine is None and rows < policy.check_rows:
-            return AdaptivePayload(body, memtable)
         payload = AdaptivePayload(body, memtable)
-        payload._after_row(rows)
-        return payload
+        store = memtable.store
+        rows = len(store.rows)
+        if body.spine is None:
+            if not body.grown:
+                if rows + body.small.rows <= body.config.small_limit:
+                    return payload
+            elif body.policy is not None and body.config.shrink_limit <= rows < body.policy.check_rows:
+                return payload
+        return payload._after_row(store, rows)
 
-    def _after_row(self, rows: int) -> None:
-        """What single rows need now and then: to leave the small form, to be counted, to be flushed."""
+    def _after_row(self, store: Memtable, rows: int) -> AdaptivePayload:
+        """What single rows need now and then: to leave the small form or return to it, to be counted, to be flushed."""
         body, memtable = self.state
         assert memtable is not None
-        if body.policy is None:
-            body = replace(body, policy=_new_policy(body.config))
-        policy = body.policy
-        assert policy is not None
-        if body.spine is None and rows > body.config.small_limit and (body.small.rows or not policy.grown):
+        policy = body.policy or _new_policy(body.config)
+        if body.spine is None and not body.grown:
             if body.small.rows:
                 memtable = memtable.advanced(Columns(body.small))
-                body = replace(body, small=Batch.empty(body.arrangement))
-            policy.grown = True
             policy.moved("small", "memtable")
-        self.state = (body, memtable)
+            empty = Batch.empty(body.arrangement)
+            self.state = (Body(body.arrangement, body.config, empty, None, policy, True), memtable)
+        elif body.spine is None and rows + (0 if store.table is None else len(store.table)) < body.config.shrink_limit:
+            return self._slimmed()
         if rows >= policy.check_rows:
             negative = memtable.read(lambda m: sum(w < 0 for w in m.rows.values()))
             policy.changed(rows, negative)
-            policy.check_rows = policy.config.flush_size if policy.fallback else max(policy.flush_rows, rows + 1)
+            policy.check_rows = max(policy.flush_rows, rows + 1)
         self._consider_flush()
+        return self
+
+    def _bound_beside(self) -> int:
+        """A bound of weights that are not in the memtable's dict."""
+        body, memtable = self.state
+        bound = body.small.largest if body.spine is None else body.spine.bound()
+        table = None if memtable is None else memtable.store.table
+        return bound if table is None else bound + table.bound
+
+    def bound(self) -> int:
+        body, memtable = self.state
+        bound = body.small.largest if body.spine is None else body.spine.bound()
+        return bound if memtable is None else bound + memtable.read(Memtable.bound)
 
     def plus(self, other: Payload) -> Payload:
         if isinstance(other, AdaptivePayload) and _size(self.state) * 4 < _size(other.state):
@@ -127,6 +143,7 @@ class AdaptivePayload(Payload):
         payload = self
         for batch in batches:
             if batch.rows:
+                payload.check(batch)
                 payload = payload._plus(batch)
         return payload
 
@@ -134,7 +151,7 @@ class AdaptivePayload(Payload):
         body, memtable = self.state
         spine = body.spine
         if spine is None:
-            if memtable is None or _waiting(body, memtable):
+            if not body.grown:
                 return self._plus_small(batch)
             if batch.rows >= DIRECT:
                 payload = AdaptivePayload(body, memtable)
@@ -160,7 +177,6 @@ class AdaptivePayload(Payload):
         if small.rows + batch.rows <= limit:
             return AdaptivePayload(replace(body, small=merge((small, batch))), None)
         policy = body.policy or _new_policy(body.config)
-        policy.grown = True
         empty = Batch.empty(body.arrangement)
         if batch.rows >= DIRECT:
             spine = Spine(body.arrangement, (), spine_config(body.config)).insert(small).insert(batch)
@@ -169,7 +185,7 @@ class AdaptivePayload(Payload):
             return AdaptivePayload(Body(body.arrangement, body.config, empty, spine, policy), None)
         memtable = Version(Memtable(body.arrangement)).advanced(Columns(small)).advanced(Columns(batch))
         policy.moved("small", "memtable")
-        return AdaptivePayload(Body(body.arrangement, body.config, empty, None, policy), memtable)
+        return AdaptivePayload(Body(body.arrangement, body.config, empty, None, policy, True), memtable)
 
     def _consider_flush(self) -> None:
         body, memtable = self.state
@@ -184,8 +200,7 @@ class AdaptivePayload(Payload):
     def _flush(self, trigger: str) -> None:
         """Turn the memtable into a batch of the spine, except for hot rows; then spend the budget on merging."""
         body, memtable = self.state
-        policy = body.policy
-        assert policy is not None
+        policy = body.policy or _new_policy(body.config)
         assert memtable is not None
         started = time.perf_counter()
         cold, hot, size = memtable.read(lambda m: (*m.split_hot(), m.nbytes()))
@@ -209,15 +224,14 @@ class AdaptivePayload(Payload):
     def _slimmed(self) -> AdaptivePayload:
         """Back to the small form where few rows are left."""
         body, memtable = self.state
-        size = _size(self.state)
-        if size >= body.config.smallset_n * DOWNGRADE or (body.spine is None and memtable is None):
+        rows = body.small.rows if body.spine is None else body.spine.rows
+        if memtable is not None:
+            rows += memtable.read(len)
+        if rows >= body.config.shrink_limit or self.form == "small":
             return self
-        before = self.form
-        policy = body.policy
-        if policy is not None:
-            policy.grown = False
-            policy.moved(before, "small")
-        return AdaptivePayload(Body(body.arrangement, body.config, self.batch(), None, policy), None)
+        if body.policy is not None:
+            body.policy.moved(self.form, "small")
+        return AdaptivePayload(Body(body.arrangement, body.config, self.batch(), None, body.policy), None)
 
     # ------------------------------------------------------------------ reading
 
@@ -270,9 +284,8 @@ class AdaptivePayload(Payload):
     def total_weight(self) -> int:
         body, memtable = self.state
         total = 0 if memtable is None else FastPayload(body.arrangement, body.config, memtable).total_weight()
-        if body.spine is not None:
-            total += body.spine.total_weight()
-        return total + int(body.small.weights().sum())
+        beside = (body.small,) if body.spine is None else body.spine.batches
+        return total + sum(exact_sum(batch.weights()) for batch in beside)
 
     def items(self) -> Iterator[tuple[Row, int]]:
         body, memtable = self.state
@@ -280,8 +293,8 @@ class AdaptivePayload(Payload):
             return FastPayload(body.arrangement, body.config, memtable).items()
         return super().items()
 
-    def chunks(self) -> Sequence[Chunk]:
-        return self._read_spine().chunks()
+    def disjoint(self) -> Sequence[Batch]:
+        return self._read_spine().disjoint()
 
     def batch(self) -> Batch:
         try:
@@ -312,16 +325,10 @@ class AdaptivePayload(Payload):
 
 
 def _size(state: tuple[Body, MemtableVersion | None]) -> int:
-    """Rows held, before consolidation."""
+    """About how many rows are held; good enough to choose which of two summands to add to the other."""
     body, memtable = state
     rows = body.small.rows if body.spine is None else body.spine.rows
     return rows if memtable is None else rows + len(memtable.store)
-
-
-def _waiting(body: Body, memtable: MemtableVersion) -> bool:
-    """Whether a memtable holds nothing but a few single rows on their way into the small vector."""
-    store = memtable.store
-    return store.table is None and len(store.rows) + body.small.rows <= body.config.small_limit
 
 
 def _new_policy(config: ZSetConfig) -> Policy:

@@ -70,8 +70,13 @@ class ZSetConfig:
 
     @property
     def small_limit(self) -> int:
-        """Rows up to which the small form is kept; a little above N, and left again only well below it."""
+        """Rows up to which the small form is kept: a little above N."""
         return self.smallset_n + self.smallset_n // 8
+
+    @property
+    def shrink_limit(self) -> int:
+        """Rows below which it is taken again: well below N, so that nothing flips back and forth."""
+        return self.smallset_n - self.smallset_n // 4
 
     def _at_least(self, name: str, least: int) -> None:
         value = getattr(self, name)

@@ -17,18 +17,18 @@ import numpy as np
 
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.arrangement import hash_rows
-from dbspark.batch.batch import arrange
+from dbspark.batch.batch import INT64_MAX, arrange
 from dbspark.batch.chunk import Chunk, gather_chunks, import_arrays
 from dbspark.batch.memory import Int64s, int64s, uint64s
 from dbspark.batch.rows import Row, encode_rows
 from dbspark.errors import WeightOverflowError
-from dbspark.kernels import merge as km
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import table as kt
 from dbspark.kernels.sort import sort_hashes
 from dbspark.zset.versions import Moment
 
-INT64_MAX = (1 << 63) - 1
+LARGE = 1 << 60
+"""Weights up to this can be summed over the few places a row may be in without looking for overflow."""
 _SMALLEST = 16
 _PILE = 16
 """Chunks of one size class that are gathered into one of the next."""
@@ -104,16 +104,18 @@ class RobinHood:
         rows = len(delta.pos)
         schema = self.arrangement.schema
         self._reserve(rows)
-        state = (self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight)
-        source = (delta.tables, delta.pos, delta.weights, factor, schema.columns, schema.node_count)
+        source = delta.tables, delta.pos, delta.weights, factor, schema.columns, schema.node_count
+        slots = self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight
         self.bound += delta.largest
         if self.bound > INT64_MAX:
-            if kt.would_overflow(*state, self.entries, *source):
+            overflows: Any = kt.would_overflow
+            if overflows(*slots, self.entries, *source):
                 raise overflow("a row of the change")
             self.bound = INT64_MAX
         info = np.empty(2, np.int64)
         appended = int64s(rows)
-        kt.upsert(*state, self.touches, self.entries, *source, appended, info)
+        upsert: Any = kt.upsert
+        upsert(*slots, self.touches, self.entries, *source, appended, info)
         new, died = info.tolist()
         self.dead += died
         if new:
@@ -265,7 +267,7 @@ def batch_of_rows(arrangement: Arrangement, rows: dict[Row, int]) -> Batch:
 class Memtable:
     """Both faces together; see the module's preface."""
 
-    __slots__ = ("arrangement", "head", "lock", "removed", "rows", "seen", "table")
+    __slots__ = ("arrangement", "head", "large", "lock", "removed", "rows", "seen", "table")
 
     def __init__(self, arrangement: Arrangement) -> None:
         self.arrangement = arrangement
@@ -273,6 +275,7 @@ class Memtable:
         self.table: RobinHood | None = None
         self.lock = threading.RLock()
         self.head: Moment | None = None
+        self.large = False  # whether a row given by itself has ever had a weight beyond LARGE
         self.seen = 0  # rows given in columns so far, and how many of them took something away
         self.removed = 0
 
@@ -283,6 +286,7 @@ class Memtable:
         other = Memtable(self.arrangement)
         other.rows = dict(self.rows)
         other.table = None if self.table is None else self.table.copy()
+        other.large, other.seen, other.removed = self.large, self.seen, self.removed
         return other
 
     def apply(self, delta: Any, factor: int) -> None:
@@ -291,8 +295,10 @@ class Memtable:
             rows = self.rows
             total = rows.get(row, 0) + weight * factor
             if total:
-                if not -INT64_MAX <= total <= INT64_MAX:
-                    raise overflow(row)
+                if not -LARGE <= total <= LARGE:
+                    if not -INT64_MAX <= total <= INT64_MAX:
+                        raise overflow(row)
+                    self.large = True
                 rows[row] = total
             else:
                 rows.pop(row, None)
@@ -302,6 +308,11 @@ class Memtable:
             self.table.apply(delta, factor)
             self.seen += len(delta.pos)
             self.removed += delta.negative
+
+    def bound(self) -> int:
+        """No weight is larger in magnitude."""
+        of_rows = (INT64_MAX if self.large else LARGE) if self.rows else 0
+        return of_rows + (0 if self.table is None else self.table.bound)
 
     def batch(self) -> Batch:
         """All rows, sorted and consolidated."""

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch.batch import INT64_MAX
 from dbspark.batch.chunk import Chunk, gather_chunks
+from dbspark.batch.memory import Int64s
 from dbspark.batch.rows import Row, decode_arrays
 from dbspark.kernels import nodes as nd
 from dbspark.trace.spine import Spine, SpineConfig
 from dbspark.zset.config import ZSetConfig
-from dbspark.zset.memtable import INT64_MAX, Columns, Memtable, batch_of_rows, overflow
+from dbspark.zset.memtable import LARGE, Columns, Memtable, batch_of_rows, overflow
 from dbspark.zset.versions import Moment, Version
 
 
@@ -55,6 +57,23 @@ class Payload(ABC):
     def batch(self) -> Batch:
         """All rows as one batch."""
 
+    @abstractmethod
+    def bound(self) -> int:
+        """No weight is larger in magnitude than this, which is cheap to say and may be far too much."""
+
+    def disjoint(self) -> Sequence[Batch]:
+        """Batches whose sum is this value and of which no two hold the same row."""
+        return Spine(self.arrangement, tuple(self.parts())).disjoint()
+
+    def check(self, change: Batch) -> None:
+        """Raise if adding a change would carry a weight beyond int64. Looks at rows only where it might."""
+        if self.bound() + change.largest <= INT64_MAX:
+            return
+        there = Spine(self.arrangement, tuple(self.parts())).weights_of(change)
+        for before, more in zip(there.tolist(), change.weights().tolist(), strict=True):
+            if not -INT64_MAX <= before + more <= INT64_MAX:
+                raise overflow("a row of the change")
+
     def weight(self, row: Row) -> int:
         probe = batch_of_rows(self.arrangement, {row: 1})
         return int(Spine(self.arrangement, tuple(self.parts())).weights_of(probe)[0])
@@ -63,11 +82,11 @@ class Payload(ABC):
         return Spine(self.arrangement, tuple(self.parts())).count()
 
     def total_weight(self) -> int:
-        return sum(int(part.weights().sum()) for part in self.parts())
+        return sum(exact_sum(part.weights()) for part in self.parts())
 
     def chunks(self) -> Sequence[Chunk]:
         """Every row once, in no particular order."""
-        return Spine(self.arrangement, tuple(self.parts())).chunks()
+        return [chunk for batch in self.disjoint() for chunk in batch.chunks]
 
     def items(self) -> Iterator[tuple[Row, int]]:
         return decoded(self.arrangement, self.chunks())
@@ -78,6 +97,7 @@ class Payload(ABC):
 
     def subscribe(self, change: int) -> None:
         """Someone has begun (1) or ended (-1) to read the arranged form of this lineage."""
+        return
 
 
 def decoded(arrangement: Arrangement, chunks: Iterable[Chunk]) -> Iterator[tuple[Row, int]]:
@@ -87,12 +107,16 @@ def decoded(arrangement: Arrangement, chunks: Iterable[Chunk]) -> Iterator[tuple
         yield from zip(rows, chunk.lane(nd.WEIGHT).tolist(), strict=True)
 
 
+def exact_sum(weights: Int64s) -> int:
+    """The sum as a Python integer: halves are summed apart, so nothing wraps."""
+    return (int((weights >> 32).sum()) << 32) + int((weights & 0xFFFFFFFF).sum())
+
+
 def scaled(batch: Batch, factor: int) -> Batch:
     """All weights times `factor`, which is not zero."""
-    weights = batch.weights()
-    if batch.rows and max(abs(int(weights.max())), abs(int(weights.min()))) * abs(factor) > INT64_MAX:
+    if batch.largest * abs(factor) > INT64_MAX:
         raise overflow("a row")
-    return batch.with_weights(weights * np.int64(factor))
+    return batch.with_weights(batch.weights() * np.int64(factor))
 
 
 class DictStore:
@@ -120,22 +144,26 @@ class DictStore:
             else:
                 rows.pop(row, None)
             return
-        undo: list[tuple[Row, int]] = []
         for row, weight in delta.items():
-            before = rows.get(row, 0)
-            total = before + weight * factor
+            total = rows.get(row, 0) + weight * factor
             if total:
                 if not -INT64_MAX <= total <= INT64_MAX:
-                    for old, was in undo:
-                        rows[old] = was
-                        if not was:
-                            del rows[old]
+                    self._take_back(delta, factor, row)
                     raise overflow(row)
                 rows[row] = total
             else:
                 rows.pop(row, None)
-            if abs(total) > 1 << 62:
-                undo.append((row, before))
+
+    def _take_back(self, delta: dict[Row, int], factor: int, end: Row) -> None:
+        """Undo the part of a delta before row `end`."""
+        for row, weight in delta.items():
+            if row is end:
+                return
+            before = self.rows.get(row, 0) - weight * factor
+            if before:
+                self.rows[row] = before
+            else:
+                self.rows.pop(row, None)
 
 
 class HashPayload(Payload):
@@ -143,7 +171,9 @@ class HashPayload(Payload):
 
     __slots__ = ("__dict__", "arrangement", "config", "version")
 
-    def __init__(self, arrangement: Arrangement, config: ZSetConfig, version: Version[DictStore] | dict[Row, int]) -> None:
+    def __init__(
+        self, arrangement: Arrangement, config: ZSetConfig, version: Version[DictStore] | dict[Row, int]
+    ) -> None:
         self.arrangement = arrangement
         self.config = config
         self.version = Version(DictStore(version)) if isinstance(version, dict) else version
@@ -185,6 +215,9 @@ class HashPayload(Payload):
     def items(self) -> Iterator[tuple[Row, int]]:
         return iter(self.version.read(lambda store: list(store.rows.items())))
 
+    def bound(self) -> int:
+        return 0  # the dict checks every sum itself
+
     @cached_property
     def _batch(self) -> Batch:
         return batch_of_rows(self.arrangement, self.rows())
@@ -214,7 +247,13 @@ class FastPayload(Payload):
         return FastPayload(self.arrangement, self.config, version)
 
     def add(self, row: Row, weight: int) -> Payload:
+        store = self.version.store
+        if (store.table is not None and store.table.bound > LARGE) or not -LARGE <= weight <= LARGE or store.large:
+            check_row(self, row, weight)
         return self._next(self.version.advanced((row, weight)))
+
+    def bound(self) -> int:
+        return self.version.read(Memtable.bound)
 
     def plus(self, other: Payload) -> Payload:
         if isinstance(other, FastPayload) and self.version.read(len) * 4 < other.version.read(len):
@@ -222,11 +261,12 @@ class FastPayload(Payload):
         return self.plus_batches(other.parts())
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
-        version = self.version
+        payload = self
         for batch in batches:
             if batch.rows:
-                version = version.advanced(Columns(batch))
-        return self._next(version)
+                payload.check(batch)
+                payload = payload._next(payload.version.advanced(Columns(batch)))
+        return payload
 
     def weight(self, row: Row) -> int:
         def read(store: Memtable) -> int:
@@ -249,7 +289,7 @@ class FastPayload(Payload):
     def total_weight(self) -> int:
         def read(store: Memtable) -> int:
             table = store.table
-            weights = 0 if table is None else int(table.entry_weight[: table.entries].sum())
+            weights = 0 if table is None else exact_sum(table.entry_weight[: table.entries])
             return sum(store.rows.values()) + weights
 
         return self.version.read(read)
@@ -297,12 +337,16 @@ class BatchPayload(Payload):
     def add(self, row: Row, weight: int) -> Payload:
         return self.plus_batches((batch_of_rows(self.arrangement, {row: weight}),))
 
+    def bound(self) -> int:
+        return self.spine.bound()
+
     def plus(self, other: Payload) -> Payload:
         return self.plus_batches(other.parts())
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
         spine = self.spine
         for batch in batches:
+            BatchPayload(self.arrangement, self.config, spine).check(batch)
             spine = spine.insert(batch)
         return BatchPayload(self.arrangement, self.config, spine)
 
@@ -312,17 +356,20 @@ class BatchPayload(Payload):
     def count(self) -> int:
         return self.spine.count()
 
-    def total_weight(self) -> int:
-        return self.spine.total_weight()
-
-    def chunks(self) -> Sequence[Chunk]:
-        return self.spine.chunks()
+    def disjoint(self) -> Sequence[Batch]:
+        return self.spine.disjoint()
 
     def batch(self) -> Batch:
         return self.spine.consolidated()
 
     def parts(self) -> Sequence[Batch]:
         return self.spine.batches
+
+
+def check_row(payload: Payload, row: Row, weight: int) -> None:
+    """Raise if one more row would carry its weight beyond int64."""
+    if not -INT64_MAX <= payload.weight(row) + weight <= INT64_MAX:
+        raise overflow(row)
 
 
 def spine_config(config: ZSetConfig) -> SpineConfig:

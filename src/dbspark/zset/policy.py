@@ -30,8 +30,6 @@ CANCELLING: Final = 4
 FALLBACK_SHARE: Final = 0.2
 FALLBACK_FLUSHES: Final = 4
 FALLBACK_BYTES: Final = 8
-DOWNGRADE: Final = 0.75
-"""The small form, left above `ZSetConfig.small_limit`, is taken again below N times this."""
 CLOCK_EVERY: Final = 16
 """Changes between two looks at the clock."""
 
@@ -40,7 +38,7 @@ class Policy:
     """The flush and form decisions of one lineage."""
 
     __slots__ = (
-        "cancelling", "check_rows", "clock_in", "config", "fallback", "flush_rows", "flush_share", "grown", "metrics",
+        "cancelling", "check_rows", "clock_in", "config", "fallback", "flush_rows", "flush_share", "metrics",
         "oldest", "removed", "seen", "unread_flushes",
     )  # fmt: skip
 
@@ -53,8 +51,6 @@ class Policy:
         self.unread_flushes = 0
         self.oldest = time.monotonic()
         self.clock_in = CLOCK_EVERY
-        self.grown = False
-        """Whether the lineage has left the small form."""
         self.seen = 0
         self.removed = 0
         self.flush_rows = config.flush_size
@@ -107,7 +103,9 @@ class Policy:
             cancelling = metrics.cancel_rate > (high * 0.5 if self.cancelling else high)
             if cancelling != self.cancelling:
                 self.cancelling = cancelling
-                self._say(f"cancellation rate {metrics.cancel_rate:.2f}, flushing {'sooner' if cancelling else 'as usual'}")
+                self._say(
+                    f"cancellation rate {metrics.cancel_rate:.2f}, flushing {'sooner' if cancelling else 'as usual'}"
+                )
                 self.retune()
 
     def flushed(self, trigger: str, rows: int, size: int, seconds: float) -> None:

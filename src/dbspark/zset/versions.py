@@ -56,17 +56,18 @@ class Version(Generic[S]):
 
     def advanced(self, delta: Any) -> Version[S]:
         """The version after a delta."""
-        store = self.store
-        with store.lock:
-            if store.head is not self.moment:
-                self._detach()
-                store = self.store
-            store.apply(delta, 1)
-            moment = Moment()
-            self.moment.delta = delta
-            self.moment.next = moment
-            store.head = moment
-            return Version(store, moment)
+        while True:
+            store = self.store
+            with store.lock:
+                if store.head is self.moment:
+                    store.apply(delta, 1)
+                    moment = Moment()
+                    self.moment.delta = delta
+                    self.moment.next = moment
+                    store.head = moment
+                    return Version(store, moment)
+                if self.store is store:
+                    self._detach()
 
     def read(self, fn: Callable[[S], R]) -> R:
         """fn of the store in the state of this version; nobody changes it meanwhile."""
@@ -88,6 +89,7 @@ class Version(Generic[S]):
             moment = moment.next
         for delta in reversed(deltas):
             store.apply(delta, -1)
-        self.moment = Moment()
-        store.head = self.moment
+        fresh = Moment()
+        store.head = fresh
+        self.moment = fresh
         self.store = store

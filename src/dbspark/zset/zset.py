@@ -13,6 +13,7 @@ a weight of zero is nowhere: not in iteration, counts, equality or files. Duplic
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,14 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, Schema, SchemaLike
+from dbspark.batch.batch import INT64_MAX
 from dbspark.batch.memory import Int64s
 from dbspark.batch.rows import Row, decode_arrays, row_form
-from dbspark.errors import SchemaError
+from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels import nodes as nd
 from dbspark.zset.adaptive import AdaptivePayload
 from dbspark.zset.config import ZSetConfig, current
-from dbspark.zset.memtable import INT64_MAX, batch_of_rows, overflow
+from dbspark.zset.memtable import batch_of_rows, overflow
 from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, merged, scaled
 
 if TYPE_CHECKING:
@@ -166,16 +168,14 @@ class ZSet:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ZSet):
             return NotImplemented
-        if other._payload is self._payload:
+        mine, theirs = self._payload, other._payload
+        if mine is theirs:
             return True
         if other.schema.types != self.schema.types or other.schema.names != self.schema.names:
             return False
-        mine, theirs = self._payload, other._payload
         if isinstance(mine, HashPayload) and isinstance(theirs, HashPayload):
             return mine.rows() == theirs.rows()
-        if mine.count() != theirs.count():
-            return False
-        return (self - other).is_empty()
+        return mine.batch().same(theirs.batch())
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -187,10 +187,10 @@ class ZSet:
     def add(self, row: Any, weight: int = 1) -> ZSet:
         """With `weight` added to one row."""
         row = self._form(row)
+        if type(weight) is not int or not -INT64_MAX <= weight <= INT64_MAX:
+            weight = _weight(weight, row)
         if weight == 0:
             return self
-        if not -INT64_MAX <= weight <= INT64_MAX:
-            raise overflow(row)
         z: ZSet = object.__new__(ZSet)
         z._payload = self._payload.add(row, weight)
         z._form = self._form
@@ -209,7 +209,7 @@ class ZSet:
         else:
             for row, weight in zip(rows, weights, strict=True):
                 row = form(row)
-                summed[row] = summed.get(row, 0) + int(weight)
+                summed[row] = summed.get(row, 0) + _weight(weight, row)
         return self._plus_rows(summed)
 
     def _plus_rows(self, rows: dict[Row, int]) -> ZSet:
@@ -227,11 +227,11 @@ class ZSet:
 
     def union(self, other: ZSet) -> ZSet:
         """The sum: weights are added row by row."""
-        if other._payload.arrangement is not self._payload.arrangement:
-            self._check_schema(other)
+        self._check_schema(other)
         return ZSet._of(self._payload.plus(other._payload), self._form)
 
-    __add__ = union
+    def __add__(self, other: ZSet) -> ZSet:
+        return self.union(other) if isinstance(other, ZSet) else NotImplemented
 
     def union_many(self, others: Iterable[ZSet]) -> ZSet:
         """The sum of this and all others, merged in one go."""
@@ -248,7 +248,7 @@ class ZSet:
         return self._with(self._payload.plus_batches((sum_of_others,)))
 
     def __sub__(self, other: ZSet) -> ZSet:
-        return self.union(other.negate())
+        return self.union(other.negate()) if isinstance(other, ZSet) else NotImplemented
 
     def negate(self) -> ZSet:
         """All weights with the opposite sign."""
@@ -258,7 +258,7 @@ class ZSet:
 
     def scale(self, factor: int) -> ZSet:
         """All weights times an integer."""
-        factor = int(factor)
+        factor = _weight(factor, None)
         if factor == 1:
             return self
         payload = self._payload
@@ -267,7 +267,7 @@ class ZSet:
         if isinstance(payload, HashPayload):
             rows = {row: weight * factor for row, weight in payload.rows().items()}
             return self._with(_empty(payload.arrangement, payload.config))._plus_rows(rows)
-        return self._made([scaled(part, factor) for part in payload.parts()])
+        return self._made([scaled(part, factor) for part in payload.disjoint()])
 
     __mul__ = scale
     __rmul__ = scale
@@ -278,7 +278,7 @@ class ZSet:
         if isinstance(payload, HashPayload) and not isinstance(keep, ColumnFunction):
             rows = {row: weight for row, weight in payload.rows().items() if keep(row)}
             return self._with(HashPayload(payload.arrangement, payload.config, rows))
-        return self._made([self._filtered(part, keep) for part in payload.parts()])
+        return self._made([self._filtered(part, keep) for part in payload.disjoint()])
 
     def _filtered(self, part: Batch, keep: RowFunction | ColumnFunction) -> Batch:
         found = []
@@ -313,10 +313,17 @@ class ZSet:
         pieces: list[tuple[pa.Table, Int64s]] = []
         for chunk in self._payload.chunks():
             result = fn(pa.RecordBatch.from_arrays(chunk.arrays(), schema=self.schema.arrow))
-            pieces.append((_result_table(result), chunk.lane(nd.WEIGHT)))
+            piece = as_table(result)
+            if piece.num_rows != chunk.rows:
+                raise SchemaError(
+                    f"map_keys was given {chunk.rows} rows and returned {piece.num_rows}; it maps each to one"
+                )
+            pieces.append((piece, chunk.lane(nd.WEIGHT)))
         if not pieces:
-            result = fn(pa.RecordBatch.from_arrays([pa.array([], t) for t in self.schema.types], schema=self.schema.arrow))
-            pieces.append((_result_table(result), np.empty(0, np.int64)))
+            result = fn(
+                pa.RecordBatch.from_arrays([pa.array([], t) for t in self.schema.types], schema=self.schema.arrow)
+            )
+            pieces.append((as_table(result), np.empty(0, np.int64)))
         table = pa.concat_tables([piece for piece, _ in pieces])
         weights = np.concatenate([w for _, w in pieces])
         arrangement = Arrangement(Schema(table.schema) if schema is None else schema)
@@ -416,6 +423,17 @@ class ArrangedView:
             yield from zip(rows, chunk.lane(nd.WEIGHT).tolist(), strict=True)
 
 
+def _weight(weight: Any, row: Row | None) -> int:
+    """A weight or factor as a Python integer."""
+    try:
+        exact = operator.index(weight)
+    except TypeError:
+        raise SchemaError(f"a weight is an integer, not {weight!r} ({type(weight).__name__})") from None
+    if not -INT64_MAX <= exact <= INT64_MAX:
+        raise overflow(row)
+    return exact
+
+
 def _empty(arrangement: Arrangement, config: ZSetConfig) -> Payload:
     if config.backend == "Adaptive":
         return AdaptivePayload.empty(arrangement, config)
@@ -437,7 +455,10 @@ def as_table(data: Any) -> pa.Table:
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return pa.table(data)
     if isinstance(data, Mapping):
-        return pa.table(dict(data))
+        try:
+            return pa.table(dict(data))
+        except pa.ArrowException as error:
+            raise SchemaError(f"the columns do not make a table: {error}") from None
     raise SchemaError(f"expected Arrow data (a table, a record batch, a DataFrame), not {type(data).__name__}")
 
 
@@ -450,7 +471,11 @@ def _split_weight(table: pa.Table, weight: str | None) -> tuple[pa.Table, Int64s
     column = table.column(at)
     if not pa.types.is_integer(column.type) or column.null_count:
         raise SchemaError(f"the weights in column {weight!r} must be integers without NULLs, not {column.type}")
-    return table.remove_column(at), column.cast(pa.int64()).combine_chunks().to_numpy(zero_copy_only=False)
+    try:
+        weights = column.cast(pa.int64()).combine_chunks().to_numpy(zero_copy_only=False)
+    except pa.ArrowInvalid:
+        raise WeightOverflowError(f"a weight in column {weight!r} is beyond int64; nothing was applied") from None
+    return table.remove_column(at), weights
 
 
 def _mask(result: Any, rows: int) -> Any:
@@ -463,7 +488,3 @@ def _mask(result: Any, rows: int) -> Any:
     if mask.shape != (rows,):
         raise SchemaError(f"a filter on columns must give one boolean for each of the {rows} rows, not {mask.shape}")
     return mask
-
-
-def _result_table(result: Any) -> pa.Table:
-    return pa.table(dict(result)) if isinstance(result, Mapping) else as_table(result)

@@ -1,0 +1,32 @@
+"""dbspark: incremental views for Apache Spark.
+
+Importing this package is cheap: it loads neither Spark nor numba and compiles nothing. The public names are
+resolved on first use (PEP 562), so a program pays only for the parts that it touches.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dbspark.errors import DbsparkError
+
+if TYPE_CHECKING:
+    from dbspark.zset import IndexedZSet, ZSet
+
+__version__ = "0.1.0"
+
+__all__ = ["DbsparkError", "IndexedZSet", "ZSet", "__version__"]
+
+_LAZY = {"ZSet": "dbspark.zset", "IndexedZSet": "dbspark.zset"}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -1,0 +1,39 @@
+"""The errors a user of dbspark can meet.
+
+Every error dbspark raises on purpose is a `DbsparkError`, so one `except` clause catches them all. A message
+is whole sentences that say what happened, where (table, column, setting, path) and what to do next. The
+subclasses are few: a new one is worth its name only when a caller would handle it differently.
+"""
+
+__all__ = [
+    "ConfigError",
+    "DbsparkError",
+    "JavaNotFoundError",
+    "SchemaError",
+    "UnknownBackendError",
+    "WeightOverflowError",
+]
+
+
+class DbsparkError(Exception):
+    """Base of every error that dbspark raises on purpose."""
+
+
+class ConfigError(DbsparkError):
+    """A setting has a value that cannot be used; the message names the setting, the value and what is allowed."""
+
+
+class UnknownBackendError(ConfigError):
+    """A Z-set backend was asked for by a name that does not exist; the message lists the names that do."""
+
+
+class JavaNotFoundError(DbsparkError):
+    """No Java that can run Spark was found; the message says where was looked and how to get one."""
+
+
+class SchemaError(DbsparkError):
+    """Data does not fit a schema; the message names the column, the expected and the given type."""
+
+
+class WeightOverflowError(DbsparkError):
+    """A weight left the range of int64. Nothing of the change was applied."""

@@ -1,0 +1,22 @@
+"""Compile every kernel once: `python -m dbspark.kernels.warm`.
+
+Not needed for anything to work; it moves the seconds that a first use costs to a moment of one's choosing, such as
+building an image or the start of a test run.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+
+def main() -> None:
+    started = time.perf_counter()
+    from dbspark.zset.warm import warm
+
+    warm()
+    sys.stdout.write(f"kernels ready in {time.perf_counter() - started:.1f} s\n")
+
+
+if __name__ == "__main__":
+    main()
