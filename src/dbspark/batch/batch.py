@@ -163,8 +163,8 @@ class Batch:
         return Batch(self.arrangement, chunks)
 
     def nbytes(self) -> int:
-        """Bytes held by this batch's arenas (memory shared with others counts here too)."""
-        return sum(c.buffer.size for c in self.chunks)
+        """Bytes that this batch keeps in memory, shared with others or not."""
+        return sum(c.nbytes() for c in self.chunks)
 
     def with_weights(self, weights: Int64s) -> Batch:
         """The same rows with other weights, none of them zero; columns and hashes are shared."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dbspark.batch.memory import Int64s, allocate, int64s
 from dbspark.batch.schema import Schema, child_types
-from dbspark.errors import WeightOverflowError
+from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels import gather as kg
 from dbspark.kernels import nodes as nd
 from dbspark.kernels.merge import OVERFLOW
@@ -57,6 +57,10 @@ class Chunk:
         """The node table, writable only by whoever is still building the chunk."""
         count = self.schema.node_count * nd.FIELDS
         return np.frombuffer(self.buffer, np.int64, count).reshape(-1, nd.FIELDS)
+
+    def nbytes(self) -> int:
+        """Bytes that this chunk keeps in memory; a slice keeps all that it is a slice of."""
+        return int(self.buffer.size) + _kept(self.keep)
 
     def slice(self, offset: int, rows: int) -> Chunk:
         """Rows offset … offset+rows-1; shares all buffers."""
@@ -106,6 +110,16 @@ class Chunk:
             element = self._array(table, child, next(iter(child_types(dtype))), last)
             return pa.Array.from_buffers(dtype, rows, [bitmap, ends], offset=start, children=[element])
         return pa.Array.from_buffers(dtype, rows, [bitmap, view(data, end * width)], offset=start)
+
+
+def _kept(keep: Any) -> int:
+    if keep is None:
+        return 0
+    if isinstance(keep, list | tuple):
+        return sum(_kept(k) for k in keep)
+    if isinstance(keep, Chunk):
+        return keep.nbytes()
+    return int(keep.size if isinstance(keep, pa.Buffer) else keep.nbytes)
 
 
 def _shifted(bitmap: Any, start: int, rows: int) -> Any:
@@ -208,12 +222,7 @@ def _gather(schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: 
     layout = np.empty((nd.LANES + columns, 4), np.int64)
     size = kg.measure(tables, columns, count, pos, rows, own_key, one_weight, layout)
     if size < 0:
-        if rows == 1:
-            raise WeightOverflowError(f"column {schema.names[-1 - size]!r}: one value of more than 2 GiB")
-        half = rows // 2
-        return _gather(schema, own_key, tables, pos[:half], weights[:half], one_weight) + _gather(
-            schema, own_key, tables, pos[half:], weights[half:], one_weight
-        )
+        return _gather_halves(schema, own_key, tables, pos, weights, one_weight)
     arena = allocate(size)
     kg.gather(tables, columns, count, pos, rows, weights, one_weight, layout, arena.address)
     if not schema.nested:
@@ -223,13 +232,27 @@ def _gather(schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: 
     table = chunk.nodes()
     table[nd.LANES + columns :] = schema.template[nd.LANES + columns :]
     for c in range(columns):
-        if schema.nodes[nd.LANES + c].kind in (nd.LIST, nd.STRUCT):
-            _gather_tree(schema, tables, nd.LANES + c, pos, table, keep)
+        if schema.nodes[nd.LANES + c].kind in (nd.LIST, nd.STRUCT) and not _gather_tree(
+            schema, tables, nd.LANES + c, pos, table, keep
+        ):
+            return _gather_halves(schema, own_key, tables, pos, weights, one_weight)
     return [chunk]
 
 
-def _gather_tree(schema: Schema, tables: Int64s, index: int, pos: Int64s, table: Int64s, keep: list[Any]) -> None:
-    """Gather one nested column, or one node below it, into buffers of their own."""
+def _gather_halves(
+    schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int
+) -> list[Chunk]:
+    """Two chunks instead of one whose values 32-bit offsets cannot address."""
+    half = len(pos) // 2
+    if half == 0:
+        raise SchemaError("a single row holds more than 2 GiB in one column; split the value")
+    return _gather(schema, own_key, tables, pos[:half], weights[:half], one_weight) + _gather(
+        schema, own_key, tables, pos[half:], weights[half:], one_weight
+    )
+
+
+def _gather_tree(schema: Schema, tables: Int64s, index: int, pos: Int64s, table: Int64s, keep: list[Any]) -> bool:
+    """Gather one nested column, or one node below it, into buffers of their own. False: too much for its offsets."""
     node = schema.nodes[index]
     rows = len(pos)
 
@@ -239,12 +262,14 @@ def _gather_tree(schema: Schema, tables: Int64s, index: int, pos: Int64s, table:
         return address
 
     if node.kind == nd.NULL:
-        return
+        return True
     line = table[index]
     line[nd.VALID] = buffer((rows + 7) >> 3)
     if node.kind in (nd.VARIABLE, nd.LIST):
-        line[nd.OFFSETS] = buffer((rows + 1) * 4)
         size = kg.gather_node_size(tables, index, pos, rows)
+        if size > nd.OFFSET_MAX:
+            return False
+        line[nd.OFFSETS] = buffer((rows + 1) * 4)
         if node.kind == nd.VARIABLE:
             line[nd.DATA] = buffer(size)
     elif node.kind == nd.BIT:
@@ -255,10 +280,10 @@ def _gather_tree(schema: Schema, tables: Int64s, index: int, pos: Int64s, table:
     if node.kind == nd.LIST:
         elements = int64s(size)
         kg.expand_list(tables, index, pos, rows, int(line[nd.OFFSETS]), elements)
-        _gather_tree(schema, tables, node.child, elements, table, keep)
-    elif node.kind == nd.STRUCT:
-        for i in range(node.width):
-            _gather_tree(schema, tables, node.child + i, pos, table, keep)
+        return _gather_tree(schema, tables, node.child, elements, table, keep)
+    if node.kind == nd.STRUCT:
+        return all(_gather_tree(schema, tables, node.child + i, pos, table, keep) for i in range(node.width))
+    return True
 
 
 def check_plan(info: Int64s) -> None:

@@ -62,10 +62,17 @@ def _misfit(field: pa.Field, value: Any, why: str = "") -> SchemaError:
     return SchemaError(text + (f"; {why}" if why else ""))
 
 
+class _Inside(SchemaError):
+    """A nested value does not fit; the message names the place within the column."""
+
+
 def _coerce(field: pa.Field, value: Any) -> Any:
     """The slow, careful way to one value in canonical form."""
     dtype = field.type
-    value = _accepted(field, value)
+    try:
+        value = _accepted(field, value)
+    except _Inside as error:
+        raise SchemaError(f"column {field.name!r}, inside: {error}") from None
     if value is None:
         return None
     try:
@@ -92,18 +99,16 @@ def _accepted(field: pa.Field, value: Any) -> Any:
             value = [value[f.name] for f in dtype]
         elif not isinstance(value, tuple | list) or len(value) != dtype.num_fields:
             raise _misfit(field, value)
-        return tuple(_accepted(_below(field, f), v) for f, v in zip(dtype, value, strict=True))
+        return tuple(_inside(f, v) for f, v in zip(dtype, value, strict=True))
     if t.is_map(dtype):
         pairs = list(value.items()) if isinstance(value, Mapping) else value
         if not isinstance(pairs, tuple | list) or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs):
             raise _misfit(field, value)
-        key, item = _below(field, dtype.key_field), _below(field, dtype.item_field)
-        return tuple((_accepted(key, k), _accepted(item, v)) for k, v in pairs)
+        return tuple((_inside(dtype.key_field, k), _inside(dtype.item_field, v)) for k, v in pairs)
     if t.is_list(dtype):
         if not isinstance(value, tuple | list | np.ndarray):
             raise _misfit(field, value)
-        element = _below(field, dtype.value_field)
-        return tuple(_accepted(element, v) for v in value)
+        return tuple(_inside(dtype.value_field, v) for v in value)
     if isinstance(value, np.generic):
         value = value.item()
     if not _fits(dtype, value):
@@ -120,8 +125,11 @@ def _check_unicode(field: pa.Field, value: str) -> None:
         raise _misfit(field, value, "it is not valid Unicode") from None
 
 
-def _below(field: pa.Field, child: pa.Field) -> pa.Field:
-    return child.with_name(f"{field.name}.{child.name}")
+def _inside(child: pa.Field, value: Any) -> Any:
+    try:
+        return _accepted(child, value)
+    except SchemaError as error:
+        raise _Inside(str(error)) from None
 
 
 def _fits(dtype: pa.DataType, value: Any) -> bool:

@@ -47,6 +47,7 @@ from dbspark.kernels.nodes import (
     MASK,
     NODE_BYTES,
     NULL,
+    OFFSET_MAX,
     OFFSETS,
     ROW_BITS,
     ROW_MASK,
@@ -91,7 +92,7 @@ def measure(
     """Lay out an arena. layout[node] = offsets of (DATA, VALID, OFFSETS, bytes of DATA), -1 where absent.
 
     `own_key` = 0 where the key is the whole row and the KEY lane is the HASH lane. Returns the arena's size, or
-    -1 - column where the bytes of a variable-width column exceed what int32 offsets can address.
+    -1 - column where the bytes of a variable-width column are more than int32 offsets can address.
     """
     at = _aligned(nodes * NODE_BYTES)
     table = tables[0]
@@ -115,7 +116,7 @@ def measure(
             layout[node, 2] = at
             at += _aligned((rows + 1) * 4)
             size = variable_size(tables, node, pos, rows)
-            if size > 2147483647:
+            if size > OFFSET_MAX:
                 return -1 - (node - LANES)
         elif kind == BIT:
             size = i64((rows + 7) >> 3)

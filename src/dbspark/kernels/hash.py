@@ -13,8 +13,8 @@ where v is the *word* of a value:
     boolean     0 or 1
     float       the bits of the value as a double; every NaN is 0x7FF8000000000000, -0.0 is 0
     wider fixed (decimal128, month-day-nano interval)   v = 0; for each 8-byte word w: v = mix(v ^ w)
-    string, binary, other fixed widths of n bytes   s = n * K; s = rotl((s ^ w) * K, 31) for each whole word w,
-                then for the rest: the last eight bytes once more if n >= 8, else for n >= 4
+    string, binary, other fixed widths of n bytes   s = n * K; s = mix(s ^ w) for each whole word w,
+                then in the same way for the rest: the last eight bytes once more if n >= 8, else for n >= 4
                 first four | last four << 32, else b[0] | b[n/2] << 8 | b[n-1] << 16 (nothing if n = 0)
                                                                                 K = 0x9FB21C651E98DF25
     list, map   s = mix(n + LIST); s = fold(s, word of each element)            LIST = 0xE7037ED1A0B428DB
@@ -109,8 +109,7 @@ def bytes_word(address: int, n: int) -> Any:
     s = np.uint64(n) * _K
     words = n >> 3
     for i in range(words):
-        s = (s ^ load_u64(address, i)) * _K
-        s = (s << np.uint64(31)) | (s >> np.uint64(33))
+        s = mix(s ^ load_u64(address, i))
     if n & 7:
         if n >= 8:
             tail = load_u64(address + n - 8, 0)
@@ -122,8 +121,7 @@ def bytes_word(address: int, n: int) -> Any:
                 | (np.uint64(load_u8(address, n >> 1)) << np.uint64(8))
                 | (np.uint64(load_u8(address, n - 1)) << np.uint64(16))
             )
-        s = (s ^ tail) * _K
-        s = (s << np.uint64(31)) | (s >> np.uint64(33))
+        s = mix(s ^ tail)
     return s
 
 

@@ -148,7 +148,9 @@ def _overflows(operation: str) -> Any:
     def overflows(typingctx: Any, a: Any, b: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             checked = getattr(builder, operation)(args[0], args[1])
-            return builder.extract_value(checked, 1)
+            least = ir.Constant(ir.IntType(64), -(1 << 63))
+            is_least = builder.icmp_signed("==", builder.extract_value(checked, 0), least)
+            return builder.or_(builder.extract_value(checked, 1), is_least)
 
         return types.boolean(types.int64, types.int64), codegen
 
@@ -156,6 +158,7 @@ def _overflows(operation: str) -> Any:
 
 
 # numba's + and * promise LLVM that they do not overflow, so a check written with them is optimised away.
+# The least int64 counts as an overflow: it has no opposite, so a weight could not be taken back.
 add_overflows = _overflows("sadd_with_overflow")
 multiply_overflows = _overflows("smul_with_overflow")
 

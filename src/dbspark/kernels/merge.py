@@ -141,8 +141,9 @@ def merge_two(
     ca, ia, cb, ib = cursors[0, 0], cursors[0, 1], cursors[1, 0], cursors[1, 1]
     out = 0
     read = 0
+    cancelled = 0  # pairs; each counts as a row written, so that at most twice `limit` rows are read
     ones = i64(0)
-    while out < limit and read < 2 * limit:
+    while out + cancelled < limit:
         while ca < ends[0, 0] and ia >= lens[ca]:
             ca += 1
             ia = i64(0)
@@ -162,9 +163,8 @@ def merge_two(
             wa, wb = lane(ta, WEIGHT), lane(tb, WEIGHT)
             ma, mb = lane_mask(ta, WEIGHT), lane_mask(tb, WEIGHT)
             pa, pb = ca << ROW_BITS, cb << ROW_BITS
-            stop = min(limit, out + 2 * limit - read)
             begin_a, begin_b = ia, ib
-            while ia < na and ib < nb and out < stop:
+            while ia < na and ib < nb and out + cancelled < limit:
                 x = load_u64(ka, ia)
                 y = load_u64(kb, ib)
                 if x == y:
@@ -185,7 +185,7 @@ def merge_two(
                                 ones |= (u + v) ^ 1
                                 out += 1
                             else:
-                                stop -= 1  # a cancelled pair is work too
+                                cancelled += 1
                             ia += 1
                             ib += 1
                             continue
@@ -204,7 +204,7 @@ def merge_two(
             read += ia - begin_a + ib - begin_b
         else:
             chunk, row, end = (ca, ia, na) if more_a else (cb, ib, nb)
-            n = min(end - row, limit - out)
+            n = min(end - row, limit - out - cancelled)
             w0 = lane(tables[chunk], WEIGHT)
             m0 = lane_mask(tables[chunk], WEIGHT)
             at = chunk << ROW_BITS | row

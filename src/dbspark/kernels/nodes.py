@@ -54,3 +54,6 @@ ROW_MASK: Final = (1 << ROW_BITS) - 1
 
 ALIGN: Final = 64
 """Buffers inside an arena start at multiples of this, as the Arrow format recommends."""
+
+OFFSET_MAX: Final = 2147483647
+"""What 32-bit offsets can address; a chunk that would need more is split."""

@@ -161,7 +161,7 @@ def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, ou
     a = low  # at most nothing lies before it
     b = top
     guess = a + np.uint64(np.float64(b - a) * (0.9 * limit / total))
-    for _ in range(70):
+    while b - a > np.uint64(1):
         if guess <= a:
             guess = a + np.uint64(1)
         n = _split(tables, lens, cursors, ends, guess, zero, out)
@@ -171,8 +171,6 @@ def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, ou
             a = guess
         else:
             return n
-        if b - a <= np.uint64(1):
-            break
         guess = a + ((b - a) >> np.uint64(1))
     n = _split(tables, lens, cursors, ends, a, zero, out)
     if n > 0:

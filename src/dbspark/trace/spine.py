@@ -32,14 +32,13 @@ from typing import Any
 import numpy as np
 
 from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.batch import Plan
+from dbspark.batch.batch import INT64_MAX, Plan
 from dbspark.batch.chunk import CHUNK_ROWS, Chunk, check_plan
 from dbspark.batch.memory import Int64s, int64s
 from dbspark.kernels import probe as kp
 from dbspark.kernels.merge import OVERFLOW
 from dbspark.kernels.nodes import ROW_BITS, ROW_MASK, WEIGHT
 
-_BOUND = 1 << 62
 _CUTS = 8
 """Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
 
@@ -140,11 +139,11 @@ class Spine:
         """The spine with one more batch, newer than all others."""
         if batch.rows == 0:
             return self
-        bound = self.bound() + batch.largest
-        if bound > _BOUND:  # it has grown with every insert: look again
-            bound = sum(b.largest for b in self.batches) + batch.largest
         if not self.entries:
-            return Spine(self.arrangement, (batch,), self.config, self.stats, self.credit, bound)
+            return Spine(self.arrangement, (batch,), self.config, self.stats, self.credit)
+        bound = self.bound() + batch.largest
+        if bound > INT64_MAX:
+            return self._insert_large(batch)
         self.stats.inserts += 1
         entries = self._scheduled((*self.entries, batch))
         credit = self.credit + batch.rows * self.config.credit
@@ -154,6 +153,16 @@ class Spine:
             else:
                 credit = 0
         return Spine(self.arrangement, entries, self.config, self.stats, credit, bound)
+
+    def _insert_large(self, batch: Batch) -> Spine:
+        """Where weights are so large that partial sums might overflow, everything is kept as one exact sum."""
+        bound = sum(b.largest for b in self.batches) + batch.largest
+        if bound <= INT64_MAX:  # it had only grown with every insert
+            return Spine(
+                self.arrangement, self.entries, self.config, self.stats, self.credit, bound - batch.largest
+            ).insert(batch)
+        whole = merge((self.consolidated(), batch))
+        return Spine(self.arrangement, (whole,) if whole.rows else (), self.config, self.stats, self.credit)
 
     def work(self, budget_ms: float | None = None) -> Spine:
         """Go on with merges in progress for some time, or until nothing is left to do."""

@@ -25,7 +25,7 @@ from dbspark.trace.spine import Spine
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.memtable import LARGE, Columns, Memtable, batch_of_rows
 from dbspark.zset.metrics import Metrics
-from dbspark.zset.payload import FastPayload, Payload, check_row, exact_sum, merged, spine_config
+from dbspark.zset.payload import FastPayload, Payload, exact_sum, merged, spine_config
 from dbspark.zset.policy import Policy
 from dbspark.zset.versions import Version
 
@@ -88,8 +88,10 @@ class AdaptivePayload(Payload):
         body, memtable = self.state
         if memtable is None:
             memtable = Version(Memtable(body.arrangement))
-        if not -LARGE <= weight <= LARGE or memtable.store.large or self._bound_beside() > LARGE:
-            check_row(self, row, weight)
+        elif memtable.store.large:
+            return self.plus_batches((batch_of_rows(body.arrangement, {row: weight}),))
+        if not -LARGE <= weight <= LARGE or self._bound_beside() > LARGE:
+            return self.plus_batches((batch_of_rows(body.arrangement, {row: weight}),))
         memtable = memtable.advanced((row, weight))
         payload = AdaptivePayload(body, memtable)
         store = memtable.store
@@ -111,6 +113,7 @@ class AdaptivePayload(Payload):
             if body.small.rows:
                 memtable = memtable.advanced(Columns(body.small))
             policy.moved("small", "memtable")
+            policy.check_rows = 2 * rows
             empty = Batch.empty(body.arrangement)
             self.state = (Body(body.arrangement, body.config, empty, None, policy, True), memtable)
         elif body.spine is None and rows + (0 if store.table is None else len(store.table)) < body.config.shrink_limit:
@@ -118,7 +121,7 @@ class AdaptivePayload(Payload):
         if rows >= policy.check_rows:
             negative = memtable.read(lambda m: sum(w < 0 for w in m.rows.values()))
             policy.changed(rows, negative)
-            policy.check_rows = max(policy.flush_rows, rows + 1)
+            policy.check_rows = max(min(policy.flush_rows, 2 * rows), rows + 1)
         self._consider_flush()
         return self
 
@@ -140,10 +143,14 @@ class AdaptivePayload(Payload):
         return self.plus_batches(other.parts())
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
-        payload = self
+        payload: Payload = self
         for batch in batches:
-            if batch.rows:
-                payload.check(batch)
+            if not batch.rows:
+                continue
+            if payload.is_large(batch) and payload.bound():
+                payload = payload.plus_large(batch, AdaptivePayload.empty(self.arrangement, self.config))
+            else:
+                assert isinstance(payload, AdaptivePayload)
                 payload = payload._plus(batch)
         return payload
 

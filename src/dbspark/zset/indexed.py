@@ -161,9 +161,9 @@ class IndexedZSet:
 
     def _joined(self, other: IndexedZSet, suffix: str) -> Arrangement:
         mine, theirs = list(self._key_columns), list(other._key_columns)
-        kinds = [self.schema.types[c] for c in mine], [other.schema.types[c] for c in theirs]
-        if kinds[0] != kinds[1]:
-            raise SchemaError(f"the keys differ in type: {kinds[0]} and {kinds[1]}; cast one of them")
+        if [self.schema.types[c] for c in mine] != [other.schema.types[c] for c in theirs]:
+            both = f"{_typed(self.schema, mine)} and {_typed(other.schema, theirs)}"
+            raise SchemaError(f"the keys differ in type: {both}; cast one of them")
         left = [c for c in range(self.schema.columns) if c not in mine]
         right = [c for c in range(other.schema.columns) if c not in theirs]
         fields = [self.schema.arrow.field(c) for c in (*mine, *left)]
@@ -199,6 +199,10 @@ class IndexedZSet:
             columns += _taken(right, pos_right[:n], rest_right)
             rows = pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
             yield Batch.from_arrow(rows, arrangement, weights[:n])
+
+
+def _typed(schema: Schema, columns: Sequence[int]) -> str:
+    return ", ".join(f"{schema.names[c]} {schema.types[c]}" for c in columns)
 
 
 def _taken(batch: Batch, pos: Int64s, columns: Sequence[int]) -> list[pa.Array]:

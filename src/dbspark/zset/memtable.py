@@ -10,6 +10,7 @@ A memtable is a `Store` of `versions`: Z-set values hold versions of it, never t
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any
 
@@ -253,6 +254,12 @@ def _sequence(first: int, chunks: list[Chunk]) -> Int64s:
     ) if chunks else np.empty(0, np.int64)  # fmt: skip
 
 
+def _size_of(value: Any) -> int:
+    if isinstance(value, str | bytes):
+        return 4 + len(value)
+    return sum(_size_of(v) for v in value) if isinstance(value, tuple) else 8
+
+
 def batch_of_rows(arrangement: Arrangement, rows: dict[Row, int]) -> Batch:
     """A sorted batch from distinct canonical rows."""
     if not rows:
@@ -267,7 +274,7 @@ def batch_of_rows(arrangement: Arrangement, rows: dict[Row, int]) -> Batch:
 class Memtable:
     """Both faces together; see the module's preface."""
 
-    __slots__ = ("arrangement", "head", "large", "lock", "removed", "rows", "seen", "table")
+    __slots__ = ("arrangement", "head", "large", "lock", "removed", "row_bytes", "rows", "sampled", "seen", "table")
 
     def __init__(self, arrangement: Arrangement) -> None:
         self.arrangement = arrangement
@@ -278,6 +285,8 @@ class Memtable:
         self.large = False  # whether a row given by itself has ever had a weight beyond LARGE
         self.seen = 0  # rows given in columns so far, and how many of them took something away
         self.removed = 0
+        self.sampled = 0
+        self.row_bytes = 0
 
     def __len__(self) -> int:
         return len(self.rows) + (len(self.table) if self.table is not None else 0)
@@ -287,6 +296,7 @@ class Memtable:
         other.rows = dict(self.rows)
         other.table = None if self.table is None else self.table.copy()
         other.large, other.seen, other.removed = self.large, self.seen, self.removed
+        other.sampled, other.row_bytes = self.sampled, self.row_bytes
         return other
 
     def apply(self, delta: Any, factor: int) -> None:
@@ -338,11 +348,19 @@ class Memtable:
         return (merge(parts) if parts else hot, hot)
 
     def nbytes(self) -> int:
-        """An estimate, in the bytes the rows take as columns."""
-        size = len(self.rows) * 16 * max(self.arrangement.schema.columns, 1)
+        """About how many bytes the rows take as columns."""
+        if len(self.rows) >= 2 * self.sampled:
+            self._sample()
+        size = len(self.rows) * self.row_bytes
         if self.table is not None:
-            size += sum(c.buffer.size for c in self.table.chunks) + 24 * len(self.table)
+            size += sum(c.nbytes() for c in self.table.chunks) + 24 * len(self.table)
         return size
+
+    def _sample(self) -> None:
+        """Estimate the size of a row given by itself, each time their number has doubled."""
+        rows = list(itertools.islice(self.rows, 64))
+        self.sampled = len(self.rows)
+        self.row_bytes = 8 + sum(_size_of(row) for row in rows) // max(len(rows), 1)
 
     def weight(self, row: Row, probe: Chunk | None) -> int:
         """The weight of a row; `probe` is the row in columns, needed where there is a table."""

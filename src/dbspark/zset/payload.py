@@ -65,14 +65,13 @@ class Payload(ABC):
         """Batches whose sum is this value and of which no two hold the same row."""
         return Spine(self.arrangement, tuple(self.parts())).disjoint()
 
-    def check(self, change: Batch) -> None:
-        """Raise if adding a change would carry a weight beyond int64. Looks at rows only where it might."""
-        if self.bound() + change.largest <= INT64_MAX:
-            return
-        there = Spine(self.arrangement, tuple(self.parts())).weights_of(change)
-        for before, more in zip(there.tolist(), change.weights().tolist(), strict=True):
-            if not -INT64_MAX <= before + more <= INT64_MAX:
-                raise overflow("a row of the change")
+    def is_large(self, change: Batch) -> bool:
+        """Whether weights are so large that adding a change might overflow; then `plus_large` is the way."""
+        return self.bound() + change.largest > INT64_MAX
+
+    def plus_large(self, change: Batch, empty: Payload) -> Payload:
+        """Add a change with all sums checked, and keep the result as one batch, so that no partial sum overflows."""
+        return empty.plus_batches((merge((self.batch(), change)),))
 
     def weight(self, row: Row) -> int:
         probe = batch_of_rows(self.arrangement, {row: 1})
@@ -248,8 +247,8 @@ class FastPayload(Payload):
 
     def add(self, row: Row, weight: int) -> Payload:
         store = self.version.store
-        if (store.table is not None and store.table.bound > LARGE) or not -LARGE <= weight <= LARGE or store.large:
-            check_row(self, row, weight)
+        if store.large or not -LARGE <= weight <= LARGE or (store.table is not None and store.table.bound > LARGE):
+            return self.plus_batches((batch_of_rows(self.arrangement, {row: weight}),))
         return self._next(self.version.advanced((row, weight)))
 
     def bound(self) -> int:
@@ -261,10 +260,14 @@ class FastPayload(Payload):
         return self.plus_batches(other.parts())
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
-        payload = self
+        payload: Payload = self
         for batch in batches:
-            if batch.rows:
-                payload.check(batch)
+            if not batch.rows:
+                continue
+            if payload.is_large(batch) and payload.bound():
+                payload = payload.plus_large(batch, FastPayload(self.arrangement, self.config))
+            else:
+                assert isinstance(payload, FastPayload)
                 payload = payload._next(payload.version.advanced(Columns(batch)))
         return payload
 
@@ -346,7 +349,6 @@ class BatchPayload(Payload):
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
         spine = self.spine
         for batch in batches:
-            BatchPayload(self.arrangement, self.config, spine).check(batch)
             spine = spine.insert(batch)
         return BatchPayload(self.arrangement, self.config, spine)
 
@@ -364,12 +366,6 @@ class BatchPayload(Payload):
 
     def parts(self) -> Sequence[Batch]:
         return self.spine.batches
-
-
-def check_row(payload: Payload, row: Row, weight: int) -> None:
-    """Raise if one more row would carry its weight beyond int64."""
-    if not -INT64_MAX <= payload.weight(row) + weight <= INT64_MAX:
-        raise overflow(row)
 
 
 def spine_config(config: ZSetConfig) -> SpineConfig:

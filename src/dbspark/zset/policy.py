@@ -55,8 +55,8 @@ class Policy:
         self.removed = 0
         self.flush_rows = config.flush_size
         """S as it is now, with subscribers and cancellations considered."""
-        self.check_rows = max(1, config.flush_size // CANCELLING)
-        """Single rows that may pile up before they are looked at."""
+        self.check_rows = 1
+        """Single rows that may pile up before they are looked at; doubled each time, up to S."""
         self.retune()
 
     def retune(self) -> None:
@@ -118,7 +118,7 @@ class Policy:
         self.unread_flushes += 1
         self.oldest = now
         self.seen = self.removed = 0
-        self.check_rows = max(1, self.config.flush_size // CANCELLING)
+        self.check_rows = 1
         self._detail(f"flushed {rows} rows ({trigger}) in {seconds * 1000:.2f} ms")
         if not self.fallback and self.unread_flushes >= FALLBACK_FLUSHES and self.flush_share > FALLBACK_SHARE:
             self.fallback = True
