@@ -70,10 +70,21 @@ class Batch:
         kp.first_keys(self.tables, out)
         return out
 
-    @cached_property
+    @property
     def largest(self) -> int:
         """The largest magnitude of a weight: sums of few batches are known not to overflow without looking."""
-        return int(km.largest_weight(self.tables, self.lens))
+        return self._magnitudes[0]
+
+    @property
+    def negative(self) -> int:
+        """How many weights are below zero."""
+        return self._magnitudes[1]
+
+    @cached_property
+    def _magnitudes(self) -> tuple[int, int]:
+        info = np.empty(2, np.int64)
+        km.largest_weight(self.tables, self.lens, info)
+        return int(info[0]), int(info[1])
 
     def same(self, other: Batch) -> bool:
         """Whether another batch of this arrangement's columns holds the same rows and weights."""
@@ -114,15 +125,17 @@ class Batch:
         schema = arrangement.schema
         if isinstance(data, pa.RecordBatch):
             return _from_arrays(arrangement, conform(schema, data.schema, data.columns), data.num_rows, weights)
+        if weights is not None:
+            weights = _checked(weights, data.num_rows)
         whole = data.combine_chunks()
         pieces = []
         at = 0
-        for part in whole.to_batches():
+        for part in whole.to_batches() or [pa.RecordBatch.from_pylist([], whole.schema)]:
             end = at + part.num_rows
             some = None if weights is None else weights[at:end]
             pieces.append(_from_arrays(arrangement, conform(schema, part.schema, part.columns), end - at, some))
             at = end
-        return merge(pieces) if pieces else Batch.empty(arrangement)
+        return merge(pieces)
 
     def rearranged(self, arrangement: Arrangement) -> Batch:
         """The same rows ordered by another key."""
@@ -138,11 +151,15 @@ class Batch:
     # ------------------------------------------------------------------ reading
 
     def weights(self) -> Int64s:
-        """The weight of each row."""
+        """The weight of each row, to be read only."""
         if len(self.chunks) == 1:
-            only: Int64s = self.chunks[0].lane(nd.WEIGHT)
-            return only
-        return np.concatenate([c.lane(nd.WEIGHT) for c in self.chunks]) if self.chunks else np.empty(0, np.int64)
+            weights: Int64s = self.chunks[0].lane(nd.WEIGHT)
+        elif self.chunks:
+            weights = np.concatenate([c.lane(nd.WEIGHT) for c in self.chunks])
+        else:
+            weights = np.empty(0, np.int64)
+        weights.setflags(write=False)
+        return weights
 
     def to_arrow(self) -> pa.Table:
         """The rows, in batch order, over the same memory."""
@@ -168,7 +185,7 @@ class Batch:
 
     def with_weights(self, weights: Int64s) -> Batch:
         """The same rows with other weights, none of them zero; columns and hashes are shared."""
-        weights = _checked(weights, self.rows)
+        weights = np.array(_checked(weights, self.rows))
         chunks = []
         at = 0
         for chunk in self.chunks:

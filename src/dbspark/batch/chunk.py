@@ -90,7 +90,7 @@ class Chunk:
         end = start + rows
 
         def view(address: int, size: int) -> Any:
-            return pa.foreign_buffer(address, size, self) if size else pa.py_buffer(b"")
+            return pa.foreign_buffer(address, size, self) if size else _ZERO.slice(0, 0)
 
         if kind == nd.NULL:
             return pa.nulls(rows)
@@ -174,7 +174,7 @@ def _describe(schema: Schema, table: Int64s, index: int, array: pa.Array) -> Non
 
 def _with_sorted_maps(array: pa.Array) -> pa.Array:
     dtype = array.type
-    if len(array) == 0 or not pa.types.is_nested(dtype):
+    if len(array) == 0 or not pa.types.is_nested(dtype) or dtype.num_fields == 0:
         return array
     mask = array.is_null() if array.null_count else None
     if pa.types.is_struct(dtype):

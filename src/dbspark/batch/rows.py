@@ -104,7 +104,10 @@ def _accepted(field: pa.Field, value: Any) -> Any:
         pairs = list(value.items()) if isinstance(value, Mapping) else value
         if not isinstance(pairs, tuple | list) or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs):
             raise _misfit(field, value)
-        return tuple((_inside(dtype.key_field, k), _inside(dtype.item_field, v)) for k, v in pairs)
+        entries = tuple((_inside(dtype.key_field, k), _inside(dtype.item_field, v)) for k, v in pairs)
+        if len({NAN if k != k else k for k, _ in entries}) != len(entries):
+            raise _misfit(field, value, "a key occurs twice")
+        return entries
     if t.is_list(dtype):
         if not isinstance(value, tuple | list | np.ndarray):
             raise _misfit(field, value)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64
+from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64, store_i64, store_u64
 from dbspark.kernels.nodes import DATA, HASH, KEY, MASK, NODE_BYTES, ROW_BITS, ROW_MASK, START, WEIGHT
 from dbspark.kernels.order import compare_rows
 
@@ -138,10 +138,11 @@ def merge_two(
     info: Any,
 ) -> None:
     """Merge two sources. cursors[s] and ends[s] are (chunk, row): where source s stands and where it stops."""
+    pos_out, weights_out = pos.ctypes.data, weights.ctypes.data  # stored to by address: `out` is never negative
     ca, ia, cb, ib = cursors[0, 0], cursors[0, 1], cursors[1, 0], cursors[1, 1]
-    out = 0
-    read = 0
-    cancelled = 0  # pairs; each counts as a row written, so that at most twice `limit` rows are read
+    out = i64(0)
+    read = i64(0)
+    cancelled = i64(0)  # pairs; each counts as a row written, so that at most twice `limit` rows are read
     ones = i64(0)
     while out + cancelled < limit:
         while ca < ends[0, 0] and ia >= lens[ca]:
@@ -180,8 +181,8 @@ def merge_two(
                                 info[0] = OVERFLOW
                                 return
                             if u + v != 0:
-                                pos[out] = pa | ia
-                                weights[out] = u + v
+                                store_i64(pos_out, out, pa | ia)
+                                store_i64(weights_out, out, u + v)
                                 ones |= (u + v) ^ 1
                                 out += 1
                             else:
@@ -194,13 +195,16 @@ def merge_two(
                         take = x < y
                 else:
                     take = x < y
-                w = load_i64(wa, ia & ma) if take else load_i64(wb, ib & mb)
-                pos[out] = (pa | ia) if take else (pb | ib)
-                weights[out] = w
+                # Hashes decide at random which side comes next, so this is arithmetic instead of a branch.
+                t = i64(take)
+                at = ib & mb
+                w = load_i64(wb + t * (wa - wb), at + t * ((ia & ma) - at))
+                store_i64(pos_out, out, (pb | ib) + t * ((pa | ia) - (pb | ib)))
+                store_i64(weights_out, out, w)
                 ones |= w ^ 1
                 out += 1
-                ia += i64(take)
-                ib += i64(not take)
+                ia += t
+                ib += 1 - t
             read += ia - begin_a + ib - begin_b
         else:
             chunk, row, end = (ca, ia, na) if more_a else (cb, ib, nb)
@@ -210,8 +214,8 @@ def merge_two(
             at = chunk << ROW_BITS | row
             for r in range(n):
                 w = load_i64(w0, (row + r) & m0)
-                pos[out + r] = at + r
-                weights[out + r] = w
+                store_i64(pos_out, out + r, at + r)
+                store_i64(weights_out, out + r, w)
                 ones |= w ^ 1
             out += n
             read += n
@@ -263,6 +267,7 @@ def merge_ranges(
     neighbours are summed. The cursors end at the stops.
     """
     half = keys.shape[0] // 2
+    key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
     here, there = i64(0), i64(half)
     n = i64(0)
     for s in range(cursors.shape[0]):
@@ -274,19 +279,23 @@ def merge_ranges(
             last = stops[s, 1] if chunk == stops[s, 0] else lens[chunk]
             lane_keys = lane(tables[chunk], KEY)
             at = chunk << ROW_BITS
-            while row < last:
+            while row < last and i < end:
+                x = load_u64(key_at, i)
                 y = load_u64(lane_keys, row)
-                # Copy what comes before this row. Ties go the slow way, so that equal rows end up side by side.
-                while i < end and (
-                    keys[i] < y
-                    or (keys[i] == y and _row_before(keys[i], order[i], y, at | row, tables, columns, nodes))
-                ):
-                    keys[out] = keys[i]
-                    order[out] = order[i]
-                    out += 1
-                    i += 1
-                keys[out] = y
-                order[out] = at | row
+                take = x < y
+                if x == y:  # ties go the slow way, so that equal rows end up side by side
+                    take = _row_before(x, load_i64(order_at, i), y, at | row, tables, columns, nodes)
+                # Arithmetic instead of a branch that hashes would decide at random.
+                t = i64(take)
+                p = load_i64(order_at, i)
+                store_u64(key_at, out, min(x, y))
+                store_i64(order_at, out, (at | row) + t * (p - (at | row)))
+                out += 1
+                i += t
+                row += 1 - t
+            while row < last:
+                store_u64(key_at, out, load_u64(lane_keys, row))
+                store_i64(order_at, out, at | row)
                 out += 1
                 row += 1
             if chunk == stops[s, 0]:
@@ -294,8 +303,8 @@ def merge_ranges(
             chunk += 1
             row = i64(0)
         while i < end:
-            keys[out] = keys[i]
-            order[out] = order[i]
+            store_u64(key_at, out, load_u64(key_at, i))
+            store_i64(order_at, out, load_i64(order_at, i))
             out += 1
             i += 1
         n = out - there
@@ -361,13 +370,19 @@ def same_batches(tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, columns
 
 
 @kernel
-def largest_weight(tables: Any, lens: Any) -> int:
-    """The largest magnitude of a weight; the least int64 counts as the greatest."""
+def largest_weight(tables: Any, lens: Any, info: Any) -> None:
+    """info = [the largest magnitude of a weight, how many are below zero]. The least int64 counts as the greatest."""
     largest = i64(0)
+    negative = i64(0)
     for c in range(tables.shape[0]):
         w = lane(tables[c], WEIGHT)
-        rows = lens[c] if lane_mask(tables[c], WEIGHT) != 0 else min(i64(1), lens[c])
+        constant = lane_mask(tables[c], WEIGHT) == 0
+        rows = min(i64(1), lens[c]) if constant else lens[c]
         for row in range(rows):
             weight = load_i64(w, row)
-            largest = max(largest, weight if weight >= 0 else -max(weight, i64(-9223372036854775807)))
-    return largest
+            if weight < 0:
+                negative += lens[c] if constant else 1
+                weight = -max(weight, i64(-9223372036854775807))
+            largest = max(largest, weight)
+    info[0] = largest
+    info[1] = negative

@@ -163,29 +163,16 @@ def hashes_at(tables: Any, pos: Any, node: int, out: Any) -> None:
 
 
 @kernel
-def positions(lens: Any, tables: Any, pos: Any, weights: Any, info: Any) -> None:
-    """The positions and weights of all rows of some chunks, in order. info = [largest |weight|, weights below 0].
-
-    The largest is kept within int64: the magnitude of the least int64 counts as that of the greatest.
-    """
+def positions(lens: Any, tables: Any, pos: Any, weights: Any) -> None:
+    """The positions and weights of all rows of some chunks, in order."""
     n = 0
-    largest = i64(0)
-    negative = 0
     for c in range(lens.shape[0]):
         w = lane(tables[c], WEIGHT)
         mask = lane_mask(tables[c], WEIGHT)
         for row in range(lens[c]):
             pos[n] = c << ROW_BITS | row
-            weight = load_i64(w, row & mask)
-            weights[n] = weight
-            if weight < 0:
-                negative += 1
-                largest = max(largest, -max(weight, i64(-9223372036854775807)))
-            else:
-                largest = max(largest, weight)
+            weights[n] = load_i64(w, row & mask)
             n += 1
-    info[0] = largest
-    info[1] = negative
 
 
 @kernel

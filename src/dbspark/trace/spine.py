@@ -90,7 +90,7 @@ Entry = Batch | Merging
 
 @dataclass(slots=True)
 class SpineStats:
-    """What merging did, shared by all versions of a spine. `reduction` is an EWMA of the share of rows that vanish."""
+    """What a spine's inserts and merges did, shared by all its versions."""
 
     inserts: int = 0
     merges: int = 0
@@ -98,6 +98,13 @@ class SpineStats:
     rows_out: int = 0
     seconds: float = 0.0
     reduction: float = 0.0
+    """EWMA of the share of rows that vanish in a merge."""
+    removals: float = 0.0
+    """EWMA of the share of inserted rows that take something away: what merging will save."""
+
+    def inserted(self, batch: Batch) -> None:
+        self.inserts += 1
+        self.removals += 0.3 * (batch.negative / batch.rows - self.removals)
 
     def merged(self, before: int, after: int) -> None:
         self.merges += 1
@@ -144,7 +151,7 @@ class Spine:
         bound = self.bound() + batch.largest
         if bound > INT64_MAX:
             return self._insert_large(batch)
-        self.stats.inserts += 1
+        self.stats.inserted(batch)
         entries = self._scheduled((*self.entries, batch))
         credit = self.credit + batch.rows * self.config.credit
         if credit >= self.config.step:
@@ -238,7 +245,8 @@ class Spine:
     def space_share(self) -> float:
         """How many newer rows may stand beside the oldest batch, judged by what merging has saved so far."""
         low, high = self.config.space_low, self.config.space_high
-        return max(low, high - (high - low) * min(1.0, self.stats.reduction * 8))
+        saved = max(self.stats.reduction, self.stats.removals)
+        return max(low, high - (high - low) * min(1.0, saved * 4))
 
     def _advance(self, entries: tuple[Entry, ...], credit: int) -> tuple[tuple[Entry, ...], int]:
         """Spend credit on merges in progress, newest (smallest) first."""

@@ -26,7 +26,7 @@ from dbspark.zset.config import ZSetConfig
 from dbspark.zset.memtable import LARGE, Columns, Memtable, batch_of_rows
 from dbspark.zset.metrics import Metrics
 from dbspark.zset.payload import FastPayload, Payload, exact_sum, merged, spine_config
-from dbspark.zset.policy import Policy
+from dbspark.zset.policy import FEW, Policy
 from dbspark.zset.versions import Version
 
 DIRECT: Final = 1024
@@ -88,6 +88,8 @@ class AdaptivePayload(Payload):
         body, memtable = self.state
         if memtable is None:
             memtable = Version(Memtable(body.arrangement))
+            if body.policy is not None:
+                body.policy.began()
         elif memtable.store.large:
             return self.plus_batches((batch_of_rows(body.arrangement, {row: weight}),))
         if not -LARGE <= weight <= LARGE or self._bound_beside() > LARGE:
@@ -111,19 +113,20 @@ class AdaptivePayload(Payload):
         policy = body.policy or _new_policy(body.config)
         if body.spine is None and not body.grown:
             if body.small.rows:
-                memtable = memtable.advanced(Columns(body.small))
+                small = merged(body.arrangement, (body.small, memtable.read(Memtable.batch)))
+                if small.rows <= body.config.smallset_n:  # some of what waited took rows away
+                    return AdaptivePayload(replace(body, small=small), None)
+                memtable = Version(Memtable(body.arrangement)).advanced(Columns(small))
+                rows = 0
+            policy.began()
             policy.moved("small", "memtable")
-            policy.check_rows = 2 * rows
             empty = Batch.empty(body.arrangement)
             self.state = (Body(body.arrangement, body.config, empty, None, policy, True), memtable)
         elif body.spine is None and rows + (0 if store.table is None else len(store.table)) < body.config.shrink_limit:
             return self._slimmed()
         if rows >= policy.check_rows:
-            negative = memtable.read(lambda m: sum(w < 0 for w in m.rows.values()))
-            policy.changed(rows, negative)
-            policy.check_rows = max(min(policy.flush_rows, 2 * rows), rows + 1)
-        self._consider_flush()
-        return self
+            policy.look_at_singles(memtable.store)
+        return self._slimmed() if self._consider_flush() else self
 
     def _bound_beside(self) -> int:
         """A bound of weights that are not in the memtable's dict."""
@@ -165,12 +168,20 @@ class AdaptivePayload(Payload):
                 payload._flush("size")
                 return payload._plus(batch)
         elif batch.rows >= DIRECT:
-            return AdaptivePayload(replace(body, spine=spine.insert(batch)), memtable)._slimmed()
+            spine = spine.insert(batch)
+            if spine.rows <= FEW * body.config.small_limit:
+                spine = spine.compacted()
+            if body.policy is not None:
+                body.policy.inserted(batch, spine)
+            return AdaptivePayload(replace(body, spine=spine), memtable)._slimmed()
         if memtable is None:
             memtable = Version(Memtable(body.arrangement))
+            if body.policy is not None:
+                body.policy.began()
         payload = AdaptivePayload(body, memtable.advanced(Columns(batch)))
-        payload._consider_flush()
-        return payload._slimmed() if spine is None else payload
+        if payload._consider_flush() or spine is None:
+            return payload._slimmed()
+        return payload
 
     def _plus_small(self, batch: Batch) -> AdaptivePayload:
         body, memtable = self.state
@@ -188,21 +199,24 @@ class AdaptivePayload(Payload):
         if batch.rows >= DIRECT:
             spine = Spine(body.arrangement, (), spine_config(body.config)).insert(small).insert(batch)
             policy.metrics.spine = spine.stats
+            policy.inserted(batch, spine)
             policy.moved("small", "trace")
             return AdaptivePayload(Body(body.arrangement, body.config, empty, spine, policy), None)
         memtable = Version(Memtable(body.arrangement)).advanced(Columns(small)).advanced(Columns(batch))
+        policy.began()
         policy.moved("small", "memtable")
         return AdaptivePayload(Body(body.arrangement, body.config, empty, None, policy, True), memtable)
 
-    def _consider_flush(self) -> None:
+    def _consider_flush(self) -> bool:
         body, memtable = self.state
         policy = body.policy
         if policy is None or memtable is None:
-            return
+            return False
         store = memtable.store
-        trigger = policy.trigger(len(store), store, body.spine is not None)
+        trigger = policy.trigger(len(store), store, 0 if body.spine is None else body.spine.rows)
         if trigger is not None:
             self._flush(trigger)
+        return trigger is not None
 
     def _flush(self, trigger: str) -> None:
         """Turn the memtable into a batch of the spine, except for hot rows; then spend the budget on merging."""
@@ -211,6 +225,7 @@ class AdaptivePayload(Payload):
         assert memtable is not None
         started = time.perf_counter()
         cold, hot, size = memtable.read(lambda m: (*m.split_hot(), m.nbytes()))
+        policy.observe(memtable.store)
         spine = body.spine
         if spine is None:
             spine = Spine(body.arrangement, (), spine_config(body.config)).insert(body.small)
@@ -218,7 +233,8 @@ class AdaptivePayload(Payload):
             policy.moved(self.form, "trace")
         spine = spine.insert(cold)
         flushed = time.perf_counter()
-        spine = spine.work(body.config.compact_budget_ms)
+        few = spine.rows <= FEW * body.config.small_limit
+        spine = spine.compacted() if few else spine.work(body.config.compact_budget_ms)
         kept = Version(Memtable(body.arrangement)).advanced(Columns(hot)) if hot.rows else None
         self.state = (Body(body.arrangement, body.config, Batch.empty(body.arrangement), spine, policy), kept)
         metrics = policy.metrics

@@ -50,9 +50,14 @@ class ZSetConfig:
     cancel_ewma: float = 0.25
     """Share of changes that cancel rows from which on the memtable is flushed sooner."""
     logging: str = "off"
-    """`summary` logs flushes' and changes of form at INFO, `detailed` every decision at DEBUG."""
+    """`summary` logs flushes and changes of form at INFO, `detailed` every decision at DEBUG."""
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            value, kind = getattr(self, f.name), str(f.type)
+            fits = isinstance(value, int | float if kind == "float" else int if kind == "int" else str)
+            if not fits or isinstance(value, bool):
+                raise ConfigError(f"{_VARIABLES[f.name]}: {value!r} is not a value of type {kind}")
         if self.backend not in BACKENDS:
             raise UnknownBackendError(
                 f"{_VARIABLES['backend']}: there is no backend {self.backend!r}; choose one of {', '.join(BACKENDS)}"

@@ -53,9 +53,8 @@ class Columns:
         self.tables = batch.tables
         self.pos = int64s(batch.rows)
         self.weights = int64s(batch.rows)
-        info = np.empty(2, np.int64)
-        kt.positions(batch.lens, batch.tables, self.pos, self.weights, info)
-        self.largest, self.negative = info.tolist()
+        kt.positions(batch.lens, batch.tables, self.pos, self.weights)
+        self.largest, self.negative = batch.largest, batch.negative
 
 
 class RobinHood:
@@ -274,7 +273,20 @@ def batch_of_rows(arrangement: Arrangement, rows: dict[Row, int]) -> Batch:
 class Memtable:
     """Both faces together; see the module's preface."""
 
-    __slots__ = ("arrangement", "head", "large", "lock", "removed", "row_bytes", "rows", "sampled", "seen", "table")
+    __slots__ = (
+        "arrangement",
+        "deltas",
+        "head",
+        "large",
+        "lock",
+        "removed",
+        "row_bytes",
+        "rows",
+        "sampled",
+        "seen",
+        "singles",
+        "table",
+    )
 
     def __init__(self, arrangement: Arrangement) -> None:
         self.arrangement = arrangement
@@ -283,8 +295,10 @@ class Memtable:
         self.lock = threading.RLock()
         self.head: Moment | None = None
         self.large = False  # whether a row given by itself has ever had a weight beyond LARGE
-        self.seen = 0  # rows given in columns so far, and how many of them took something away
+        self.deltas = 0  # given in columns so far, with their rows, and how many of those took something away
+        self.seen = 0
         self.removed = 0
+        self.singles = 0  # rows given by themselves so far
         self.sampled = 0
         self.row_bytes = 0
 
@@ -296,6 +310,7 @@ class Memtable:
         other.rows = dict(self.rows)
         other.table = None if self.table is None else self.table.copy()
         other.large, other.seen, other.removed = self.large, self.seen, self.removed
+        other.deltas, other.singles = self.deltas, self.singles
         other.sampled, other.row_bytes = self.sampled, self.row_bytes
         return other
 
@@ -312,12 +327,14 @@ class Memtable:
                 rows[row] = total
             else:
                 rows.pop(row, None)
+            self.singles += 1
         else:
             if self.table is None:
                 self.table = RobinHood(self.arrangement)
             self.table.apply(delta, factor)
             self.seen += len(delta.pos)
             self.removed += delta.negative
+            self.deltas += 1
 
     def bound(self) -> int:
         """No weight is larger in magnitude."""

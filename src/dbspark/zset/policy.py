@@ -17,6 +17,8 @@ import logging
 import time
 from typing import Final
 
+from dbspark.batch import Batch
+from dbspark.trace.spine import Spine
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.memtable import Memtable
 from dbspark.zset.metrics import ALPHA, Metrics
@@ -29,7 +31,11 @@ CANCELLING: Final = 4
 """A high cancellation rate divides S by this."""
 FALLBACK_SHARE: Final = 0.2
 FALLBACK_FLUSHES: Final = 4
+FALLBACK_SECONDS: Final = 0.05
+"""Nothing is called persistently slow before it has cost this much."""
 FALLBACK_BYTES: Final = 8
+FEW: Final = 4
+"""A trace of up to this many times N is consolidated at once when it might have become small."""
 CLOCK_EVERY: Final = 16
 """Changes between two looks at the clock."""
 
@@ -38,8 +44,8 @@ class Policy:
     """The flush and form decisions of one lineage."""
 
     __slots__ = (
-        "cancelling", "check_rows", "clock_in", "config", "fallback", "flush_rows", "flush_share", "metrics",
-        "oldest", "removed", "seen", "unread_flushes",
+        "cancelling", "check_rows", "clock_in", "config", "counted", "counted_singles", "fallback", "flush_rows",
+        "flush_share", "metrics", "oldest", "unread_flushes",
     )  # fmt: skip
 
     def __init__(self, config: ZSetConfig, metrics: Metrics) -> None:
@@ -51,12 +57,12 @@ class Policy:
         self.unread_flushes = 0
         self.oldest = time.monotonic()
         self.clock_in = CLOCK_EVERY
-        self.seen = 0
-        self.removed = 0
+        self.counted = (0, 0, 0, 0)
         self.flush_rows = config.flush_size
         """S as it is now, with subscribers and cancellations considered."""
         self.check_rows = 1
-        """Single rows that may pile up before they are looked at; doubled each time, up to S."""
+        """Single rows that may pile up before they are looked at."""
+        self.counted_singles = 0
         self.retune()
 
     def retune(self) -> None:
@@ -74,39 +80,72 @@ class Policy:
         ms = self.config.flush_time_ms / (SUBSCRIBED if self.metrics.subscribers else 1)
         return ms / 1000
 
-    def trigger(self, rows: int, memtable: Memtable, traced: bool) -> str | None:
-        """Why the memtable, now of `rows` rows, should become a batch; None if it should not."""
+    def trigger(self, rows: int, memtable: Memtable, traced: int) -> str | None:
+        """Why the memtable, now of `rows` rows, should become a batch; None if it should not.
+
+        `traced` is the number of rows in the trace behind it.
+        """
         if rows >= self.flush_rows and not self.fallback:
             return "cancel" if self.cancelling and rows < self.config.flush_size else "size"
         self.clock_in -= 1
         if self.clock_in > 0:
             return None
         self.clock_in = CLOCK_EVERY
-        seen, removed = memtable.seen, memtable.removed
-        if seen > self.seen:
-            self.changed(seen - self.seen, removed - self.removed)
-        self.seen, self.removed = seen, removed
+        self.observe(memtable)
         if memtable.nbytes() >= self.config.flush_bytes * (FALLBACK_BYTES if self.fallback else 1):
             return "bytes"
+        few = 4 * rows >= traced or traced <= FEW * self.config.small_limit
+        if rows and traced and few and self.metrics.cancel_rate > 0.5:
+            return "cancel"  # little will be left of both
         if traced and not self.fallback and rows and time.monotonic() - self.oldest >= self.flush_seconds:
             return "time"
         return None
 
-    def changed(self, rows: int, cancelled: int) -> None:
-        """Note a change of `rows` rows, of which `cancelled` took rows away."""
+    def observe(self, memtable: Memtable) -> None:
+        """Take over what a memtable has counted since it was last looked at."""
+        metrics = self.metrics
+        counted = (memtable.singles, memtable.deltas, memtable.seen, memtable.removed)
+        singles, deltas, seen, removed = (now - before for now, before in zip(counted, self.counted, strict=True))
+        self.counted = counted
+        metrics.changes += singles + deltas
+        metrics.rows_in += singles + seen
+        if seen:
+            self.cancelled(removed / seen)
+        self._detail(f"{singles + seen} more rows, cancellation rate {metrics.cancel_rate:.2f}, S is {self.flush_rows}")
+
+    def look_at_singles(self, memtable: Memtable) -> None:
+        """Judge rows given by themselves: every quarter more of them, and how many take away at every doubling."""
+        rows = len(memtable.rows)
+        if rows >= 2 * self.counted_singles:
+            self.counted_singles = rows
+            self.cancelled(sum(w < 0 for w in memtable.rows.values()) / max(rows, 1))
+        room = self.flush_rows - (len(memtable) - rows)
+        self.check_rows = max(min(rows + max(CLOCK_EVERY, rows // 4), room), rows + 1)
+        self.clock_in = 0  # bytes and time are due too
+
+    def cancelled(self, share: float) -> None:
+        """Note which share of some rows took rows away."""
+        metrics = self.metrics
+        metrics.cancel_rate += ALPHA * (share - metrics.cancel_rate)
+        high = self.config.cancel_ewma
+        cancelling = metrics.cancel_rate > (high * 0.5 if self.cancelling else high)
+        if cancelling != self.cancelling:
+            self.cancelling = cancelling
+            self._say(f"cancellation rate {metrics.cancel_rate:.2f}, flushing {'sooner' if cancelling else 'as usual'}")
+            self.retune()
+
+    def inserted(self, batch: Batch, spine: Spine) -> None:
+        """Note a delta that went to the spine as it was."""
         metrics = self.metrics
         metrics.changes += 1
-        metrics.rows_in += rows
-        if rows:
-            metrics.cancel_rate += ALPHA * (cancelled / rows - metrics.cancel_rate)
-            high = self.config.cancel_ewma
-            cancelling = metrics.cancel_rate > (high * 0.5 if self.cancelling else high)
-            if cancelling != self.cancelling:
-                self.cancelling = cancelling
-                self._say(
-                    f"cancellation rate {metrics.cancel_rate:.2f}, flushing {'sooner' if cancelling else 'as usual'}"
-                )
-                self.retune()
+        metrics.rows_in += batch.rows
+        metrics.batches = len(spine.batches)
+        metrics.backlog_rows = spine.backlog()
+
+    def began(self) -> None:
+        """Note that an empty memtable takes its first row."""
+        self.oldest = time.monotonic()
+        self.counted = (0, 0, 0, 0)
 
     def flushed(self, trigger: str, rows: int, size: int, seconds: float) -> None:
         """Note a flush and judge whether flushing pays."""
@@ -117,10 +156,12 @@ class Policy:
         self.flush_share += ALPHA * (min(1.0, seconds / elapsed) - self.flush_share)
         self.unread_flushes += 1
         self.oldest = now
-        self.seen = self.removed = 0
+        self.counted = (0, 0, 0, 0)
         self.check_rows = 1
-        self._detail(f"flushed {rows} rows ({trigger}) in {seconds * 1000:.2f} ms")
-        if not self.fallback and self.unread_flushes >= FALLBACK_FLUSHES and self.flush_share > FALLBACK_SHARE:
+        self.counted_singles = 0
+        self._say(f"flushed {rows} rows ({trigger}) in {seconds * 1000:.2f} ms")
+        slow = self.flush_share > FALLBACK_SHARE and metrics.flush_seconds >= FALLBACK_SECONDS
+        if not self.fallback and slow and self.unread_flushes >= FALLBACK_FLUSHES:
             self.fallback = True
             metrics.fallbacks += 1
             log.warning(
@@ -131,6 +172,7 @@ class Policy:
     def demanded(self) -> None:
         """Note that the arranged form was asked for."""
         self.metrics.arranged_reads += 1
+        self._detail("the arranged form is read")
         self.unread_flushes = 0
         if self.fallback:
             self.fallback = False
