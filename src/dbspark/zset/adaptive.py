@@ -87,24 +87,34 @@ class AdaptivePayload(Payload):
     def add(self, row: Row, weight: int) -> Payload:
         body, memtable = self.state
         if memtable is None:
-            memtable = Version(Memtable(body.arrangement))
-            if body.policy is not None:
-                body.policy.began()
-        elif memtable.store.large:
-            return self.plus_batches((batch_of_rows(body.arrangement, {row: weight}),))
-        if not -LARGE <= weight <= LARGE or self._bound_beside() > LARGE:
-            return self.plus_batches((batch_of_rows(body.arrangement, {row: weight}),))
-        memtable = memtable.advanced((row, weight))
-        payload = AdaptivePayload(body, memtable)
-        store = memtable.store
-        rows = len(store.rows)
-        if body.spine is None:
-            if not body.grown:
-                if rows + body.small.rows <= body.config.small_limit:
-                    return payload
-            elif body.policy is not None and body.config.shrink_limit <= rows < body.policy.check_rows:
-                return payload
-        return payload._after_row(store, rows)
+            memtable = self._new_memtable()
+        if not -LARGE <= weight <= LARGE or memtable.store.large or self._bound_beside() > LARGE:
+            return super().plus_rows({row: weight})
+        return _with_rows(body, memtable.advanced((row, weight)))
+
+    def plus_rows(self, rows: dict[Row, int]) -> Payload:
+        body, memtable = self.state
+        if memtable is None:
+            memtable = self._new_memtable()
+        if (
+            len(rows) > body.config.small_limit
+            or memtable.store.large
+            or self._bound_beside() + max(map(abs, rows.values()), default=0) > LARGE
+        ):
+            return super().plus_rows(rows)
+        return _with_rows(body, memtable.advanced(rows))
+
+    def waiting_rows(self) -> dict[Row, int] | None:
+        body, memtable = self.state
+        if body.spine is not None or body.grown or body.small.rows or memtable is None:
+            return None
+        return memtable.read(lambda m: dict(m.rows) if m.table is None else None)
+
+    def _new_memtable(self) -> MemtableVersion:
+        body = self.state[0]
+        if body.policy is not None:
+            body.policy.began()
+        return Version(Memtable(body.arrangement))
 
     def _after_row(self, store: Memtable, rows: int) -> AdaptivePayload:
         """What single rows need now and then: to leave the small form or return to it, to be counted, to be flushed."""
@@ -141,6 +151,9 @@ class AdaptivePayload(Payload):
         return bound if memtable is None else bound + memtable.read(Memtable.bound)
 
     def plus(self, other: Payload) -> Payload:
+        rows = other.waiting_rows()
+        if rows is not None:
+            return self.plus_rows(rows)
         if isinstance(other, AdaptivePayload) and _size(self.state) * 4 < _size(other.state):
             return other.plus_batches(self.parts())
         return self.plus_batches(other.parts())
@@ -175,9 +188,7 @@ class AdaptivePayload(Payload):
                 body.policy.inserted(batch, spine)
             return AdaptivePayload(replace(body, spine=spine), memtable)._slimmed()
         if memtable is None:
-            memtable = Version(Memtable(body.arrangement))
-            if body.policy is not None:
-                body.policy.began()
+            memtable = self._new_memtable()
         payload = AdaptivePayload(body, memtable.advanced(Columns(batch)))
         if payload._consider_flush() or spine is None:
             return payload._slimmed()
@@ -218,13 +229,13 @@ class AdaptivePayload(Payload):
             self._flush(trigger)
         return trigger is not None
 
-    def _flush(self, trigger: str) -> None:
+    def _flush(self, trigger: str, keep_hot: bool = True) -> None:
         """Turn the memtable into a batch of the spine, except for hot rows; then spend the budget on merging."""
         body, memtable = self.state
         policy = body.policy or _new_policy(body.config)
         assert memtable is not None
         started = time.perf_counter()
-        cold, hot, size = memtable.read(lambda m: (*m.split_hot(), m.nbytes()))
+        cold, hot, size = memtable.read(lambda m: (*m.split_hot(keep_hot), m.nbytes()))
         policy.observe(memtable.store)
         spine = body.spine
         if spine is None:
@@ -258,25 +269,29 @@ class AdaptivePayload(Payload):
 
     # ------------------------------------------------------------------ reading
 
-    def parts(self) -> Sequence[Batch]:
+    def _settle(self) -> Body:
+        """Sort what waits in the memtable: somebody reads in columns, and the next reader should not sort it again."""
         body, memtable = self.state
-        if body.spine is None and memtable is None:
-            return (body.small,)
-        parts = [body.small] if body.small.rows else []
-        if memtable is not None:
-            waiting = memtable.read(Memtable.batch)
-            if waiting.rows:
-                parts.append(waiting)
-        if body.spine is not None:
-            parts += body.spine.batches
-        return parts
+        if memtable is None:
+            return body
+        if body.spine is None and not body.grown:
+            small = merged(body.arrangement, (body.small, memtable.read(Memtable.batch)))
+            body = replace(body, small=small)
+            self.state = (body, None)
+            return body
+        if body.policy is not None:
+            body.policy.demanded()
+        self._flush("arranged", keep_hot=False)
+        return self.state[0]
+
+    def parts(self) -> Sequence[Batch]:
+        body = self._settle()
+        return (body.small,) if body.spine is None else body.spine.batches
 
     def _read_spine(self) -> Spine:
         """A spine to read everything through, without forgetting what has been computed for the one we hold."""
-        body, memtable = self.state
-        if body.spine is not None and memtable is None:
-            return body.spine
-        return Spine(body.arrangement, tuple(self.parts()))
+        body = self._settle()
+        return Spine(body.arrangement, (body.small,)) if body.spine is None else body.spine
 
     def weight(self, row: Row) -> int:
         body, memtable = self.state
@@ -330,11 +345,9 @@ class AdaptivePayload(Payload):
         return cached
 
     def arranged(self) -> Batch:
-        body, memtable = self.state
-        if body.policy is not None:
-            body.policy.demanded()
-            if memtable is not None and self.form != "small":
-                self._flush("arranged")
+        policy = self.state[0].policy
+        if policy is not None and self.state[1] is None:
+            policy.demanded()
         return self.batch()
 
     def subscribe(self, change: int) -> None:
@@ -345,6 +358,20 @@ class AdaptivePayload(Payload):
             self.state = (replace(body, policy=policy), memtable)
         policy.metrics.subscribers += change
         policy.retune()
+
+
+def _with_rows(body: Body, memtable: MemtableVersion) -> AdaptivePayload:
+    """A payload whose memtable has just taken rows given by themselves."""
+    payload = AdaptivePayload(body, memtable)
+    store = memtable.store
+    rows = len(store.rows)
+    if body.spine is None:
+        if not body.grown:
+            if rows + body.small.rows <= body.config.small_limit:
+                return payload
+        elif body.policy is not None and body.config.shrink_limit <= rows < body.policy.check_rows:
+            return payload
+    return payload._after_row(store, rows)
 
 
 def _size(state: tuple[Body, MemtableVersion | None]) -> int:

@@ -253,6 +253,35 @@ def _sequence(first: int, chunks: list[Chunk]) -> Int64s:
     ) if chunks else np.empty(0, np.int64)  # fmt: skip
 
 
+def add_rows(rows: dict[Row, int], delta: dict[Row, int], factor: int) -> bool:
+    """Add a delta of canonical rows, or raise and change nothing. Returns whether a weight has become large."""
+    large = False
+    for row, weight in delta.items():
+        total = rows.get(row, 0) + weight * factor
+        if total:
+            if not -LARGE <= total <= LARGE:
+                if not -INT64_MAX <= total <= INT64_MAX:
+                    _take_back(rows, delta, factor, row)
+                    raise overflow(row)
+                large = True
+            rows[row] = total
+        else:
+            rows.pop(row, None)
+    return large
+
+
+def _take_back(rows: dict[Row, int], delta: dict[Row, int], factor: int, end: Row) -> None:
+    """Undo the part of a delta before row `end`."""
+    for row, weight in delta.items():
+        if row is end:
+            return
+        before = rows.get(row, 0) - weight * factor
+        if before:
+            rows[row] = before
+        else:
+            rows.pop(row, None)
+
+
 def _size_of(value: Any) -> int:
     if isinstance(value, str | bytes):
         return 4 + len(value)
@@ -315,7 +344,8 @@ class Memtable:
         return other
 
     def apply(self, delta: Any, factor: int) -> None:
-        if type(delta) is tuple:
+        kind = type(delta)
+        if kind is tuple:
             row, weight = delta
             rows = self.rows
             total = rows.get(row, 0) + weight * factor
@@ -328,6 +358,9 @@ class Memtable:
             else:
                 rows.pop(row, None)
             self.singles += 1
+        elif kind is dict:
+            self.large |= add_rows(self.rows, delta, factor)
+            self.singles += len(delta)
         else:
             if self.table is None:
                 self.table = RobinHood(self.arrangement)
@@ -351,14 +384,14 @@ class Memtable:
             parts.append(self.table.batch(pos, weights))
         return merge(parts) if parts else Batch.empty(self.arrangement)
 
-    def split_hot(self) -> tuple[Batch, Batch]:
+    def split_hot(self, keep_hot: bool) -> tuple[Batch, Batch]:
         """(cold, hot): rows that changed often since the last flush are hot, at most a quarter of all."""
         parts = [batch_of_rows(self.arrangement, self.rows)] if self.rows else []
         hot = Batch.empty(self.arrangement)
         if self.table is not None and len(self.table):
             pos, weights, touches = self.table.live()
             is_hot = touches >= HOT_TOUCHES
-            if int(is_hot.sum()) * 4 > len(self):
+            if not keep_hot or int(is_hot.sum()) * 4 > len(self):
                 is_hot[:] = False
             parts.append(self.table.batch(pos[~is_hot], weights[~is_hot]))
             hot = self.table.batch(pos[is_hot], weights[is_hot])

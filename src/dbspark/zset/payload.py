@@ -22,7 +22,7 @@ from dbspark.batch.rows import Row, decode_arrays
 from dbspark.kernels import nodes as nd
 from dbspark.trace.spine import Spine, SpineConfig
 from dbspark.zset.config import ZSetConfig
-from dbspark.zset.memtable import LARGE, Columns, Memtable, batch_of_rows, overflow
+from dbspark.zset.memtable import LARGE, Columns, Memtable, add_rows, batch_of_rows, overflow
 from dbspark.zset.versions import Moment, Version
 
 
@@ -42,6 +42,14 @@ class Payload(ABC):
     @abstractmethod
     def add(self, row: Row, weight: int) -> Payload:
         """With one canonical row more."""
+
+    def plus_rows(self, rows: dict[Row, int]) -> Payload:
+        """With some distinct canonical rows more, of weights that are not zero."""
+        return self.plus_batches((batch_of_rows(self.arrangement, rows),))
+
+    def waiting_rows(self) -> dict[Row, int] | None:
+        """All rows, if they are few and still the Python rows that they were given as."""
+        return None
 
     @abstractmethod
     def plus(self, other: Payload) -> Payload: ...
@@ -143,26 +151,7 @@ class DictStore:
             else:
                 rows.pop(row, None)
             return
-        for row, weight in delta.items():
-            total = rows.get(row, 0) + weight * factor
-            if total:
-                if not -INT64_MAX <= total <= INT64_MAX:
-                    self._take_back(delta, factor, row)
-                    raise overflow(row)
-                rows[row] = total
-            else:
-                rows.pop(row, None)
-
-    def _take_back(self, delta: dict[Row, int], factor: int, end: Row) -> None:
-        """Undo the part of a delta before row `end`."""
-        for row, weight in delta.items():
-            if row is end:
-                return
-            before = self.rows.get(row, 0) - weight * factor
-            if before:
-                self.rows[row] = before
-            else:
-                self.rows.pop(row, None)
+        add_rows(rows, delta, factor)
 
 
 class HashPayload(Payload):
@@ -195,6 +184,12 @@ class HashPayload(Payload):
                 return HashPayload(self.arrangement, self.config, other.version.advanced(self.rows()))
             return HashPayload(self.arrangement, self.config, self.version.advanced(other.rows()))
         return HashPayload(self.arrangement, self.config, self.version.advanced(dict(other.items())))
+
+    def plus_rows(self, rows: dict[Row, int]) -> Payload:
+        return HashPayload(self.arrangement, self.config, self.version.advanced(rows))
+
+    def waiting_rows(self) -> dict[Row, int] | None:
+        return self.rows() if self.count() <= self.config.small_limit else None
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
         version = self.version
@@ -254,7 +249,21 @@ class FastPayload(Payload):
     def bound(self) -> int:
         return self.version.read(Memtable.bound)
 
+    def plus_rows(self, rows: dict[Row, int]) -> Payload:
+        store = self.version.store
+        bound = LARGE if store.large else 0 if store.table is None else store.table.bound
+        if len(rows) > self.config.small_limit or bound + max(map(abs, rows.values()), default=0) >= LARGE:
+            return super().plus_rows(rows)
+        return self._next(self.version.advanced(rows))
+
+    def waiting_rows(self) -> dict[Row, int] | None:
+        limit = self.config.small_limit
+        return self.version.read(lambda m: dict(m.rows) if m.table is None and len(m.rows) <= limit else None)
+
     def plus(self, other: Payload) -> Payload:
+        rows = other.waiting_rows()
+        if rows is not None:
+            return self.plus_rows(rows)
         if isinstance(other, FastPayload) and self.version.read(len) * 4 < other.version.read(len):
             return self._next(other.version).plus_batches(self.parts())
         return self.plus_batches(other.parts())

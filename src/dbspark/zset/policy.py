@@ -85,7 +85,9 @@ class Policy:
 
         `traced` is the number of rows in the trace behind it.
         """
-        if rows >= self.flush_rows and not self.fallback:
+        # Rows given by themselves count only once somebody has read in columns: until then a dict serves them best.
+        counted = rows if self.metrics.arranged_reads or self.metrics.subscribers else rows - len(memtable.rows)
+        if counted >= self.flush_rows and not self.fallback:
             return "cancel" if self.cancelling and rows < self.config.flush_size else "size"
         self.clock_in -= 1
         if self.clock_in > 0:
@@ -123,10 +125,10 @@ class Policy:
         self.check_rows = max(min(rows + max(CLOCK_EVERY, rows // 4), room), rows + 1)
         self.clock_in = 0  # bytes and time are due too
 
-    def cancelled(self, share: float) -> None:
+    def cancelled(self, share: float, alpha: float = ALPHA) -> None:
         """Note which share of some rows took rows away."""
         metrics = self.metrics
-        metrics.cancel_rate += ALPHA * (share - metrics.cancel_rate)
+        metrics.cancel_rate += alpha * (share - metrics.cancel_rate)
         high = self.config.cancel_ewma
         cancelling = metrics.cancel_rate > (high * 0.5 if self.cancelling else high)
         if cancelling != self.cancelling:
@@ -139,6 +141,7 @@ class Policy:
         metrics = self.metrics
         metrics.changes += 1
         metrics.rows_in += batch.rows
+        self.cancelled(batch.negative / batch.rows, 3 * ALPHA)  # one large delta says more than a few rows
         metrics.batches = len(spine.batches)
         metrics.backlog_rows = spine.backlog()
 

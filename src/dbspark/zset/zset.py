@@ -28,7 +28,7 @@ from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels import nodes as nd
 from dbspark.zset.adaptive import AdaptivePayload
 from dbspark.zset.config import ZSetConfig, current
-from dbspark.zset.memtable import batch_of_rows, overflow
+from dbspark.zset.memtable import overflow
 from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, merged, scaled
 
 if TYPE_CHECKING:
@@ -217,10 +217,7 @@ class ZSet:
             if not -INT64_MAX <= weight <= INT64_MAX:
                 raise overflow(row)
         rows = {row: weight for row, weight in rows.items() if weight}
-        payload = self._payload
-        if isinstance(payload, HashPayload):
-            return self._with(HashPayload(payload.arrangement, payload.config, payload.version.advanced(rows)))
-        return self._with(payload.plus_batches((batch_of_rows(payload.arrangement, rows),)))
+        return self._with(self._payload.plus_rows(rows)) if rows else self
 
     def _with(self, payload: Payload) -> ZSet:
         return ZSet._of(payload, self._form)

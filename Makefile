@@ -1,0 +1,77 @@
+# Every target works on a fresh checkout with nothing but Python 3.11+ and make: it creates .venv and installs
+# the pinned versions there, Java included. Nothing is reinstalled until pyproject.toml or constraints.txt change.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench bench-zset warm clean FORCE
+
+VENV     := .venv
+PY       := $(VENV)/bin/python
+STAMP    := $(VENV)/.installed
+BACKENDS := HashMap FastZSet Batch Adaptive
+
+# The Python to create .venv with; by default the first of these that is new enough.
+PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+             $$p -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$p && exit; done; echo python3)
+# Test processes, and options for pytest: make test JOBS=4 PYTEST_ARGS="-x -v"
+JOBS        ?= 2
+PYTEST_ARGS ?=
+
+NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
+# Tests that need Spark share one session, so they run apart, in one process. There may be none (exit code 5).
+PYTEST    = $(PY) -m pytest --benchmark-disable $(PYTEST_ARGS)
+RUN_TESTS = $(PYTEST) -n $(JOBS) -m "not spark" $(1) && { $(PYTEST) -m spark $(1) || [ $$? -eq 5 ]; }
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) warm  ## Run the main job: Spark, 200 000 orders, 20 ticks of changes, checked against Spark
+	$(VENV)/bin/dbspark demo
+
+test: $(STAMP) warm  ## Run all tests, then those of Z-sets again with each backend
+	unset DBSP_BACKEND; $(call RUN_TESTS,tests)
+	@if [ -d tests/zset ]; then \
+	  for backend in $(BACKENDS); do \
+	    echo "tests/zset with DBSP_BACKEND=$$backend"; \
+	    export DBSP_BACKEND=$$backend; \
+	    $(call RUN_TESTS,-q tests/zset) || exit 1; \
+	  done; \
+	fi
+
+lint: $(STAMP)  ## Check style, formatting and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy --strict src
+
+format: $(STAMP)  ## Format the code and sort imports
+	$(PY) -m ruff check --select I --fix .
+	$(PY) -m ruff format .
+
+bench: $(STAMP) warm  ## Run all benchmarks
+	$(PY) -m benchmarks
+
+bench-zset: $(STAMP) warm  ## Run the benchmarks of Z-sets
+	$(PY) -m benchmarks.zset
+
+# Compiling the kernels once beforehand keeps parallel tests from each doing it, and timings free of it.
+warm: $(STAMP)
+	@if [ -f src/dbspark/kernels/warm.py ]; then $(PY) -m dbspark.kernels.warm; fi
+
+clean:  ## Remove .venv and everything generated
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks spark-warehouse
+	find . -name '*.egg-info' -prune -exec rm -rf {} +
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# The stamp is written last, so an interrupted installation is taken up again. A .venv that has lost its Python
+# (an upgraded or removed one) or has no pip is made anew.
+ALIVE := $(shell $(PY) -c '' 2>/dev/null && echo yes)
+FORCE:
+
+$(STAMP): pyproject.toml constraints.txt $(if $(ALIVE),,FORCE)
+	@$(PYTHON) -c '$(NEW_ENOUGH)' || { \
+	  echo "dbspark needs Python 3.11 or newer, and '$(PYTHON)' is not: $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Install one, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PY) -c '$(NEW_ENOUGH)' 2>/dev/null && $(PY) -m pip --version >/dev/null 2>&1 \
+	  || $(PYTHON) -m venv --clear $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[local,dev]'
+	@touch $@

@@ -1,0 +1,62 @@
+"""The package as a whole: what importing it costs, and what it exports."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dbspark
+
+HEAVY = ("pyspark", "numba", "llvmlite", "pyarrow", "pandas", "numpy")
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("statement", ["import dbspark", "import dbspark; dir(dbspark); dbspark.DbsparkError"])
+def test_importing_dbspark_loads_nothing_heavy(statement: str) -> None:
+    assert modules_after(statement).isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("module", ["dbspark.spark", "dbspark.cli"])
+def test_spark_and_cli_load_without_spark_or_numba(module: str) -> None:
+    assert modules_after(f"import {module}").isdisjoint({"pyspark", "numba", "llvmlite"})
+
+
+def test_zsets_load_without_spark() -> None:
+    assert "pyspark" not in modules_after("from dbspark import ZSet, IndexedZSet")
+
+
+def test_version_is_the_installed_one() -> None:
+    assert dbspark.__version__ == importlib.metadata.version("dbspark")
+
+
+def test_every_exported_name_resolves() -> None:
+    for name in dbspark.__all__:
+        assert getattr(dbspark, name) is not None
+        assert name in dir(dbspark)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Zset'"):
+        _ = dbspark.Zset
+
+
+def test_every_error_is_a_dbspark_error() -> None:
+    from dbspark import errors
+
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), dbspark.DbsparkError)
+
+
+def test_the_example_in_the_readme_runs() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    (today, planned) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    subprocess.run([sys.executable, "-c", today], check=True)
+    compile(planned, "README.md", "exec")
