@@ -73,18 +73,24 @@ class Batch:
     @property
     def largest(self) -> int:
         """The largest magnitude of a weight: sums of few batches are known not to overflow without looking."""
-        return self._magnitudes[0]
+        return self._survey[0]
 
     @property
     def negative(self) -> int:
         """How many weights are below zero."""
-        return self._magnitudes[1]
+        return self._survey[1]
+
+    @property
+    def total_weight(self) -> int:
+        """The exact sum of the weights."""
+        return (self._survey[2] << 32) + self._survey[3]
 
     @cached_property
-    def _magnitudes(self) -> tuple[int, int]:
-        info = np.empty(2, np.int64)
-        km.largest_weight(self.tables, self.lens, info)
-        return int(info[0]), int(info[1])
+    def _survey(self) -> list[int]:
+        info = np.empty(4, np.int64)
+        km.survey_weights(self.tables, self.lens, info)
+        survey: list[int] = info.tolist()
+        return survey
 
     def same(self, other: Batch) -> bool:
         """Whether another batch of this arrangement's columns holds the same rows and weights."""

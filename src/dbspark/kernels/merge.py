@@ -370,19 +370,26 @@ def same_batches(tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, columns
 
 
 @kernel
-def largest_weight(tables: Any, lens: Any, info: Any) -> None:
-    """info = [the largest magnitude of a weight, how many are below zero]. The least int64 counts as the greatest."""
+def survey_weights(tables: Any, lens: Any, info: Any) -> None:
+    """info = [largest magnitude, weights below zero, high and low half of their sum].
+
+    The least int64 counts as the greatest. The sum is that of `high << 32 + low`, so it cannot wrap.
+    """
     largest = i64(0)
     negative = i64(0)
+    high = i64(0)
+    low = i64(0)
     for c in range(tables.shape[0]):
         w = lane(tables[c], WEIGHT)
         constant = lane_mask(tables[c], WEIGHT) == 0
         rows = min(i64(1), lens[c]) if constant else lens[c]
+        times = lens[c] if constant else i64(1)
         for row in range(rows):
             weight = load_i64(w, row)
+            high += (weight >> 32) * times
+            low += (weight & 0xFFFFFFFF) * times
             if weight < 0:
-                negative += lens[c] if constant else 1
+                negative += times
                 weight = -max(weight, i64(-9223372036854775807))
             largest = max(largest, weight)
-    info[0] = largest
-    info[1] = negative
+    info[0], info[1], info[2], info[3] = largest, negative, high, low

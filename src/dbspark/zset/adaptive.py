@@ -23,13 +23,13 @@ from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.rows import Row
 from dbspark.trace.spine import Spine
 from dbspark.zset.config import ZSetConfig
-from dbspark.zset.memtable import LARGE, Columns, Memtable, batch_of_rows
+from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, batch_of_rows
 from dbspark.zset.metrics import Metrics
-from dbspark.zset.payload import FastPayload, Payload, exact_sum, merged, spine_config
+from dbspark.zset.payload import FastPayload, Payload, merged, spine_config
 from dbspark.zset.policy import FEW, Policy
 from dbspark.zset.versions import Version
 
-DIRECT: Final = 1024
+DIRECT: Final = 256
 """A delta of this many rows goes to the spine as it is: it is sorted already."""
 
 MemtableVersion = Version[Memtable]
@@ -46,6 +46,14 @@ class Body:
     policy: Policy | None = None
     grown: bool = False
     """Without a spine: whether the rows are a memtable rather than a small vector with a few rows waiting."""
+
+    def bound(self) -> int:
+        """No weight outside the memtable is larger in magnitude."""
+        return self.small.largest if self.spine is None else self.spine.bound()
+
+    def room(self) -> int:
+        """Rows that may wait before something has to be looked at, in the small form."""
+        return self.config.small_limit - self.small.rows
 
 
 class AdaptivePayload(Payload):
@@ -88,7 +96,7 @@ class AdaptivePayload(Payload):
         body, memtable = self.state
         if memtable is None:
             memtable = self._new_memtable()
-        if not -LARGE <= weight <= LARGE or memtable.store.large or self._bound_beside() > LARGE:
+        if memtable.store.large or not -LARGE <= weight <= LARGE:
             return super().plus_rows({row: weight})
         return _with_rows(body, memtable.advanced((row, weight)))
 
@@ -96,25 +104,26 @@ class AdaptivePayload(Payload):
         body, memtable = self.state
         if memtable is None:
             memtable = self._new_memtable()
-        if (
-            len(rows) > body.config.small_limit
-            or memtable.store.large
-            or self._bound_beside() + max(map(abs, rows.values()), default=0) > LARGE
-        ):
+        if len(rows) > WAITING or memtable.store.large:
             return super().plus_rows(rows)
-        return _with_rows(body, memtable.advanced(rows))
+        try:
+            return _with_rows(body, memtable.advanced(rows))
+        except LargeWeight:
+            return super().plus_rows(rows)
 
     def waiting_rows(self) -> dict[Row, int] | None:
         body, memtable = self.state
         if body.spine is not None or body.grown or body.small.rows or memtable is None:
             return None
-        return memtable.read(lambda m: dict(m.rows) if m.table is None else None)
+        return memtable.read(Memtable.waiting)
 
     def _new_memtable(self) -> MemtableVersion:
         body = self.state[0]
         if body.policy is not None:
             body.policy.began()
-        return Version(Memtable(body.arrangement))
+        memtable = Memtable(body.arrangement)
+        memtable.large = body.bound() > LARGE  # then its rows are summed with those outside it at every step
+        return Version(memtable)
 
     def _after_row(self, store: Memtable, rows: int) -> AdaptivePayload:
         """What single rows need now and then: to leave the small form or return to it, to be counted, to be flushed."""
@@ -138,17 +147,9 @@ class AdaptivePayload(Payload):
             policy.look_at_singles(memtable.store)
         return self._slimmed() if self._consider_flush() else self
 
-    def _bound_beside(self) -> int:
-        """A bound of weights that are not in the memtable's dict."""
-        body, memtable = self.state
-        bound = body.small.largest if body.spine is None else body.spine.bound()
-        table = None if memtable is None else memtable.store.table
-        return bound if table is None else bound + table.bound
-
     def bound(self) -> int:
         body, memtable = self.state
-        bound = body.small.largest if body.spine is None else body.spine.bound()
-        return bound if memtable is None else bound + memtable.read(Memtable.bound)
+        return body.bound() if memtable is None else body.bound() + memtable.read(Memtable.bound)
 
     def plus(self, other: Payload) -> Payload:
         rows = other.waiting_rows()
@@ -323,7 +324,7 @@ class AdaptivePayload(Payload):
         body, memtable = self.state
         total = 0 if memtable is None else FastPayload(body.arrangement, body.config, memtable).total_weight()
         beside = (body.small,) if body.spine is None else body.spine.batches
-        return total + sum(exact_sum(batch.weights()) for batch in beside)
+        return total + sum(batch.total_weight for batch in beside)
 
     def items(self) -> Iterator[tuple[Row, int]]:
         body, memtable = self.state
@@ -365,12 +366,18 @@ def _with_rows(body: Body, memtable: MemtableVersion) -> AdaptivePayload:
     payload = AdaptivePayload(body, memtable)
     store = memtable.store
     rows = len(store.rows)
-    if body.spine is None:
-        if not body.grown:
-            if rows + body.small.rows <= body.config.small_limit:
-                return payload
-        elif body.policy is not None and body.config.shrink_limit <= rows < body.policy.check_rows:
+    policy = body.policy
+    if body.spine is not None:
+        assert policy is not None
+        policy.clock_in -= 1
+        if policy.clock_in > 0 and rows < policy.check_rows:
             return payload
+    elif body.grown:
+        assert policy is not None
+        if body.config.shrink_limit <= rows < policy.check_rows:
+            return payload
+    elif rows <= WAITING or rows <= body.room():
+        return payload
     return payload._after_row(store, rows)
 
 

@@ -30,6 +30,8 @@ from dbspark.zset.versions import Moment
 
 LARGE = 1 << 60
 """Weights up to this can be summed over the few places a row may be in without looking for overflow."""
+WAITING = 24
+"""Up to this many rows given by themselves are kept as Python rows; more are worth columns at once."""
 _SMALLEST = 16
 _PILE = 16
 """Chunks of one size class that are gathered into one of the next."""
@@ -253,17 +255,21 @@ def _sequence(first: int, chunks: list[Chunk]) -> Int64s:
     ) if chunks else np.empty(0, np.int64)  # fmt: skip
 
 
-def add_rows(rows: dict[Row, int], delta: dict[Row, int], factor: int) -> bool:
+class LargeWeight(Exception):
+    """A row may be elsewhere too, and its weight is so large that the sum has to be looked at."""
+
+
+def add_rows(rows: dict[Row, int], delta: dict[Row, int], factor: int, limit: int) -> bool:
     """Add a delta of canonical rows, or raise and change nothing. Returns whether a weight has become large."""
     large = False
     for row, weight in delta.items():
         total = rows.get(row, 0) + weight * factor
         if total:
             if not -LARGE <= total <= LARGE:
-                if not -INT64_MAX <= total <= INT64_MAX:
-                    _take_back(rows, delta, factor, row)
-                    raise overflow(row)
                 large = True
+                if not -limit <= total <= limit:
+                    _take_back(rows, delta, factor, row)
+                    raise overflow(row) if limit == INT64_MAX else LargeWeight
             rows[row] = total
         else:
             rows.pop(row, None)
@@ -359,15 +365,20 @@ class Memtable:
                 rows.pop(row, None)
             self.singles += 1
         elif kind is dict:
-            self.large |= add_rows(self.rows, delta, factor)
+            self.large |= add_rows(self.rows, delta, factor, 2 * LARGE if factor == 1 else INT64_MAX)
             self.singles += len(delta)
         else:
             if self.table is None:
                 self.table = RobinHood(self.arrangement)
             self.table.apply(delta, factor)
+            self.large |= self.table.bound > LARGE
             self.seen += len(delta.pos)
             self.removed += delta.negative
             self.deltas += 1
+
+    def waiting(self) -> dict[Row, int] | None:
+        """A copy of the rows, if they are few and all of them were given by themselves."""
+        return dict(self.rows) if self.table is None and len(self.rows) <= WAITING else None
 
     def bound(self) -> int:
         """No weight is larger in magnitude."""

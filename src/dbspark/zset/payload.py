@@ -22,7 +22,7 @@ from dbspark.batch.rows import Row, decode_arrays
 from dbspark.kernels import nodes as nd
 from dbspark.trace.spine import Spine, SpineConfig
 from dbspark.zset.config import ZSetConfig
-from dbspark.zset.memtable import LARGE, Columns, Memtable, add_rows, batch_of_rows, overflow
+from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, add_rows, batch_of_rows, overflow
 from dbspark.zset.versions import Moment, Version
 
 
@@ -89,7 +89,7 @@ class Payload(ABC):
         return Spine(self.arrangement, tuple(self.parts())).count()
 
     def total_weight(self) -> int:
-        return sum(exact_sum(part.weights()) for part in self.parts())
+        return sum(part.total_weight for part in self.parts())
 
     def chunks(self) -> Sequence[Chunk]:
         """Every row once, in no particular order."""
@@ -151,7 +151,7 @@ class DictStore:
             else:
                 rows.pop(row, None)
             return
-        add_rows(rows, delta, factor)
+        add_rows(rows, delta, factor, INT64_MAX)
 
 
 class HashPayload(Payload):
@@ -189,7 +189,7 @@ class HashPayload(Payload):
         return HashPayload(self.arrangement, self.config, self.version.advanced(rows))
 
     def waiting_rows(self) -> dict[Row, int] | None:
-        return self.rows() if self.count() <= self.config.small_limit else None
+        return self.version.read(lambda store: dict(store.rows) if len(store.rows) <= WAITING else None)
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
         version = self.version
@@ -241,24 +241,23 @@ class FastPayload(Payload):
         return FastPayload(self.arrangement, self.config, version)
 
     def add(self, row: Row, weight: int) -> Payload:
-        store = self.version.store
-        if store.large or not -LARGE <= weight <= LARGE or (store.table is not None and store.table.bound > LARGE):
-            return self.plus_batches((batch_of_rows(self.arrangement, {row: weight}),))
+        if self.version.store.large or not -LARGE <= weight <= LARGE:
+            return super().plus_rows({row: weight})
         return self._next(self.version.advanced((row, weight)))
 
     def bound(self) -> int:
         return self.version.read(Memtable.bound)
 
     def plus_rows(self, rows: dict[Row, int]) -> Payload:
-        store = self.version.store
-        bound = LARGE if store.large else 0 if store.table is None else store.table.bound
-        if len(rows) > self.config.small_limit or bound + max(map(abs, rows.values()), default=0) >= LARGE:
+        if len(rows) > WAITING or self.version.store.large:
             return super().plus_rows(rows)
-        return self._next(self.version.advanced(rows))
+        try:
+            return self._next(self.version.advanced(rows))
+        except LargeWeight:
+            return super().plus_rows(rows)
 
     def waiting_rows(self) -> dict[Row, int] | None:
-        limit = self.config.small_limit
-        return self.version.read(lambda m: dict(m.rows) if m.table is None and len(m.rows) <= limit else None)
+        return self.version.read(Memtable.waiting)
 
     def plus(self, other: Payload) -> Payload:
         rows = other.waiting_rows()

@@ -175,7 +175,7 @@ class ZSet:
             return False
         if isinstance(mine, HashPayload) and isinstance(theirs, HashPayload):
             return mine.rows() == theirs.rows()
-        return mine.batch().same(theirs.batch())
+        return mine.total_weight() == theirs.total_weight() and mine.batch().same(theirs.batch())
 
     __hash__ = None  # type: ignore[assignment]
 
