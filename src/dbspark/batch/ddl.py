@@ -7,6 +7,7 @@ named in the field's metadata under `spark`, so that nothing is lost on the way 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pyarrow as pa
 
@@ -116,6 +117,12 @@ class _Reader:
         """An Arrow type, and the Spark type where Arrow cannot say it."""
         word = self.next().lower()
         if word in _SIMPLE:
+            if word == "string" and self.accept("collate"):
+                collation = self.next()
+                if collation.upper() != "UTF8_BINARY":
+                    raise SchemaError(
+                        f"strings of collation {collation} are not supported: equal ones may differ in bytes"
+                    )
             return _SIMPLE[word], ""
         if word in ("decimal", "dec", "numeric"):
             precision, scale = 10, 0
@@ -178,6 +185,32 @@ class _Reader:
                     raise SchemaError(f"Spark has no interval {unit} to {end}")
             return pa.duration("us"), ""
         return pa.month_day_nano_interval(), ""
+
+
+def from_spark(struct: Any) -> pa.Schema:
+    """The Arrow schema of a Spark StructType, by way of the names that its types have in DDL."""
+    fields = []
+    for f in struct.fields:
+        try:
+            fields.append(_spark_field(f.name, f.dataType, f.nullable))
+        except SchemaError as error:
+            raise SchemaError(f"column {f.name!r}: {error}") from None
+    return pa.schema(fields)
+
+
+def _spark_field(name: str, spark: Any, nullable: bool) -> pa.Field:
+    kind = spark.typeName()
+    if kind == "struct":
+        dtype = pa.struct([_spark_field(f.name, f.dataType, f.nullable) for f in spark.fields])
+    elif kind == "array":
+        dtype = pa.list_(_spark_field("element", spark.elementType, spark.containsNull))
+    elif kind == "map":
+        key = _spark_field("key", spark.keyType, False)
+        dtype = pa.map_(key, _spark_field("value", spark.valueType, spark.valueContainsNull))
+    else:
+        field = parse_ddl(f"`{name.replace('`', '``')}` {spark.simpleString()}").field(0)
+        return field.with_nullable(nullable)
+    return pa.field(name, dtype, nullable)
 
 
 def _spark_metadata(spark: str) -> dict[bytes, bytes] | None:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch.ddl import parse_ddl
+from dbspark.batch.ddl import from_spark, parse_ddl
 from dbspark.errors import SchemaError
 from dbspark.kernels import nodes as nd
 
@@ -69,6 +69,9 @@ def canonical(dtype: pa.DataType, where: str) -> pa.DataType:
     if t.is_dictionary(dtype):
         return canonical(dtype.value_type, where)
     if t.is_struct(dtype):
+        names = [f.name for f in dtype]
+        if len(set(names)) != len(names):
+            raise SchemaError(f"{where}: a struct has two fields of one name in {names}; rename one")
         return pa.struct([_canonical_field(f, where) for f in dtype])
     if t.is_map(dtype):
         key, value = dtype.key_field, dtype.item_field
@@ -198,9 +201,7 @@ class Schema:
         if isinstance(schema, pa.Schema):
             return Schema(schema)
         if hasattr(schema, "jsonValue") and hasattr(schema, "fields"):
-            from pyspark.sql.pandas.types import to_arrow_schema
-
-            return Schema(to_arrow_schema(schema, timezone="UTC"))
+            return Schema(from_spark(schema))
         raise SchemaError(f"expected a schema (DDL string, StructType, pyarrow schema), not {type(schema).__name__}")
 
     def index(self, name: str) -> int:

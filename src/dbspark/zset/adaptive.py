@@ -104,7 +104,7 @@ class AdaptivePayload(Payload):
         body, memtable = self.state
         if memtable is None:
             memtable = self._new_memtable()
-        if len(rows) > WAITING or memtable.store.large:
+        if len(rows) > min(WAITING, body.config.small_limit) or memtable.store.large:
             return super().plus_rows(rows)
         try:
             return _with_rows(body, memtable.advanced(rows))
@@ -132,7 +132,7 @@ class AdaptivePayload(Payload):
         policy = body.policy or _new_policy(body.config)
         if body.spine is None and not body.grown:
             if body.small.rows:
-                small = merged(body.arrangement, (body.small, memtable.read(Memtable.batch)))
+                small = self._collected()
                 if small.rows <= body.config.smallset_n:  # some of what waited took rows away
                     return AdaptivePayload(replace(body, small=small), None)
                 memtable = Version(Memtable(body.arrangement)).advanced(Columns(small))
@@ -155,7 +155,8 @@ class AdaptivePayload(Payload):
         rows = other.waiting_rows()
         if rows is not None:
             return self.plus_rows(rows)
-        if isinstance(other, AdaptivePayload) and _size(self.state) * 4 < _size(other.state):
+        smaller = isinstance(other, AdaptivePayload) and _size(self.state) * 4 < _size(other.state)
+        if smaller and other.config == self.config:
             return other.plus_batches(self.parts())
         return self.plus_batches(other.parts())
 
@@ -266,7 +267,7 @@ class AdaptivePayload(Payload):
             return self
         if body.policy is not None:
             body.policy.moved(self.form, "small")
-        return AdaptivePayload(Body(body.arrangement, body.config, self.batch(), None, body.policy), None)
+        return AdaptivePayload(Body(body.arrangement, body.config, self._collected(), None, body.policy), None)
 
     # ------------------------------------------------------------------ reading
 
@@ -275,15 +276,21 @@ class AdaptivePayload(Payload):
         body, memtable = self.state
         if memtable is None:
             return body
-        if body.spine is None and not body.grown:
-            small = merged(body.arrangement, (body.small, memtable.read(Memtable.batch)))
-            body = replace(body, small=small)
-            self.state = (body, None)
-            return body
         if body.policy is not None:
             body.policy.demanded()
-        self._flush("arranged", keep_hot=False)
+        if body.spine is None and not body.grown:
+            self.state = (replace(body, small=self._collected()), None)
+        else:
+            self._flush("arranged", keep_hot=False)
         return self.state[0]
+
+    def _collected(self) -> Batch:
+        """All rows as one batch, leaving the form as it is: for decisions about the form itself."""
+        body, memtable = self.state
+        parts = [body.small] if body.spine is None else list(body.spine.batches)
+        if memtable is not None:
+            parts.append(memtable.read(Memtable.batch))
+        return merged(body.arrangement, parts)
 
     def parts(self) -> Sequence[Batch]:
         body = self._settle()
@@ -376,7 +383,7 @@ def _with_rows(body: Body, memtable: MemtableVersion) -> AdaptivePayload:
         assert policy is not None
         if body.config.shrink_limit <= rows < policy.check_rows:
             return payload
-    elif rows <= WAITING or rows <= body.room():
+    elif rows <= body.room():
         return payload
     return payload._after_row(store, rows)
 

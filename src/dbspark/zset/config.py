@@ -38,7 +38,7 @@ class ZSetConfig:
     smallset_n: int = 512
     """N: up to this many rows are one small sorted vector."""
     flush_size: int = 65536
-    """S: rows in the memtable that make it a batch."""
+    """S: rows in the memtable that make it a batch (rows given one by one: from the first read in columns on)."""
     flush_bytes: int = 8 << 20
     """The same in bytes."""
     flush_time_ms: float = 20.0

@@ -330,7 +330,7 @@ class Memtable:
         self.lock = threading.RLock()
         self.head: Moment | None = None
         self.large = False  # whether a row given by itself has ever had a weight beyond LARGE
-        self.deltas = 0  # given in columns so far, with their rows, and how many of those took something away
+        self.deltas = 0  # so far, with their rows, and how many of those took something away
         self.seen = 0
         self.removed = 0
         self.singles = 0  # rows given by themselves so far
@@ -366,7 +366,9 @@ class Memtable:
             self.singles += 1
         elif kind is dict:
             self.large |= add_rows(self.rows, delta, factor, 2 * LARGE if factor == 1 else INT64_MAX)
-            self.singles += len(delta)
+            self.seen += len(delta)
+            self.removed += sum(w < 0 for w in delta.values())
+            self.deltas += 1
         else:
             if self.table is None:
                 self.table = RobinHood(self.arrangement)

@@ -4,8 +4,9 @@ One `Policy` per lineage. It is asked after every change, so the common answer (
 with thresholds computed beforehand; thresholds are recomputed at flushes and when subscribers come or go.
 
 Flush triggers: `size` S, `bytes`, `time` T (once there is a trace), `arranged` demand, `cancel` rate. Subscribers to
-the arranged form quarter S and T. Every signal is an EWMA with separate thresholds for entering and leaving a state,
-so that nothing flips back and forth.
+the arranged form quarter S and T. Rows given one by one count towards S only when somebody has read the Z-set in
+columns; before that a dict serves them best, and only bytes bound it. Every signal is an EWMA with separate
+thresholds for entering and leaving a state, so that nothing flips back and forth.
 
 If flushing takes a fifth of all time while nobody reads the arranged form, the lineage falls back to the hash path:
 it stops flushing (up to eight times the byte budget) until the arranged form is asked for. The reason is logged.
@@ -80,13 +81,17 @@ class Policy:
         ms = self.config.flush_time_ms / (SUBSCRIBED if self.metrics.subscribers else 1)
         return ms / 1000
 
+    @property
+    def counts_singles(self) -> bool:
+        """Whether rows given by themselves count towards S: from the first read in columns on."""
+        return self.metrics.arranged_reads > 0 or self.metrics.subscribers > 0
+
     def trigger(self, rows: int, memtable: Memtable, traced: int) -> str | None:
         """Why the memtable, now of `rows` rows, should become a batch; None if it should not.
 
         `traced` is the number of rows in the trace behind it.
         """
-        # Rows given by themselves count only once somebody has read in columns: until then a dict serves them best.
-        counted = rows if self.metrics.arranged_reads or self.metrics.subscribers else rows - len(memtable.rows)
+        counted = rows if self.counts_singles else rows - len(memtable.rows)
         if counted >= self.flush_rows and not self.fallback:
             return "cancel" if self.cancelling and rows < self.config.flush_size else "size"
         self.clock_in -= 1
@@ -121,8 +126,9 @@ class Policy:
         if rows >= 2 * self.counted_singles:
             self.counted_singles = rows
             self.cancelled(sum(w < 0 for w in memtable.rows.values()) / max(rows, 1))
-        room = self.flush_rows - (len(memtable) - rows)
-        self.check_rows = max(min(rows + max(CLOCK_EVERY, rows // 4), room), rows + 1)
+        self.check_rows = rows + max(CLOCK_EVERY, rows // 4)
+        if self.counts_singles and not self.fallback:
+            self.check_rows = max(min(self.check_rows, self.flush_rows - (len(memtable) - rows)), rows + 1)
         self.clock_in = 0  # bytes and time are due too
 
     def cancelled(self, share: float, alpha: float = ALPHA) -> None:
