@@ -350,6 +350,8 @@ class Spine:
         order = np.argsort(at[~new])
         hits = at[~new][order]
         totals = largest.weights_at(hits) + change.weights()[~new][order]
+        if np.count_nonzero(totals == 0) * 2 > _CUTS * len(largest.chunks):
+            return [self.consolidated()]  # so many cuts would cost more than copying
         bounds = np.searchsorted(hits, np.arange(len(largest.chunks) + 1, dtype=np.int64) << ROW_BITS)
         chunks: list[Chunk] = []
         for c, chunk in enumerate(largest.chunks):

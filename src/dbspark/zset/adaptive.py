@@ -29,7 +29,7 @@ from dbspark.zset.payload import FastPayload, Payload, merged, spine_config
 from dbspark.zset.policy import FEW, Policy
 from dbspark.zset.versions import Version
 
-DIRECT: Final = 256
+DIRECT: Final = 48
 """A delta of this many rows goes to the spine as it is: it is sorted already."""
 
 MemtableVersion = Version[Memtable]
@@ -211,7 +211,6 @@ class AdaptivePayload(Payload):
         empty = Batch.empty(body.arrangement)
         if batch.rows >= DIRECT:
             spine = Spine(body.arrangement, (), spine_config(body.config)).insert(small).insert(batch)
-            policy.metrics.spine = spine.stats
             policy.inserted(batch, spine)
             policy.moved("small", "trace")
             return AdaptivePayload(Body(body.arrangement, body.config, empty, spine, policy), None)
@@ -242,7 +241,6 @@ class AdaptivePayload(Payload):
         spine = body.spine
         if spine is None:
             spine = Spine(body.arrangement, (), spine_config(body.config)).insert(body.small)
-            policy.metrics.spine = spine.stats
             policy.moved(self.form, "trace")
         spine = spine.insert(cold)
         flushed = time.perf_counter()
@@ -253,8 +251,7 @@ class AdaptivePayload(Payload):
         metrics = policy.metrics
         metrics.kept_hot += hot.rows
         metrics.compact_seconds += time.perf_counter() - flushed
-        metrics.batches = len(spine.batches)
-        metrics.backlog_rows = spine.backlog()
+        metrics.spine = spine
         policy.flushed(trigger, cold.rows, size, time.perf_counter() - started)
 
     def _slimmed(self) -> AdaptivePayload:

@@ -13,7 +13,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from dbspark.trace.spine import SpineStats
+from dbspark.trace.spine import Spine
 
 _numbers = itertools.count(1)
 _registry: weakref.WeakSet[Metrics] = weakref.WeakSet()
@@ -48,9 +48,8 @@ class Metrics:
     transitions: dict[str, int] = field(default_factory=dict)
     """Changes of form, such as `small>memtable`."""
     fallbacks: int = 0
-    spine: SpineStats | None = None
-    batches: int = 0
-    backlog_rows: int = 0
+    spine: Spine | None = None
+    """The newest spine of the lineage."""
 
     def __post_init__(self) -> None:
         with _lock:
@@ -64,6 +63,14 @@ class Metrics:
         self.rows_per_second += ALPHA * (rows / elapsed - self.rows_per_second)
         self.bytes_per_second += ALPHA * (size / elapsed - self.bytes_per_second)
         self.last_flush = now
+
+    @property
+    def batches(self) -> int:
+        return 0 if self.spine is None else len(self.spine.batches)
+
+    @property
+    def backlog_rows(self) -> int:
+        return 0 if self.spine is None else self.spine.backlog()
 
     def moved(self, before: str, after: str) -> None:
         step = f"{before}>{after}"
@@ -94,11 +101,12 @@ class Metrics:
             "backlog_rows": self.backlog_rows,
         }
         if self.spine is not None:
-            out["merges"] = self.spine.merges
-            out["merge_seconds"] = self.spine.seconds
-            out["merge_rows_in"] = self.spine.rows_in
-            out["merge_rows_out"] = self.spine.rows_out
-            out["reduction"] = self.spine.reduction
+            stats = self.spine.stats
+            out["merges"] = stats.merges
+            out["merge_seconds"] = stats.seconds
+            out["merge_rows_in"] = stats.rows_in
+            out["merge_rows_out"] = stats.rows_out
+            out["reduction"] = stats.reduction
         return out
 
 

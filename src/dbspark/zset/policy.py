@@ -148,8 +148,7 @@ class Policy:
         metrics.changes += 1
         metrics.rows_in += batch.rows
         self.cancelled(batch.negative / batch.rows, 3 * ALPHA)  # one large delta says more than a few rows
-        metrics.batches = len(spine.batches)
-        metrics.backlog_rows = spine.backlog()
+        metrics.spine = spine
 
     def began(self) -> None:
         """Note that an empty memtable takes its first row."""
