@@ -1,0 +1,1 @@
+"""Benchmarks: claims about speed, each a ratio against something run beside it in the same process."""

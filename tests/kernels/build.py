@@ -1,0 +1,123 @@
+"""Chunks whose hashes are chosen, not computed.
+
+Kernels believe the hash lanes, so a test can give them any: clustered keys, the ends of the range, collisions between
+different values. An `Item` is one row of the schema `v BIGINT`; items sort as batches do, by (key hash, row hash,
+value) with NULL first. `sources` lays sorted items out in chunks, some of them slices with odd offsets.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from dbspark.batch import Arrangement, Batch, Schema
+from dbspark.batch.chunk import Chunk, import_arrays
+from dbspark.kernels import nodes as nd
+from tests.strategies import choices
+
+TOP = 2**64 - 1
+VALUES = Schema.parse("v BIGINT")
+
+
+class Item(NamedTuple):
+    """A row, with the hashes it is said to have."""
+
+    key: int
+    hash: int
+    value: int | None
+    weight: int
+
+    @property
+    def row(self) -> tuple[int, int, int | None]:
+        return self.key, self.hash, self.value
+
+    @property
+    def rank(self) -> tuple[int, int, int]:
+        return self.key, self.hash, -1 if self.value is None else self.value
+
+
+def total(items: Iterable[Item]) -> list[Item]:
+    """The sum of items, in batch order: what every merge must give."""
+    sums: dict[Any, int] = {}
+    for item in items:
+        sums[item.row] = sums.get(item.row, 0) + item.weight
+    return sorted((Item(*row, w) for row, w in sums.items() if w), key=lambda item: item.rank)
+
+
+def chunk_of(items: Sequence[Item], before: int = 0, shared_lane: bool = False) -> Chunk:
+    """One chunk; with `before`, a slice that skips so many rows of something else."""
+    filler = [Item(7, 7, 7, 7)] * before
+    every = [*filler, *items]
+    weights = np.array([i.weight for i in every], np.int64)
+    keep_weights = None if all(i.weight == 1 for i in items) else weights
+    hashes = np.array([i.hash for i in every], np.uint64)
+    keys = hashes if shared_lane else np.array([i.key for i in every], np.uint64)
+    chunk = import_arrays(VALUES, [pa.array([i.value for i in every], pa.int64())], len(every), keep_weights)
+    chunk.nodes()[nd.HASH, nd.DATA] = hashes.ctypes.data
+    chunk.nodes()[nd.KEY, nd.DATA] = keys.ctypes.data
+    chunk.keep = (chunk.keep, hashes, keys)
+    return chunk.slice(before, len(items)) if before else chunk
+
+
+def batch_of(items: Sequence[Item], cuts: Sequence[int] = (), before: int = 0, shared: bool = False) -> Batch:
+    """Sorted items as a batch, cut into chunks at the given rows; with `shared`, the key lane is the hash lane."""
+    assert all(a.rank < b.rank for a, b in pairwise(items))
+    ends = [0, *sorted({c for c in cuts if 0 < c < len(items)}), len(items)]
+    parts = [chunk_of(items[a:b], before, shared) for a, b in pairwise(ends) if a < b]
+    return Batch(Arrangement(VALUES, None if shared else ()), parts)
+
+
+def at(items: Sequence[Sequence[Item]], batches: Sequence[Batch], position: int) -> Item:
+    """The item at a position in the chunks of all batches, numbered through."""
+    chunk, row = position >> nd.ROW_BITS, position & nd.ROW_MASK
+    for some, batch in zip(items, batches, strict=True):
+        if chunk < len(batch.chunks):
+            assert row < batch.chunks[chunk].rows
+            return some[int(batch.lens[:chunk].sum()) + row]
+        chunk -= len(batch.chunks)
+    raise AssertionError(f"no chunk at {position:#x}")
+
+
+def distinct(items: Iterable[Item]) -> list[Item]:
+    """In batch order, the first of each row."""
+    found: dict[Any, Item] = {}
+    for item in items:
+        found.setdefault(item.row, item)
+    return sorted(found.values(), key=lambda item: item.rank)
+
+
+HASHES = st.sampled_from([0, 1, 2, 3, 2**32, 2**63 - 1, 2**63, TOP - 1, TOP]) | st.integers(0, TOP)
+WEIGHTS = st.sampled_from([1, 1, 1, -1, 2, -3]) | st.integers(-(2**40), 2**40).filter(bool)
+
+
+@st.composite
+def sorted_items(draw: st.DrawFn, max_size: int = 30, pool: int = 4) -> list[Item]:
+    """Items of one batch. Hashes come from a small pool, so that ties and equal rows in other batches are common."""
+    keys = draw(st.lists(HASHES, min_size=1, max_size=pool))
+    hashes = draw(st.lists(HASHES, min_size=1, max_size=pool))
+    weights = draw(st.lists(WEIGHTS, min_size=1, max_size=4))
+    count = draw(st.integers(0, max_size))
+    picked = [draw(choices(some, count)) for some in (keys, hashes, [None, 0, 1, 2, 3], weights)]
+    if draw(st.booleans()):
+        picked[0] = picked[1]
+    return distinct(Item(*row) for row in zip(*picked, strict=True))
+
+
+@st.composite
+def several(draw: st.DrawFn, min_size: int = 1, max_size: int = 5) -> Any:
+    """(items of each batch, the batches): overlapping in rows, cut into chunks at random, none empty."""
+    everything = draw(sorted_items(max_size=40).filter(bool))
+    shared = all(i.key == i.hash for i in everything)
+    weights = draw(st.lists(WEIGHTS, min_size=1, max_size=4))
+    groups, batches = [], []
+    for _ in range(draw(st.integers(min_size, max_size))):
+        count = draw(st.integers(1, 20))
+        pairs = zip(draw(choices(everything, count)), draw(choices(weights, count)), strict=True)
+        items = distinct(item._replace(weight=w) for item, w in pairs)
+        cuts = draw(st.lists(st.integers(1, len(items)), max_size=4))
+        groups.append(items)
+        batches.append(batch_of(items, cuts, draw(st.sampled_from([0, 0, 3])), shared))
+    return groups, batches

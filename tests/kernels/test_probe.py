@@ -1,0 +1,247 @@
+"""Searching sorted chunks against bisection and dicts.
+
+Hashes are chosen, so that the interpolating search meets what it guesses worst: clusters, gaps, the ends of the
+range, one value everywhere; and so that different rows share their hashes, in one chunk and across chunks.
+"""
+
+from bisect import bisect_left
+from itertools import pairwise
+from typing import Any
+
+import numba
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dbspark.batch import Arrangement, Batch, Schema
+from dbspark.batch.chunk import import_arrays
+from dbspark.kernels import nodes as nd
+from dbspark.kernels import probe as kp
+from dbspark.kernels.merge import OVERFLOW
+from tests.kernels.build import HASHES, TOP, Item, at, batch_of, chunk_of, several, sorted_items
+from tests.strategies import INT64_MAX
+
+ONE_COLUMN = (1, nd.LANES + 1)
+
+
+def sources(batches: list[Batch]) -> tuple[Any, Any, Any, Any]:
+    """Batches as the kernels take them: node tables, lengths, fences, and where each batch's chunks start."""
+    tables = np.concatenate([b.tables for b in batches]) if batches else np.empty(0, np.int64)
+    lens = np.concatenate([b.lens for b in batches]) if batches else np.empty(0, np.int64)
+    fences = np.empty(len(tables), np.uint64)
+    kp.first_keys(tables, fences)
+    return tables, lens, fences, np.cumsum([0, *(len(b.chunks) for b in batches)])
+
+
+@numba.njit
+def _lower_bound(address: int, begin: int, end: int, key: Any) -> int:
+    return kp.lower_bound(address, begin, end, key)
+
+
+def lower_bound(keys: np.ndarray, begin: int, end: int, key: int) -> int:
+    return int(_lower_bound(keys.ctypes.data, begin, end, np.uint64(key)))
+
+
+SHAPES = {
+    "uniform": lambda rng: np.sort(rng.integers(0, 2**64, 700, dtype=np.uint64)),
+    "constant": lambda rng: np.full(100, 77, np.uint64),
+    "all zero": lambda rng: np.zeros(50, np.uint64),
+    "all ones": lambda rng: np.full(50, TOP, np.uint64),
+    "two values": lambda rng: np.sort(np.array([0, TOP], np.uint64)[rng.integers(0, 2, 100)]),
+    "neighbours": lambda rng: np.arange(2**64 - 300, 2**64, dtype=np.uint64),
+    "cluster and an outlier": lambda rng: np.append(np.arange(500, dtype=np.uint64), np.uint64(TOP)),
+    "an outlier and a cluster": lambda rng: np.insert(np.arange(2**64 - 500, 2**64, dtype=np.uint64), 0, np.uint64(0)),
+    "powers of two": lambda rng: np.uint64(1) << np.arange(64, dtype=np.uint64),
+    "hot key": lambda rng: np.sort(np.append(rng.integers(0, 2**64, 90, dtype=np.uint64), [np.uint64(2**63)] * 200)),
+    "one": lambda rng: np.array([5], np.uint64),
+    "none": lambda rng: np.empty(0, np.uint64),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_lower_bound_is_bisect_left(shape: str) -> None:
+    rng = np.random.default_rng(3)
+    keys = SHAPES[shape](rng)
+    plain = keys.tolist()
+    near = (
+        {k + d for k in plain for d in (-1, 0, 1)}
+        | {0, 1, 2**63, TOP}
+        | set(rng.integers(0, 2**64, 50, dtype=np.uint64).tolist())
+    )
+    ranges = {(0, len(plain)), (len(plain) // 3, len(plain)), (0, len(plain) // 2), (len(plain) // 2, len(plain) // 2)}
+    for begin, end in ranges:
+        for key in (k for k in near if 0 <= k <= TOP):
+            assert lower_bound(keys, begin, end, key) == bisect_left(plain, key, begin, end)
+
+
+@given(st.lists(HASHES, max_size=60), st.lists(HASHES, min_size=1, max_size=10))
+def test_lower_bound_of_random_keys_is_bisect_left(keys: list[int], probes: list[int]) -> None:
+    keys.sort()
+    array = np.array(keys, np.uint64)
+    for probe in [*probes, *keys]:
+        assert lower_bound(array, 0, len(keys), probe) == bisect_left(keys, probe)
+
+
+@given(several(1, 4))
+def test_fences_are_the_first_keys(drawn: Any) -> None:
+    groups, batches = drawn
+    for items, batch in zip(groups, batches, strict=True):
+        starts = np.cumsum([0, *batch.lens])[:-1]
+        assert batch.fences.tolist() == [items[s].key for s in starts]
+
+
+@given(several(1, 4), st.data())
+def test_weights_at_reads_the_weight_of_each_position(drawn: Any, data: st.DataObject) -> None:
+    groups, batches = drawn
+    tables, lens, _, _ = sources(batches)
+    chunk = st.integers(0, len(lens) - 1)
+    pos = [(c << nd.ROW_BITS) + data.draw(st.integers(0, int(lens[c]) - 1)) for c in data.draw(st.lists(chunk))]
+    out = np.empty(len(pos), np.int64)
+    kp.weights_at(tables, np.array(pos, np.int64), out)
+    assert out.tolist() == [at(groups, batches, p).weight for p in pos]
+
+
+# ------------------------------------------------------------------------------------------------------- rows
+
+
+@given(several(1, 4), sorted_items(max_size=10), st.data())
+def test_rows_are_found_with_the_weight_that_they_have(drawn: Any, strangers: list[Item], data: st.DataObject) -> None:
+    groups, batches = drawn
+    known = st.sampled_from([item for group in groups for item in group])
+    relatives = known.map(lambda i: i._replace(value=data.draw(st.none() | st.integers(0, 5))))
+    probes = data.draw(st.lists(known | relatives, max_size=15)) + strangers
+    chunk = chunk_of(probes, data.draw(st.sampled_from([0, 5])))
+    found = np.full(len(probes), -99, np.int64)
+    assert kp.sum_weights(*sources(batches), chunk.table, len(probes), *ONE_COLUMN, found) == 0
+    weights: dict[Any, int] = {}
+    for item in (i for group in groups for i in group):
+        weights[item.row] = weights.get(item.row, 0) + item.weight
+    assert found.tolist() == [weights.get(p.row, 0) for p in probes]
+
+    places = np.full(len(probes), -99, np.int64)
+    kp.locate(*sources(batches), chunk.table, len(probes), *ONE_COLUMN, places)
+    first = [item.row for item in groups[0]]
+    for probe, place in zip(probes, places.tolist(), strict=True):
+        if probe.row in first:
+            assert at(groups, batches, place).row == probe.row
+            assert place >> nd.ROW_BITS < len(batches[0].chunks), "not in the first batch"
+        else:
+            assert place == -1
+
+
+def test_nothing_is_found_where_there_is_nothing() -> None:
+    probes = [Item(1, 1, 1, 1), Item(TOP, TOP, None, 1)]
+    chunk = chunk_of(probes)
+    empty = Batch(Arrangement(chunk.schema), ())
+    for batches in ([empty], [empty, empty]):
+        out = np.full(2, -99, np.int64)
+        assert kp.sum_weights(*sources(batches), chunk.table, 2, *ONE_COLUMN, out) == 0
+        assert out.tolist() == [0, 0]
+        kp.locate(*sources(batches), chunk.table, 2, *ONE_COLUMN, out)
+        assert out.tolist() == [-1, -1]
+        ranges = np.full((2, len(batches), 3), -99, np.int64)
+        assert kp.probe_ranges(*sources(batches), np.array([0, TOP], np.uint64), ranges) == 0
+        assert not ranges[:, :, 2].any()
+
+
+@pytest.mark.parametrize("cuts", [(), range(1, 60), (30,)])
+def test_colliding_rows_are_found_by_value_across_chunks(cuts: Any) -> None:
+    items = [Item(8, 9, v, v + 1) for v in range(0, 120, 2)]
+    batch = batch_of(items, list(cuts))
+    probe = chunk_of([Item(8, 9, v, 1) for v in range(125)])
+    out = np.empty(125, np.int64)
+    kp.sum_weights(*sources([batch, batch]), probe.table, 125, *ONE_COLUMN, out)
+    assert out.tolist() == [2 * (v + 1) if v % 2 == 0 and v < 120 else 0 for v in range(125)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "overflows"),
+    [((INT64_MAX, 1), True), ((-INT64_MAX, -1), True), ((INT64_MAX, -INT64_MAX), False), ((INT64_MAX - 1, 1), False)],
+)
+def test_a_total_beyond_int64_is_reported(weights: tuple[int, int], overflows: bool) -> None:
+    batches = [batch_of([Item(1, 1, 1, 7), Item(2, 2, 2, w)]) for w in weights]
+    probe = chunk_of([Item(1, 1, 1, 1), Item(2, 2, 2, 1)])
+    out = np.empty(2, np.int64)
+    told = kp.sum_weights(*sources(batches), probe.table, 2, *ONE_COLUMN, out)
+    assert told == (OVERFLOW if overflows else 0)
+    assert overflows or out.tolist() == [14, sum(weights)]
+
+
+# ------------------------------------------------------------------------------------------------------- keys
+
+
+@given(several(1, 4), st.lists(HASHES, max_size=8), st.booleans(), st.data())
+def test_ranges_hold_exactly_the_rows_of_each_key(
+    drawn: Any, strangers: list[int], in_order: bool, data: st.DataObject
+) -> None:
+    groups, batches = drawn
+    known = [item.key for group in groups for item in group]
+    keys = data.draw(st.lists(st.sampled_from(known), max_size=15)) + strangers
+    keys = sorted(keys) if in_order else data.draw(st.permutations(keys))
+    tables, lens, fences, starts = sources(batches)
+    ranges = np.full((len(keys), len(batches), 3), -99, np.int64)
+    count = kp.probe_ranges(tables, lens, fences, starts, np.array(keys, np.uint64), ranges)
+    expected = [[[i for i in group if i.key == key] for group in groups] for key in keys]
+    assert ranges[:, :, 2].tolist() == [[len(found) for found in row] for row in expected]
+    assert count == sum(len(found) for row in expected for found in row)
+    for i, row in enumerate(expected):
+        for b, found in enumerate(row):
+            chunk, place, _ = ranges[i, b].tolist()
+            got = []
+            for _ in found:
+                if place >= lens[chunk]:
+                    chunk, place = chunk + 1, 0
+                got.append(at(groups, batches, chunk << nd.ROW_BITS | place))
+                place += 1
+            assert got == found
+
+
+PAIRS = Schema.parse("k BIGINT, v STRING")
+PROBES = Schema.parse("w DOUBLE, k BIGINT")
+
+
+def _keyed(schema: Schema, key: int, rows: list[Any], cuts: list[int]) -> Batch:
+    """Rows sorted by a weak key hash, k % 3 on the top bits, and by their number."""
+
+    def key_hash(row: Any) -> int:
+        return 0 if row[key] is None else (row[key] % 3) << 62
+
+    rows.sort(key=key_hash)
+    chunks = []
+    ends = [0, *sorted({c for c in cuts if 0 < c < len(rows)}), len(rows)]
+    for low, high in pairwise(ends):
+        part = rows[low:high]
+        if not part:
+            continue
+        arrays = [pa.array(list(c), t) for c, t in zip(zip(*part, strict=True), schema.types, strict=True)]
+        chunk = import_arrays(schema, arrays, len(part), None)
+        lanes = np.array([key_hash(r) for r in part], np.uint64), np.arange(low, high, dtype=np.uint64)
+        for node, lane in zip((nd.KEY, nd.HASH), lanes, strict=True):
+            chunk.nodes()[node, nd.DATA] = lane.ctypes.data
+        chunk.keep = (chunk.keep, lanes)
+        chunks.append(chunk)
+    return Batch(Arrangement(schema, (key,)), chunks)
+
+
+KEY = st.none() | st.integers(-1, 7)
+ROWS = st.lists(st.tuples(KEY, st.sampled_from(["a", "b", None])), max_size=15)
+CUTS = st.lists(st.integers(1, 15), max_size=4)
+
+
+@given(st.lists(st.tuples(ROWS, CUTS), min_size=1, max_size=3), st.lists(st.tuples(st.floats(), KEY), min_size=1))
+def test_expanding_ranges_leaves_out_keys_that_only_collide(groups: Any, probes: list[Any]) -> None:
+    batches = [_keyed(PAIRS, 0, list(rows), cuts) for rows, cuts in groups]
+    groups = [sorted(rows, key=lambda r: 0 if r[0] is None else r[0] % 3) for rows, _ in groups]
+    probe = _keyed(PROBES, 1, list(probes), []).chunks[0]
+    probes = sorted(probes, key=lambda r: 0 if r[1] is None else r[1] % 3)
+    tables, lens, fences, starts = sources(batches)
+    ranges = np.empty((len(probes), len(batches), 3), np.int64)
+    total = kp.probe_ranges(tables, lens, fences, starts, probe.lane(nd.KEY), ranges)
+    which, pos = np.empty(total, np.int64), np.empty(total, np.int64)
+    here, there = Arrangement(PAIRS, (0,)).key_nodes, Arrangement(PROBES, (1,)).key_nodes
+    n = kp.expand_ranges(tables, lens, ranges, probe.table, there, here, PAIRS.node_count, which, pos)
+    found = [(w, at(groups, batches, p)) for w, p in zip(which[:n].tolist(), pos[:n].tolist(), strict=True)]
+    expected = [(i, row) for i, p in enumerate(probes) for rows in groups for row in rows if row[0] == p[1]]
+    assert found == expected

@@ -1,0 +1,487 @@
+"""The spine against an array of weights: whatever was inserted and however far merging has come, it reads the same.
+
+A machine keeps every spine it has ever made beside what it should hold; any of them may be read, worked on or grown
+again at any time. Two sets of knobs: the usual ones, and small ones with which merges are in progress all the time.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from dbspark.batch import Arrangement, Batch, Schema
+from dbspark.batch.arrangement import weakened_hash
+from dbspark.errors import WeightOverflowError
+from dbspark.trace.spine import Merging, Spine, SpineConfig
+
+SCHEMA = Schema.parse("k BIGINT, s STRING")
+BY_ROW = Arrangement(SCHEMA)
+BY_SKEWED_KEY = Arrangement(SCHEMA, [1])
+"""Half of the rows have one key."""
+MAX = (1 << 63) - 1
+
+NAMES = np.array(["hot", None, "b", "", "hot", "hot", "c" * 20], object)
+EAGER = SpineConfig(fanout=2, at_once=8, step=32, credit=3)
+"""Almost every merge is in progress for several inserts; the credit is too little to ever finish them all."""
+FINE = SpineConfig(fanout=4, at_once=64, step=256)
+"""The usual knobs on a smaller scale."""
+
+
+def batch(keys, weights=1, arrangement=BY_ROW):
+    """A batch of the rows with these numbers."""
+    keys = np.asarray(keys, np.int64)
+    weights = np.broadcast_to(np.asarray(weights, np.int64), keys.shape)
+    table = pa.table({"k": keys, "s": pa.array(NAMES[keys % len(NAMES)], pa.string())})
+    return Batch.from_arrow(table, arrangement, np.array(weights))
+
+
+def dense(some, size):
+    """The weights of batches by row number, summed; checks that rows are whole."""
+    out = np.zeros(size, np.int64)
+    for one in some:
+        table = one.to_arrow()
+        keys = table["k"].to_numpy()
+        assert table["s"].to_pylist() == NAMES[keys % len(NAMES)].tolist()
+        np.add.at(out, keys, one.weights())
+    return out
+
+
+def check_batch(one):
+    """What every batch promises: increasing, no row twice, no weight zero."""
+    keys = one.to_arrow()["k"].to_numpy()
+    assert len(np.unique(keys)) == len(keys)
+    assert (one.weights() != 0).all()
+    assert one.rows == len(keys)
+
+
+def check_reads(spine, weights):
+    """Every way to read a spine gives these weights by row number."""
+    size = len(weights)
+    there = np.flatnonzero(weights)
+    assert spine.count() == len(there)
+    assert np.array_equal(dense(spine.batches, size), weights)
+    assert spine.rows == sum(b.rows for b in spine.batches)
+    disjoint = spine.disjoint()
+    assert sum(b.rows for b in disjoint) == len(there)
+    assert np.array_equal(dense(disjoint, size), weights)
+    for one in disjoint:
+        check_batch(one)
+    probe = batch(np.arange(0, size, max(1, size // 97)), 1, spine.arrangement)
+    asked = probe.to_arrow()["k"].to_numpy()
+    assert np.array_equal(spine.weights_of(probe), weights[asked])
+    whole = spine.consolidated()
+    check_batch(whole)
+    assert whole.rows == len(there)
+    assert np.array_equal(dense([whole], size), weights)
+    assert spine.count() == len(there), "after consolidating too"
+    assert np.array_equal(dense(spine.disjoint(), size), weights)
+
+
+def levels(spine):
+    """How many levels the rows of a spine span."""
+    count = 1
+    while spine.config.fanout**count <= spine.rows:
+        count += 1
+    return count
+
+
+def check_shape(spine):
+    """What bounds the number of batches: R of each level, and what merges in progress have yet to read."""
+    merges = [e for e in spine.entries if isinstance(e, Merging)]
+    inputs = sum(len(m.inputs) for m in merges)
+    assert all(e.rows for e in spine.entries), "an empty entry"
+    assert len(spine.entries) - len(merges) <= spine.config.fanout * levels(spine)
+    assert len(spine.batches) <= spine.config.fanout * levels(spine) + inputs + len(merges)
+    for merge in merges:
+        assert len(merge.inputs) <= spine.config.fanout * levels(spine)
+    assert spine.backlog() == sum(b.rows for m in merges for b in m.inputs)
+    assert sum(rows for _, _, rows in spine.levels()) == spine.rows
+    assert sum(count for _, count, _ in spine.levels()) == len(spine.batches)
+
+
+# ---------------------------------------------------------------------- any history
+
+PICK = st.integers(0, 5)
+
+
+class Machine(RuleBasedStateMachine):
+    config: SpineConfig
+    size: int
+    """Numbers of rows."""
+    largest: int
+    """Rows of a batch."""
+
+    @initialize(skewed=st.booleans())
+    def begin(self, skewed):
+        self.arrangement = BY_SKEWED_KEY if skewed else BY_ROW
+        self.spines = [(Spine(self.arrangement, (), self.config), np.zeros(self.size, np.int64))]
+
+    def pick(self, index):
+        return self.spines[max(-1 - index, -len(self.spines))]
+
+    def insert(self, at, keys, weights):
+        spine, there = self.pick(at)
+        weights = np.broadcast_to(np.asarray(weights, np.int64), len(keys))
+        total = there.copy()
+        np.add.at(total, keys, weights)
+        self.spines.append((spine.insert(batch(keys, weights, self.arrangement)), total))
+
+    @rule(at=PICK, seed=st.integers(0, 1 << 30), share=st.floats(0, 1), exponent=st.integers(0, 3))
+    def insert_rows(self, at, seed, share, exponent):
+        """Sizes from one row to the largest; most batches are small."""
+        rng = np.random.default_rng(seed)
+        rows = max(1, round(self.largest * share / 8**exponent))
+        keys = rng.integers(0, self.size, rows)
+        self.insert(at, keys, rng.integers(-2, 3, rows))
+
+    @rule(at=PICK, first=st.integers(0, 1 << 30), share=st.floats(0, 1), weight=st.sampled_from([1, 1, -1, 2]))
+    def insert_range(self, at, first, share, weight):
+        rows = round(self.largest * share)
+        self.insert(at, (first + np.arange(rows)) % self.size, weight)
+
+    @rule(at=PICK, seed=st.integers(0, 1 << 30), share=st.sampled_from([0.05, 0.5, 1.0]))
+    def retract_what_is_there(self, at, seed, share):
+        _, weights = self.pick(at)
+        keys = np.flatnonzero(weights)
+        keys = np.random.default_rng(seed).permutation(keys)[: round(len(keys) * share)]
+        self.insert(at, keys, -weights[keys])
+
+    @rule(at=PICK, budget=st.sampled_from([0, 0, 0.05, None]))
+    def work(self, at, budget):
+        spine, weights = self.pick(at)
+        worked = spine.work(budget)
+        if budget is None:
+            assert worked.backlog() == 0
+            assert worked.work(None) is worked, "there was something left to do"
+        self.spines.append((worked, weights))
+
+    @rule(at=PICK)
+    def compact(self, at):
+        spine, weights = self.pick(at)
+        compacted = spine.compacted()
+        assert len(compacted.entries) == bool(weights.any())
+        self.spines.append((compacted, weights))
+
+    @rule(at=PICK)
+    def read(self, at):
+        check_reads(*self.pick(at))
+
+    @invariant()
+    def batches_are_few(self):
+        if hasattr(self, "spines"):
+            check_shape(self.spines[-1][0])
+
+    def teardown(self):
+        if not hasattr(self, "spines"):
+            return
+        for spine, weights in self.spines:
+            check_reads(spine, weights)
+        spine, weights = self.spines[-1]
+        keys = np.flatnonzero(weights)
+        for part in np.array_split(keys, 3):
+            spine = spine.insert(batch(part, -weights[part], self.arrangement))
+        assert spine.count() == 0
+        assert spine.work(None).entries == ()
+        assert spine.disjoint() == [] or sum(b.rows for b in spine.disjoint()) == 0
+
+
+class Usual(Machine):
+    config = SpineConfig()
+    size = 12_000
+    largest = 5_000
+
+
+class Eager(Machine):
+    config = EAGER
+    size = 400
+    largest = 120
+
+
+def run(machine, share, steps):
+    examples = max(5, settings.default.max_examples // share)
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=steps))
+
+
+def test_any_history_with_merges_always_in_progress_reads_like_an_array():
+    run(Eager, 3, 25)
+
+
+def test_any_history_with_the_usual_knobs_reads_like_an_array():
+    run(Usual, 3, 20)
+
+
+@pytest.mark.parametrize("mask", [0, 0x3, 0xFF])
+def test_colliding_hashes_cost_time_and_nothing_else(mask):
+    rng = np.random.default_rng(mask)
+    with weakened_hash(mask):
+        for arrangement in (BY_ROW, BY_SKEWED_KEY):
+            spine, weights = Spine(arrangement, (), EAGER), np.zeros(150, np.int64)
+            for i in range(40):
+                keys = rng.integers(0, 150, rng.integers(1, 30))
+                some = rng.integers(-2, 3, len(keys))
+                np.add.at(weights, keys, some)
+                spine = spine.insert(batch(keys, some, arrangement))
+                if i % 5 == 0:
+                    check_reads(spine, weights)
+            check_reads(spine.work(None), weights)
+
+
+# ---------------------------------------------------------------------- merges in progress
+
+
+@pytest.mark.parametrize("arrangement", [BY_ROW, BY_SKEWED_KEY], ids=["by row", "by skewed key"])
+def test_a_merge_in_progress_reads_right_at_every_step(arrangement):
+    size = 3000
+    rng = np.random.default_rng(1)
+    parts = [(keys := rng.integers(0, size, 700), rng.integers(-2, 3, len(keys))) for _ in range(5)]
+    weights = np.zeros(size, np.int64)
+    for keys, some in parts:
+        np.add.at(weights, keys, some)
+    inputs = tuple(batch(keys, some, arrangement) for keys, some in parts)
+    entry = Merging((), inputs, sum(b.rows for b in inputs))
+    steps = 0
+    while isinstance(entry, Merging):
+        spine = Spine(arrangement, (entry,), EAGER)
+        check_reads(spine, weights)
+        before = sum(b.rows for b in entry.inputs)
+        entry = entry.step(64)
+        steps += 1
+        if isinstance(entry, Merging):
+            assert sum(b.rows for b in entry.inputs) < before, "no progress"
+    assert steps > 10
+    check_reads(Spine(arrangement, (entry,)), weights)
+
+
+def with_a_large_merge_begun():
+    """A spine of 60 000 rows in which an insert of 100 has begun to merge them all."""
+    spine = Spine(BY_ROW).insert(batch(np.arange(30_000))).insert(batch(np.arange(30_000, 59_900)))
+    assert len(spine.entries) == 2
+    spine = spine.insert(batch(np.arange(59_900, 60_000)))
+    (merging,) = spine.entries
+    assert isinstance(merging, Merging)
+    assert spine.backlog() >= 40_000
+    return spine
+
+
+def test_no_insert_waits_for_a_whole_merge():
+    """What a small insert has begun goes on with those that follow, some rows each time."""
+    spine = with_a_large_merge_begun()
+    backlogs = [spine.backlog()]
+    for i in range(60_000, 72_000, 100):
+        spine = spine.insert(batch(np.arange(i, i + 100)))
+        backlogs.append(spine.backlog())
+    steps = -np.diff(backlogs)
+    assert min(backlogs) < 2048, "the merge was never finished"
+    assert steps.max() <= 3 * SpineConfig().step, "one insert did most of it"
+    check_reads(spine, np.ones(72_000, np.int64))
+
+
+def test_a_budget_of_no_time_still_gets_somewhere():
+    spine = with_a_large_merge_begun()
+    steps = 0
+    while spine.backlog():
+        backlog = spine.backlog()
+        spine = spine.work(0)
+        assert spine.backlog() < backlog
+        steps += 1
+    assert steps > 1, "it was done in one go"
+    check_reads(spine, np.ones(60_000, np.int64))
+
+
+def test_work_without_a_budget_finishes_everything():
+    spine = Spine(BY_ROW, (), EAGER)
+    for i in range(200):
+        spine = spine.insert(batch(np.arange(10 * i, 10 * i + 10)))
+    assert spine.backlog() > 0
+    done = spine.work(None)
+    assert done.backlog() == 0
+    assert not any(isinstance(e, Merging) for e in done.entries)
+    check_reads(done, np.ones(2000, np.int64))
+    check_reads(spine, np.ones(2000, np.int64))
+
+
+# ---------------------------------------------------------------------- how many batches, how many rows
+
+
+def ruler(fanout, i):
+    """1, 1, …, R, 1, 1, …, R, …, R², …: always few of one size, and never two neighbours for long."""
+    size = 1
+    while i % fanout == 0:
+        size, i = size * fanout, i // fanout
+    return size
+
+
+SIZES = {
+    "one": lambda i, _: 1,
+    "equal": lambda i, _: 37,
+    "growing": lambda i, _: i,
+    "shrinking": lambda i, _: 400 - i,
+    "ruler": lambda i, fanout: ruler(fanout, i),
+    "reversed ruler": lambda i, fanout: 512 // ruler(fanout, i) + 1,
+    "large and small": lambda i, _: 1000 if i % 5 == 0 else 1,
+    "random": lambda i, _: int(np.random.default_rng(i).pareto(0.5) + 1) % 2000,
+}
+
+
+@pytest.mark.parametrize(
+    "config", [SpineConfig(), SpineConfig(fanout=2), SpineConfig(fanout=8), FINE, EAGER],
+    ids=["usual", "R=2", "R=8", "fine", "eager"],
+)  # fmt: skip
+@pytest.mark.parametrize("sizes", SIZES)
+def test_batches_stay_few_whatever_their_sizes(sizes, config):
+    rows = [max(1, SIZES[sizes](i, config.fanout)) for i in range(1, 300)]
+    total = sum(rows) + 20_000
+    spine = Spine(BY_ROW, (), config).insert(batch(np.arange(20_000)))
+    at = 20_000
+    for i, n in enumerate(rows):
+        spine = spine.insert(batch(np.arange(at, at + n)))
+        at += n
+        check_shape(spine)
+        if config is not EAGER:
+            assert sum(isinstance(e, Merging) for e in spine.entries) <= levels(spine)
+            assert spine.backlog() <= 2 * spine.rows
+        if i % 100 == 50:
+            worked = spine.work(None)
+            check_shape(worked)
+            assert len(worked.batches) <= config.fanout * levels(worked)
+    assert spine.count() == total
+    assert spine.rows == total, "rows that do not cancel are held once"
+
+
+def test_each_row_takes_part_in_few_merges():
+    """About log_R(n) of them, plus those that bound the space."""
+    spine = Spine(BY_ROW)
+    for i in range(2000):
+        spine = spine.insert(batch(np.arange(20 * i, 20 * i + 20)))
+    spine = spine.work(None)
+    assert spine.stats.rows_in / spine.rows <= 2 * np.log(40_000 / 20) / np.log(4)
+
+
+@pytest.mark.parametrize("rows", [1, 10, 100, 1000])
+def test_updates_hold_no_more_rows_than_the_space_share_allows(rows):
+    """Every insert replaces rows by others: as many vanish as come."""
+    n = 10_000
+    config = SpineConfig()
+    rng = np.random.default_rng(rows)
+    spine = Spine(BY_ROW, (), config).insert(batch(np.arange(n)))
+    current = np.arange(n)
+    fresh = n
+    most = 0.0
+    for _ in range(min(400, 40_000 // rows)):
+        at = rng.choice(n, rows, replace=False)
+        old, new = current[at], np.arange(fresh, fresh + rows)
+        fresh += rows
+        current[at] = new
+        spine = spine.insert(batch(np.concatenate([old, new]), np.repeat([-1, 1], rows)))
+        most = max(most, spine.rows / n)
+    worked = spine.work(None)
+    assert worked.count() == n
+    if rows > 1:
+        assert worked.space_share() < config.space_high, "it has seen rows cancel"
+    assert worked.rows <= n * (1 + worked.space_share())
+    assert most <= 1 + 2 * config.space_high + 3 * 2 * rows / n
+
+
+def test_where_everything_cancels_sooner_or_later_little_is_kept():
+    """A queue: rows come at one end and go at the other; a tenth of all is there at a time."""
+    config = SpineConfig()
+    spine = Spine(BY_ROW)
+    window, step = 4000, 200
+    for i in range(0, 40_000, step):
+        gone = np.arange(i - window, i - window + step) if i >= window else np.arange(0)
+        come = np.arange(i, i + step)
+        spine = spine.insert(batch(np.concatenate([gone, come]), np.repeat([-1, 1], [len(gone), step])))
+    spine = spine.work(None)
+    assert spine.count() == window
+    share = spine.space_share()
+    assert share < config.space_high, "it has seen rows cancel"
+    assert spine.rows <= window * (1 + share) / (1 - share)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7, 100])
+@pytest.mark.parametrize("rows", [1, 10, 2000, 20_000])
+def test_everything_retracted_leaves_no_entries_after_work(rows, pieces):
+    spine = Spine(BY_ROW)
+    for part in np.array_split(np.arange(rows), pieces):
+        spine = spine.insert(batch(part))
+    for part in np.array_split(np.random.default_rng(2).permutation(rows), pieces):
+        spine = spine.insert(batch(part, -1))
+    assert spine.count() == 0
+    assert spine.consolidated().rows == 0
+    assert sum(b.rows for b in spine.disjoint()) == 0
+    done = spine.work(None)
+    assert done.entries == ()
+    assert done.batches == ()
+    assert done.rows == 0
+    assert done.insert(batch([5])).count() == 1
+
+
+def test_empty_batches_cost_nothing():
+    empty = Batch.empty(BY_ROW)
+    spine = Spine(BY_ROW)
+    assert spine.insert(empty) is spine
+    assert spine.entries == ()
+    spine = spine.insert(batch([1, 2]))
+    inserts = spine.stats.inserts
+    for _ in range(100):
+        assert spine.insert(empty) is spine
+    assert spine.stats.inserts == inserts
+    assert len(spine.batches) == 1
+
+
+def test_an_empty_spine_reads_as_nothing():
+    spine = Spine(BY_ROW)
+    check_reads(spine, np.zeros(10, np.int64))
+    assert spine.work(None).entries == ()
+    assert spine.compacted().entries == ()
+    assert spine.backlog() == 0
+    assert spine.levels() == []
+
+
+def test_a_batch_that_takes_back_all_of_the_oldest_is_not_kept_beside_it():
+    spine = Spine(BY_ROW).insert(batch(np.arange(1000))).insert(batch(np.arange(1000), -1)).work(None)
+    assert spine.entries == ()
+
+
+def test_old_spines_share_batches_and_stay_as_they_were():
+    spine = Spine(BY_ROW)
+    kept = []
+    for i in range(60):
+        kept.append((i, spine))
+        spine = spine.insert(batch(np.arange(100 * i, 100 * i + 100)))
+    for i, old in kept:
+        expected = np.zeros(6000, np.int64)
+        expected[: 100 * i] = 1
+        check_reads(old, expected)
+        branch = old.insert(batch([5999, 0], [1, 1]))
+        np.add.at(expected, [5999, 0], 1)
+        check_reads(branch, expected)
+
+
+def test_counting_beside_a_large_batch_reads_only_the_small_ones():
+    """The way that does not consolidate: one large batch, few changes of all sorts."""
+    size = 20_010
+    weights = np.zeros(size, np.int64)
+    weights[:20_000] = 1
+    config = SpineConfig(at_once=0, credit=0)
+    spine = Spine(BY_ROW, (), config).insert(batch(np.arange(20_000)))
+    for keys, some in (
+        ([1, 2, 3], [-1, 1, 5]), (np.arange(100, 130), -1), ([20_001], 1), ([20_001], -1), ([20_002, 7], [3, -1]),
+        (np.arange(5000, 5008), -1), ([2, 7], [-1, 1]),
+    ):  # fmt: skip
+        np.add.at(weights, keys, some)
+        spine = spine.insert(batch(keys, some))
+        fresh = Spine(BY_ROW, spine.entries, config)
+        assert fresh.count() == np.count_nonzero(weights)
+        assert "_consolidated" not in fresh.__dict__
+        check_reads(spine, weights)
+
+
+def test_weights_that_overflow_are_refused_by_every_read_that_sums_them():
+    spine = Spine(BY_ROW, (batch([1, 2], [MAX, 1]), batch([1, 3], [1, 1])))
+    for read in (spine.consolidated, spine.count, spine.disjoint, lambda: spine.weights_of(batch([1]))):
+        with pytest.raises(WeightOverflowError):
+            read()
+    assert spine.weights_of(batch([2, 3])).tolist() == [1, 1]
