@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-QUICK: Final = os.environ.get("DBSP_QUICK_BENCH", "") not in ("", "0")
+from benchmarks.report import QUICK
+
 CLOCK: Final = time.process_time_ns if os.environ.get("DBSP_BENCH_CLOCK") == "cpu" else time.perf_counter_ns
 HOPELESS: Final = 6.0
 """Times the fastest, in the rounds before the race, from which on a contender does not take part in it."""
@@ -151,3 +152,6 @@ def _turn(c: Contender, expected: dict[str, Any] | None, compared: Callable[[Any
             raise MismatchError(f"{first} gives {value!r:.300}, but {c.name} gives {outcome!r:.300}")
         expected[c.name] = outcome
     return seconds
+
+
+__all__ = ["CLOCK", "QUICK", "Contender", "MismatchError", "Timing", "Timings", "no_gc", "race", "timed"]

@@ -16,9 +16,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-RESULTS = Path(__file__).parent / "results"
+QUICK: Final = os.environ.get("DBSP_QUICK_BENCH", "") not in ("", "0")
+"""A smoke run: everything once, small and short."""
+RESULTS: Final = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +101,10 @@ def _plain(value: Any) -> Any:
 
 
 def show(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table: with rich on a terminal, in plain columns elsewhere."""
+    """Print a table, unless it is empty: with rich on a terminal, in plain columns elsewhere."""
     lines = [[_cell(value) for value in row] for row in rows]
+    if not lines:
+        return
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
@@ -138,5 +142,7 @@ def figure(value: float) -> str:
 
 
 def show_targets(title: str, targets: Iterable[Target]) -> None:
+    """One line per target. A quick run is judged too, but on sizes at which the targets mean little."""
+    title += " (quick run: sizes too small to judge by)" if QUICK else ""
     rows = [(t.name, figure(t.figure) + t.unit, "<= " + figure(t.limit) + t.unit, t.passed, t.note) for t in targets]
     show(title, ("target", "figure", "limit", "", "note"), rows)

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.report import Target, save, show_targets
+from benchmarks.zset.gates import ALL, PARITY
 
 SUITES = ("gates", "pipeline", "micro", "deltas", "batch", "memory", "sweep")
 BY_WORKLOAD = ("gates", "pipeline", "micro", "sweep")
@@ -49,6 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
     targets: dict[str, Target] = {}
     for name in given.suites or SUITES:
         targets |= {t.name: t for t in run_suite(name, given.only, options)}
+    if "gates" in (given.suites or SUITES):  # they are about all workloads, so parity on some of them says no more
+        targets = {n: t for n, t in targets.items() if not n.startswith(PARITY) or n.endswith(ALL)}
     if len(given.suites) != 1:
         show_targets("Summary", targets.values())
         save("zset-summary", {"targets": list(targets.values())})

@@ -180,7 +180,7 @@ def run(only: str | None = None, **options: Any) -> list[Target]:
         "functions": ways,
         "naive": {n: {name: t.as_json() for name, t in ts.items()} for n, ts in recompute.items()},
     }
-    targets = report("LargeScalePipeline", "zset-pipeline", results, extra)
+    targets = report("LargeScalePipeline", "zset-pipeline", "LargeScalePipeline", results, extra)
     print(f"\nGolden values hold ({lines} lines). Functions of: " + ", ".join(f"{w} for {b}" for b, w in ways.items()))
     show(
         "Naive_Recompute_All, ms",

@@ -30,7 +30,7 @@ GRID: Final[dict[str, tuple[float, ...]]] = (
 GAIN: Final = 0.97
 """A value is better than the default if it takes less than this share of its time."""
 CHOSEN: Final = (
-    r"^points (random|hot-spot)|^points \+ lookups|^deltas (insert|cancel|skew) (1|100|1000) on (20k|100k)$"
+    r"^points (random|hot-spot) (2|20)k|^points \+ lookups|^deltas (insert|cancel|skew) (1|100|1000) on (20k|100k)$"
     r"|^(scan|map_keys) after .* on (20k|100k)$|^union_many|^join .* arranged|^pipeline fresh (100k/100|300k/1000)$"
 )
 """Workloads of the sweep, unless others are asked for: one or two of each kind."""
@@ -70,7 +70,7 @@ def sweep(workload: Workload, **options: Any) -> dict[str, Any]:
 def run(only: str | None = None, **options: Any) -> list[Target]:
     """The suite; it has no targets."""
     chosen = matching(gates.workloads(), only or CHOSEN)
-    options = {"budget": 0.1 if QUICK else 3.0, "rounds": 2 if QUICK else 5} | options
+    options = {"budget": 0.1 if QUICK else 3.0, "rounds": 2 if QUICK else 4} | options
     if QUICK and only is None:
         chosen = chosen[::6]
     results, lines = {}, []

@@ -433,11 +433,12 @@ def test_batches_are_the_same_exactly_if_they_hold_the_same_zset(data: st.DataOb
 
 
 @given(st.data())
-def test_the_largest_weight_and_the_negative_ones_are_known(data: st.DataObject) -> None:
+def test_the_largest_weight_the_negative_ones_and_the_sum_are_known(data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=1, depth=0))
     batch, expected = data.draw(batches(data.draw(arrangements(schema))))
     assert batch.largest == max(map(abs, expected.values()), default=0)
     assert batch.negative == sum(w < 0 for w in expected.values())
+    assert batch.total_weight == sum(expected.values())
 
 
 def test_nan_and_negative_zero_consolidate() -> None:

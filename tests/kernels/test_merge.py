@@ -18,7 +18,7 @@ from dbspark.batch.batch import Plan
 from dbspark.batch.chunk import CHUNK_ROWS
 from dbspark.errors import WeightOverflowError
 from dbspark.kernels import nodes as nd
-from dbspark.kernels.merge import OVERFLOW, consolidate, largest_weight, merge_ranges, merge_two, same_batches
+from dbspark.kernels.merge import OVERFLOW, consolidate, merge_ranges, merge_two, same_batches, survey_weights
 from dbspark.kernels.probe import choose_split, split_at
 from dbspark.kernels.sort import sort_hashes
 from tests.kernels.build import HASHES, TOP, Item, at, batch_of, chunk_of, distinct, several, total
@@ -391,17 +391,28 @@ def test_batches_are_the_same_exactly_if_their_rows_and_weights_are(drawn: Any, 
     assert same == (other == items)
 
 
+def survey(tables: Any, lens: Any) -> tuple[int, int, int]:
+    """(largest magnitude, weights below zero, sum)"""
+    info = np.empty(4, np.int64)
+    survey_weights(tables, lens, info)
+    largest, negative, high, low = info.tolist()
+    return largest, negative, (high << 32) + low
+
+
 @given(several(1, 3))
-def test_the_largest_magnitude_and_the_negative_weights_are_counted(drawn: Any) -> None:
+def test_the_weights_are_surveyed(drawn: Any) -> None:
     sources = Sources(*drawn)
-    info = np.empty(2, np.int64)
-    largest_weight(sources.tables, sources.lens, info)
     weights = [item.weight for group in sources.groups for item in group]
-    assert info.tolist() == [max(map(abs, weights)), sum(w < 0 for w in weights)]
+    assert survey(sources.tables, sources.lens) == (max(map(abs, weights)), sum(w < 0 for w in weights), sum(weights))
+
+
+@pytest.mark.parametrize("weight", [INT64_MAX, -INT64_MAX, 2**62, -1, 2**32, -(2**32) - 1])
+def test_a_sum_of_weights_beyond_int64_is_exact(weight: int) -> None:
+    items = [Item(i, i, i, weight) for i in range(300)]
+    batch = cut(items, 70)
+    assert survey(batch.tables, batch.lens) == (abs(weight), 300 * (weight < 0), 300 * weight)
 
 
 def test_the_magnitude_of_the_least_int64_counts_as_that_of_the_greatest() -> None:
     batch = batch_of([Item(1, 1, 1, INT64_MIN), Item(2, 2, 2, -4)])
-    info = np.empty(2, np.int64)
-    largest_weight(batch.tables, batch.lens, info)
-    assert info.tolist() == [INT64_MAX, 2]
+    assert survey(batch.tables, batch.lens) == (INT64_MAX, 2, INT64_MIN - 4)

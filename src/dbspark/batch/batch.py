@@ -267,9 +267,11 @@ class Plan:
 
     __slots__ = ("arrangement", "batches", "cursors", "done", "ends", "info", "lens", "read", "starts", "tables")
 
-    def __init__(self, batches: Sequence[Batch]) -> None:
+    def __init__(self, batches: Sequence[Batch], offsets: Sequence[int] | None = None) -> None:
+        """Merge batches, each from row `offset` of its first chunk on."""
         self.arrangement = batches[0].arrangement
-        batches = sorted(batches, key=len)
+        given = sorted(zip(batches, offsets or (0,) * len(batches), strict=True), key=lambda pair: len(pair[0]))
+        batches = [batch for batch, _ in given]
         self.batches = batches
         k = len(batches)
         self.tables = np.concatenate([b.tables for b in batches])
@@ -280,7 +282,7 @@ class Plan:
         at = 0
         for s, batch in enumerate(batches):
             self.starts.append(at)
-            self.cursors[s, 0] = at
+            self.cursors[s] = at, given[s][1]
             at += len(batch.chunks)
             self.ends[s, 0] = at - 1
             self.ends[s, 1] = batch.lens[-1]
@@ -314,17 +316,20 @@ class Plan:
 
     def remaining(self) -> list[Batch]:
         """What has not been read yet of each input that has anything left."""
-        out = []
+        return [b.slice(n) if n else b for b, n in zip(*self.unread(), strict=True)]
+
+    def unread(self) -> tuple[tuple[Batch, ...], tuple[int, ...]]:
+        """The inputs that have anything left, without the chunks that are read, and where to go on in the first."""
+        batches, offsets = [], []
         for s, batch in enumerate(self.batches):
             chunk, row = self.cursors[s].tolist()
             chunk -= self.starts[s]
-            first = batch.chunks[chunk]
-            rest = batch.chunks[chunk + 1 :]
-            if row < first.rows:
-                rest = (first.slice(row, first.rows - row) if row else first, *rest)
-            if rest:
-                out.append(Batch(self.arrangement, rest))
-        return out
+            if row >= batch.chunks[chunk].rows:
+                chunk, row = chunk + 1, 0
+            if chunk < len(batch.chunks):
+                batches.append(Batch(self.arrangement, batch.chunks[chunk:]) if chunk else batch)
+                offsets.append(row)
+        return tuple(batches), tuple(offsets)
 
     def restrict(self, low: Int64s | None, high: Int64s | None) -> None:
         """Merge only from the cursors `low` up to the cursors `high` (as `split` gives them)."""

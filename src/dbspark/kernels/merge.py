@@ -233,17 +233,15 @@ def merge_two(
 
 
 @inlined
-def _row_before(key: Any, p: int, other: Any, q: int, tables: Any, columns: int, nodes: int) -> Any:
-    """Whether the row at position p (key hash `key`) comes before the one at q, or is equal to it."""
-    if key != other:
-        return key < other
+def _order_tied(p: int, q: int, tables: Any, columns: int, nodes: int) -> int:
+    """Compare the rows at two positions whose key hashes are equal."""
     ta, tb = tables[p >> ROW_BITS], tables[q >> ROW_BITS]
     i, j = p & ROW_MASK, q & ROW_MASK
     x = load_u64(lane(ta, HASH), i)
     y = load_u64(lane(tb, HASH), j)
     if x != y:
-        return x < y
-    return compare_rows(ta, i, tb, j, columns, nodes) <= 0
+        return -1 if x < y else 1
+    return compare_rows(ta, i, tb, j, columns, nodes)
 
 
 @kernel
@@ -260,17 +258,20 @@ def merge_ranges(
     weights: Any,
     info: Any,
 ) -> None:
-    """Merge all rows of k sources between cursors and stops, which no row equal to one of them lies beyond.
+    """Merge all rows of k > 1 sources between cursors and stops, which no row equal to one of them lies beyond.
 
-    The sources are folded in one after the other, so the caller puts the smallest first; each fold is a linear
-    merge of (key hash, position) pairs that lie in `keys` and `order` (two halves each, used in turn). Then equal
-    neighbours are summed. The cursors end at the stops.
+    The caller puts the smallest first. All but the last are folded, one after the other, into a sequence of (key
+    hash, position) pairs in `keys` and `order` (two halves each, used in turn); equal neighbours in it are summed;
+    then it is merged with the last and largest source, whose rows are thus touched once. The cursors end at the stops.
     """
     half = keys.shape[0] // 2
     key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
+    pos_at, weights_at = pos.ctypes.data, weights.ctypes.data
     here, there = i64(0), i64(half)
     n = i64(0)
-    for s in range(cursors.shape[0]):
+    read = i64(0)
+    sources = cursors.shape[0]
+    for s in range(sources - 1):
         i = here
         end = here + n
         out = there
@@ -282,12 +283,12 @@ def merge_ranges(
             while row < last and i < end:
                 x = load_u64(key_at, i)
                 y = load_u64(lane_keys, row)
+                p = load_i64(order_at, i)
                 take = x < y
-                if x == y:  # ties go the slow way, so that equal rows end up side by side
-                    take = _row_before(x, load_i64(order_at, i), y, at | row, tables, columns, nodes)
+                if x == y:
+                    take = _order_tied(p, at | row, tables, columns, nodes) <= 0
                 # Arithmetic instead of a branch that hashes would decide at random.
                 t = i64(take)
-                p = load_i64(order_at, i)
                 store_u64(key_at, out, min(x, y))
                 store_i64(order_at, out, (at | row) + t * (p - (at | row)))
                 out += 1
@@ -307,39 +308,103 @@ def merge_ranges(
             store_i64(order_at, out, load_i64(order_at, i))
             out += 1
             i += 1
+        read += out - there - n
         n = out - there
         here, there = there, here
         cursors[s, 0], cursors[s, 1] = stops[s, 0], stops[s, 1]
-    written = 0
-    ones = i64(0)
+
+    # Sum equal neighbours, in place; their weights go to the half of `order` that is free now.
+    m = here
     i = here
     end = here + n
     while i < end:
-        p = order[i]
+        p = load_i64(order_at, i)
+        key = load_u64(key_at, i)
         table = tables[p >> ROW_BITS]
         total = load_i64(lane(table, WEIGHT), (p & ROW_MASK) & lane_mask(table, WEIGHT))
-        j = i + 1
-        while j < end and keys[j] == keys[i]:
-            q = order[j]
-            other = tables[q >> ROW_BITS]
-            if load_u64(lane(table, HASH), p & ROW_MASK) != load_u64(lane(other, HASH), q & ROW_MASK):
+        i += 1
+        while i < end and load_u64(key_at, i) == key:
+            q = load_i64(order_at, i)
+            if _order_tied(p, q, tables, columns, nodes) != 0:
                 break
-            if compare_rows(table, p & ROW_MASK, other, q & ROW_MASK, columns, nodes) != 0:
-                break
-            w = load_i64(lane(other, WEIGHT), (q & ROW_MASK) & lane_mask(other, WEIGHT))
+            table = tables[q >> ROW_BITS]
+            w = load_i64(lane(table, WEIGHT), (q & ROW_MASK) & lane_mask(table, WEIGHT))
             if add_overflows(total, w):
                 info[0] = OVERFLOW
                 return
             total += w
-            j += 1
+            i += 1
         if total != 0:
-            pos[written] = p
-            weights[written] = total
-            ones |= total ^ 1
-            written += 1
-        i = j
-    info[0] = written
-    info[1] = n
+            store_u64(key_at, m, key)
+            store_i64(order_at, m, p)
+            store_i64(order_at, there + m - here, total)
+            m += 1
+
+    i = here
+    end = m
+    sums_at = order_at + (there - here) * 8  # the weight of the row at i
+    out = i64(0)
+    ones = i64(0)
+    s = sources - 1
+    chunk, row = cursors[s, 0], cursors[s, 1]
+    while chunk < stops[s, 0] or (chunk == stops[s, 0] and row < stops[s, 1]):
+        last = stops[s, 1] if chunk == stops[s, 0] else lens[chunk]
+        table = tables[chunk]
+        lane_keys = lane(table, KEY)
+        lane_weights, mask = lane(table, WEIGHT), lane_mask(table, WEIGHT)
+        at = chunk << ROW_BITS
+        read += last - row
+        while row < last and i < end:
+            x = load_u64(key_at, i)
+            y = load_u64(lane_keys, row)
+            p = load_i64(order_at, i)
+            take = x < y
+            if x == y:
+                tied = _order_tied(p, at | row, tables, columns, nodes)
+                if tied == 0:
+                    u = load_i64(sums_at, i)
+                    v = load_i64(lane_weights, row & mask)
+                    if add_overflows(u, v):
+                        info[0] = OVERFLOW
+                        return
+                    if u + v != 0:
+                        store_i64(pos_at, out, p)
+                        store_i64(weights_at, out, u + v)
+                        ones |= (u + v) ^ 1
+                        out += 1
+                    i += 1
+                    row += 1
+                    continue
+                take = tied < 0
+            t = i64(take)
+            w = load_i64(lane_weights + t * (sums_at - lane_weights), (row & mask) + t * (i - (row & mask)))
+            store_i64(pos_at, out, (at | row) + t * (p - (at | row)))
+            store_i64(weights_at, out, w)
+            ones |= w ^ 1
+            out += 1
+            i += t
+            row += 1 - t
+        while row < last:
+            w = load_i64(lane_weights, row & mask)
+            store_i64(pos_at, out, at | row)
+            store_i64(weights_at, out, w)
+            ones |= w ^ 1
+            out += 1
+            row += 1
+        if chunk == stops[s, 0]:
+            break
+        chunk += 1
+        row = i64(0)
+    cursors[s, 0], cursors[s, 1] = stops[s, 0], stops[s, 1]
+    while i < end:
+        w = load_i64(sums_at, i)
+        store_i64(pos_at, out, load_i64(order_at, i))
+        store_i64(weights_at, out, w)
+        ones |= w ^ 1
+        out += 1
+        i += 1
+    info[0] = out
+    info[1] = read
     info[2] = 1 if ones == 0 else 0
 
 

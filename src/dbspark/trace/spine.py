@@ -49,7 +49,7 @@ class SpineConfig:
 
     fanout: int = 4
     """R: more means fewer rewrites of a row and more batches to read."""
-    space_low: float = 0.25
+    space_low: float = 0.4
     """Newer rows allowed beside the oldest batch, as a share of it, where merges cancel much."""
     space_high: float = 1.0
     """The same where merges cancel nothing."""
@@ -57,7 +57,7 @@ class SpineConfig:
     """Merges of at most this many rows are done inside the insert."""
     step: int = 8192
     """Rows of one step of a larger merge."""
-    credit: int = 12
+    credit: int = 8
     """Rows of merging paid for by each inserted row."""
 
 
@@ -70,19 +70,30 @@ class Merging:
 
     out: tuple[Chunk, ...]
     inputs: tuple[Batch, ...]
+    offsets: tuple[int, ...]
+    """Rows of the first chunk of each input that have been read."""
     total: int
     """Rows of all inputs at the beginning, for the statistics of how much the merge reduced."""
 
     @property
     def rows(self) -> int:
-        return sum(c.rows for c in self.out) + sum(b.rows for b in self.inputs)
+        return sum(c.rows for c in self.out) + self.unread
+
+    @property
+    def unread(self) -> int:
+        return sum(b.rows for b in self.inputs) - sum(self.offsets)
 
     def step(self, limit: int) -> Merging | Batch:
-        plan = Plan(self.inputs)
+        plan = Plan(self.inputs, self.offsets)
         chunks = self.out + tuple(plan.step(limit))
         if plan.done:
             return Batch(self.inputs[0].arrangement, chunks)
-        return Merging(chunks, tuple(plan.remaining()), self.total)
+        return Merging(chunks, *plan.unread(), self.total)
+
+    def batches(self) -> list[Batch]:
+        """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
+        out = [Batch(self.inputs[0].arrangement, self.out)] if self.out else []
+        return out + [b.slice(n) if n else b for b, n in zip(self.inputs, self.offsets, strict=True)]
 
 
 Entry = Batch | Merging
@@ -190,7 +201,7 @@ class Spine:
 
     def backlog(self) -> int:
         """Rows still to be read by merges in progress."""
-        return sum(sum(b.rows for b in e.inputs) for e in self.entries if type(e) is Merging)
+        return sum(e.unread for e in self.entries if type(e) is Merging)
 
     def _level(self, rows: int) -> int:
         level = 0
@@ -216,7 +227,7 @@ class Spine:
             total = sum(b.rows for b in inputs)
             head = entries[: first + begin]
             if total > self.config.at_once:
-                return (*head, Merging((), inputs, total))
+                return (*head, Merging((), inputs, (0,) * len(inputs), total))
             started = time.perf_counter()
             merged = merge(inputs)
             self.stats.seconds += time.perf_counter() - started
@@ -279,9 +290,7 @@ class Spine:
         out: list[Batch] = []
         for entry in self.entries:
             if type(entry) is Merging:
-                if entry.out:
-                    out.append(Batch(self.arrangement, entry.out))
-                out += entry.inputs
+                out += entry.batches()
             else:
                 out.append(entry)  # type: ignore[arg-type]
         return tuple(out)
