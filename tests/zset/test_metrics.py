@@ -176,7 +176,7 @@ def test_batches_backlog_and_merges_are_those_of_the_spine():
 
 def test_the_reduction_of_merges_is_what_vanished():
     z = singly(once_read(flush_size=64, level_fanout=2), 0, 640)
-    z = singly(z, 0, 320, -1)
+    z = singly(z, 0, 576, -1)
     assert metrics_of(z).snapshot()["reduction"] > 0.1
 
 
