@@ -73,12 +73,12 @@ class IndexedZSet:
         return ZSet.from_batch(self.spine.consolidated(), self.config)
 
     def __add__(self, other: IndexedZSet | ZSet) -> IndexedZSet:
+        if other.schema is not self.schema:
+            raise SchemaError(f"Z-sets of different schemas cannot be added: {self.schema!r} and {other.schema!r}")
         parts = other.spine.batches if isinstance(other, IndexedZSet) else other._payload.parts()
         arrangement = self.spine.arrangement
         spine = self.spine
         for part in parts:
-            if part.schema is not self.schema:
-                raise SchemaError(f"Z-sets of different schemas cannot be added: {self.schema!r} and {part.schema!r}")
             spine = spine.insert(part.rearranged(arrangement))
         return IndexedZSet(spine, self.config)
 
