@@ -22,10 +22,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dbspark.errors import SchemaError
+from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.trace.spine import SpineConfig
 from dbspark.zset import BACKENDS, ZSet, ZSetConfig, adaptive, columns, memtable, payload
-from tests.zset.model import TINY, contents, model, plus, times
+from tests.zset.model import MAX, TINY, contents, model, plus, times
 
 SCHEMA = "k BIGINT, s STRING"
 STEPS = 40
@@ -34,8 +34,11 @@ STEPS = 40
 ROWS = st.tuples(st.integers(0, 12), st.sampled_from([None, "a", "bb"]))
 WEIGHTS = st.integers(-3, 3)
 ENTRIES = st.lists(st.tuples(ROWS, WEIGHTS), max_size=10)
+HEAVY = st.sampled_from([1, -1, 1 << 60, -1 << 61, MAX - 10, MAX - (1 << 60) - 20, MAX, -MAX])
+WAYS = ("rows", "columns")
 PICK = st.integers(0, 7)
 """Which value to take: 0 is the newest."""
+LATELY = st.integers(0, 2)
 MIX = st.integers(0, len(BACKENDS) - 1)
 """How far the backends of the second operand are turned against those of the first: 0 is the same backend."""
 
@@ -105,12 +108,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule(at=PICK, row=ROWS, weight=WEIGHTS, times=st.integers(4, 7))
     def change_one_row_again_and_again(self, at, row, weight, times):
-        """Which makes it a hot one."""
+        """Which makes it a hot one, where it comes in columns."""
         value = self.pick(at)
 
         def change(z):
+            delta = ZSet.from_arrow({"k": [row[0]], "s": [row[1]], "w": [weight]}, "w", SCHEMA, z.config)
             for _ in range(times):
-                z = z.add_many([row], [weight])
+                z = z + delta
             return z
 
         self.keep(plus(value.rows, {row: weight * times}), self.every(value, change))
@@ -316,6 +320,83 @@ class Machine(RuleBasedStateMachine):
                 assert len(view) == 0, backend
 
 
+class Heavy(RuleBasedStateMachine):
+    """Weights at the edge of int64: a change is refused by every backend or by none, and then nothing of it is seen."""
+
+    def __init__(self):
+        super().__init__()
+        configs = {b: ZSetConfig(backend=b, **TINY) for b in BACKENDS}
+        self.values = [Value({}, {b: ZSet.empty(SCHEMA, c) for b, c in configs.items()})]
+
+    def pick(self, index):
+        return self.values[max(-1 - index, -len(self.values))]
+
+    def change(self, value, rows, change):
+        z = {}
+        for backend, one in value.z.items():
+            if all(abs(w) <= MAX for w in rows.values()):
+                z[backend] = change(one)
+            else:
+                with pytest.raises(WeightOverflowError):
+                    change(one)
+        if z:
+            self.values.append(Value(rows, z))
+
+    @rule(at=LATELY, key=st.integers(0, 1), weight=HEAVY)
+    def add(self, at, key, weight):
+        value = self.pick(at)
+        self.change(value, plus(value.rows, {(key, None): weight}), lambda z: z.add((key, None), weight))
+
+    @rule(
+        at=LATELY, heavy=st.lists(HEAVY, max_size=2), light=st.sampled_from([0, 2, 20]), how=st.sampled_from(["rows", "columns"])
+    )
+    def add_some(self, at, heavy, light, how):
+        """Some heavy rows, and light ones beside them; enough of them to go every way there is."""
+        value = self.pick(at)
+        keys = [(k, None) for k in [*range(len(heavy)), *range(100, 100 + light)]]
+        weights = [*heavy, *[1] * light]
+
+        def change(z):
+            if how == "rows":
+                return z.add_many(keys, weights)
+            columns = [pa.array([k for k, _ in keys], pa.int64()), pa.nulls(len(keys), pa.string())]
+            table = pa.table([*columns, pa.array(weights, pa.int64())], ["k", "s", "w"])
+            return z + ZSet.from_arrow(table, "w", SCHEMA, z.config)
+
+        self.change(value, plus(value.rows, model(keys, weights)), change)
+
+    @rule(at=LATELY, other=PICK, sign=st.sampled_from([1, -1]))
+    def add_another(self, at, other, sign):
+        a, b = self.pick(at), self.pick(other)
+        backends = iter(a.z)
+        rows = plus(a.rows, times(b.rows, sign))
+        self.change(a, rows, lambda z: z + b.z[next(backends)] if sign > 0 else z - b.z[next(backends)])
+
+    @rule(at=LATELY, factor=st.sampled_from([-1, 2, -3, 1 << 62, MAX]))
+    def scale(self, at, factor):
+        value = self.pick(at)
+        self.change(value, times(value.rows, factor), lambda z: z * factor)
+
+    @rule(at=LATELY)
+    def read(self, at):
+        value = self.pick(at)
+        for backend, z in value.z.items():
+            assert contents(z) == value.rows, backend
+            assert z.total_weight == sum(value.rows.values()), backend
+            assert [z.weight((k, None)) for k in range(3)] == [value.rows.get((k, None), 0) for k in range(3)], backend
+
+    @rule(at=LATELY, other=PICK, mix=MIX)
+    def compare(self, at, other, mix):
+        a, b = self.pick(at), self.pick(other)
+        for x, y in turned(mix):
+            assert (a.z[x] == b.z[y]) == (a.rows == b.rows), (x, y)
+
+    def teardown(self):
+        for value in self.values:
+            for backend, z in value.z.items():
+                assert contents(z) == value.rows, f"{backend} has changed"
+
+
 def turned(mix):
     """Pairs of backends."""
     return list(zip(BACKENDS, BACKENDS[mix:] + BACKENDS[:mix], strict=True))
@@ -352,6 +433,10 @@ def test_all_backends_agree_while_batches_are_always_being_merged(tiny_constants
     for module in (payload, adaptive):
         monkeypatch.setattr(module, "spine_config", lambda _: SpineConfig(fanout=2, at_once=4, step=8, credit=2))
     run(Tiny, 3)
+
+
+def test_all_backends_refuse_the_same_overflows(tiny_constants):
+    run(Heavy, 1)
 
 
 def test_all_backends_agree_with_the_usual_knobs():

@@ -316,6 +316,27 @@ def test_an_overflow_beside_many_rows_is_refused_in_every_form(config):
         assert z.add(ROW, -1).weight(ROW) == MAX - 1
 
 
+@pytest.mark.parametrize("waiting", [0, 1], ids=["nothing waits", "a row waits"])
+def test_an_overflow_is_seen_where_a_row_is_both_waiting_and_in_a_large_delta(config, waiting):
+    """The memtable was made before the heavy row came to lie beside it."""
+    third = 1 << 60
+    for heavy, steps in ((MAX - 10, [100]), (MAX - third - 20, [third, third])):
+        z = ZSet.from_arrow({"id": range(1000, 4000), "name": ["x"] * 3000}, schema=SCHEMA, config=config)
+        z = z.add((7, "y")).add((7, "y"), waiting - 1)
+        delta = {"id": range(300), "name": ["x"] * 300, "w": [heavy, *[1] * 299]}
+        z = z + ZSet.from_arrow(delta, "w", SCHEMA, config)
+        for step in steps[:-1]:
+            z = z.add((0, "x"), step)
+        weight = heavy + sum(steps[:-1])
+        assert z.weight((0, "x")) == weight
+        with pytest.raises(WeightOverflowError):
+            z.add((0, "x"), steps[-1])
+        with pytest.raises(WeightOverflowError):
+            z.add_many([(0, "x"), (5, "y")], [steps[-1], 1])
+        assert z.weight((0, "x")) == weight
+        assert z.weight((5, "y")) == 0
+
+
 def test_a_delta_that_overflows_in_its_last_row_changes_none_of_the_others(config):
     rows = [(i, "x") for i in range(50)]
     z = ZSet.from_rows(rows, SCHEMA, [1] * 49 + [MAX], config)

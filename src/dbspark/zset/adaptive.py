@@ -188,7 +188,10 @@ class AdaptivePayload(Payload):
                 spine = spine.compacted()
             if body.policy is not None:
                 body.policy.inserted(batch, spine)
-            return AdaptivePayload(replace(body, spine=spine), memtable)._slimmed()
+            payload = AdaptivePayload(replace(body, spine=spine), memtable)
+            if memtable is not None and spine.bound() > LARGE:
+                payload._flush("large", keep_hot=False)  # a memtable beside large weights has to be made for it
+            return payload._slimmed()
         if memtable is None:
             memtable = self._new_memtable()
         payload = AdaptivePayload(body, memtable.advanced(Columns(batch)))
@@ -246,7 +249,11 @@ class AdaptivePayload(Payload):
         flushed = time.perf_counter()
         few = spine.rows <= FEW * body.config.small_limit
         spine = spine.compacted() if few else spine.work(body.config.compact_budget_ms)
-        kept = Version(Memtable(body.arrangement)).advanced(Columns(hot)) if hot.rows else None
+        kept = None
+        if hot.rows:
+            store = Memtable(body.arrangement)
+            store.large = spine.bound() > LARGE
+            kept = Version(store).advanced(Columns(hot))
         self.state = (Body(body.arrangement, body.config, Batch.empty(body.arrangement), spine, policy), kept)
         metrics = policy.metrics
         metrics.kept_hot += hot.rows
