@@ -57,7 +57,7 @@ class SpineConfig:
     """Merges of at most this many rows are done inside the insert."""
     step: int = 8192
     """Rows of one step of a larger merge."""
-    credit: int = 8
+    credit: int = 16
     """Rows of merging paid for by each inserted row."""
 
 
