@@ -348,7 +348,10 @@ class Heavy(RuleBasedStateMachine):
         self.change(value, plus(value.rows, {(key, None): weight}), lambda z: z.add((key, None), weight))
 
     @rule(
-        at=LATELY, heavy=st.lists(HEAVY, max_size=2), light=st.sampled_from([0, 2, 20]), how=st.sampled_from(["rows", "columns"])
+        at=LATELY,
+        heavy=st.lists(HEAVY, max_size=2),
+        light=st.sampled_from([0, 2, 20]),
+        how=st.sampled_from(["rows", "columns"]),
     )
     def add_some(self, at, heavy, light, how):
         """Some heavy rows, and light ones beside them; enough of them to go every way there is."""
