@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("default", _COMMON, max_examples=60, derandomize="CI" in os.environ)
+settings.register_profile("default", _COMMON, max_examples=60, derandomize=True)
 settings.register_profile("soak", _COMMON, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

@@ -149,6 +149,15 @@ class Machine(RuleBasedStateMachine):
         keys = np.random.default_rng(seed).permutation(keys)[: round(len(keys) * share)]
         self.insert(at, keys, -weights[keys])
 
+    @rule(at=PICK, times=st.integers(1, 3))
+    def insert_the_same_batch_again(self, at, times):
+        """The very object, as when a Z-set is added to itself."""
+        spine, weights = self.pick(at)
+        for one in spine.batches:
+            for _ in range(times):
+                spine = spine.insert(one)
+        self.spines.append((spine, weights * (1 + times)))
+
     @rule(at=PICK, budget=st.sampled_from([0, 0, 0.05, None]))
     def work(self, at, budget):
         spine, weights = self.pick(at)
@@ -444,6 +453,24 @@ def test_an_empty_spine_reads_as_nothing():
 def test_a_batch_that_takes_back_all_of_the_oldest_is_not_kept_beside_it():
     spine = Spine(BY_ROW).insert(batch(np.arange(1000))).insert(batch(np.arange(1000), -1)).work(None)
     assert spine.entries == ()
+
+
+@pytest.mark.parametrize(
+    "config", [SpineConfig(), EAGER, SpineConfig(at_once=0, credit=0)], ids=["usual", "eager", "idle"]
+)
+def test_a_batch_that_is_inserted_twice_counts_twice(config):
+    """The very same object, as when a Z-set is added to itself."""
+    large, small = batch(np.arange(1000)), batch([5, 1002])
+    weights = np.zeros(1010, np.int64)
+    spine = Spine(BY_ROW, (), config)
+    for one, keys in ((large, np.arange(1000)), (large, np.arange(1000)), (small, [5, 1002]), (small, [5, 1002]),
+                      (large, np.arange(1000))):  # fmt: skip
+        spine = spine.insert(one)
+        np.add.at(weights, keys, 1)
+        check_reads(spine, weights)
+    for entries in ((large, large), (large, large, small), (small, large, small, large)):
+        expected = dense(entries, 1010)
+        check_reads(Spine(BY_ROW, entries, config), expected)
 
 
 def test_old_spines_share_batches_and_stay_as_they_were():

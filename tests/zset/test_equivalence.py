@@ -39,6 +39,7 @@ WAYS = ("rows", "columns")
 PICK = st.integers(0, 7)
 """Which value to take: 0 is the newest."""
 LATELY = st.integers(0, 2)
+"""One of the newest."""
 MIX = st.integers(0, len(BACKENDS) - 1)
 """How far the backends of the second operand are turned against those of the first: 0 is the same backend."""
 
@@ -347,12 +348,22 @@ class Heavy(RuleBasedStateMachine):
         value = self.pick(at)
         self.change(value, plus(value.rows, {(key, None): weight}), lambda z: z.add((key, None), weight))
 
-    @rule(
-        at=LATELY,
-        heavy=st.lists(HEAVY, max_size=2),
-        light=st.sampled_from([0, 2, 20]),
-        how=st.sampled_from(["rows", "columns"]),
-    )
+    @rule(at=LATELY, key=st.integers(0, 1), weight=st.sampled_from([1, 1 << 60]))
+    def add_and_take_back(self, at, key, weight):
+        """Which leaves a memtable behind that holds nothing."""
+        value = self.pick(at)
+        if abs(value.rows.get((key, None), 0) + weight) <= MAX:
+            self.change(value, value.rows, lambda z: z.add((key, None), weight).add((key, None), -weight))
+
+    @rule(at=LATELY, weight=HEAVY)
+    def add_a_heavy_row_beside_many_light_ones(self, at, weight):
+        self.add_some(at, [weight], 20, "columns")
+
+    @initialize(light=st.sampled_from([0, 60]))
+    def begin(self, light):
+        self.add_some(0, [], light, "columns")
+
+    @rule(at=LATELY, heavy=st.lists(HEAVY, max_size=2), light=st.sampled_from([0, 2, 20]), how=st.sampled_from(WAYS))
     def add_some(self, at, heavy, light, how):
         """Some heavy rows, and light ones beside them; enough of them to go every way there is."""
         value = self.pick(at)

@@ -429,3 +429,13 @@ def test_an_overflow_says_what_happened_and_that_nothing_was_applied(z):
     for change in (lambda: z.add((1, "a"), MAX), lambda: z.add_many([(1, "a")], [MAX])):
         with pytest.raises(WeightOverflowError, match=r"int64.*nothing was applied"):
             change()
+
+
+def test_a_sum_is_refused_for_its_result_and_not_for_a_part_of_it(config):
+    """The second summand holds a row in several batches, of which the first by itself would be too much."""
+    light = [(i, "x") for i in range(60)]
+    a = ZSet.from_rows([ROW, *light], SCHEMA, [MAX - 10] + [1] * 60, config)
+    b = ZSet.from_rows([ROW, *light], SCHEMA, [1 << 61] + [1] * 60, config)
+    b = b + ZSet.from_rows([ROW, *light], SCHEMA, [-(1 << 61)] + [1] * 60, config)
+    assert (a + b).weight(ROW) == (b + a).weight(ROW) == MAX - 10
+    assert (a + b).weight((3, "x")) == 3

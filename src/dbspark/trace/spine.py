@@ -24,7 +24,7 @@ merge. `work` spends a time budget instead, or finishes everything.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -124,6 +124,17 @@ class SpineStats:
         self.reduction += 0.3 * ((before - after) / max(before, 1) - self.reduction)
 
 
+def summable(batches: Iterable[Batch], bound: Callable[[], int]) -> Sequence[Batch]:
+    """Batches to add one by one to weights within `bound`.
+
+    They are the given ones, or their sum where adding only some of them might overflow although all of them do not.
+    """
+    some = [b for b in batches if b.rows]
+    if len(some) > 1 and bound() + sum(b.largest for b in some) > INT64_MAX:
+        return (merge(some),)
+    return some
+
+
 class Spine:
     """A persistent sequence of batches; see the module's preface."""
 
@@ -171,6 +182,13 @@ class Spine:
             else:
                 credit = 0
         return Spine(self.arrangement, entries, self.config, self.stats, credit, bound)
+
+    def insert_all(self, batches: Iterable[Batch]) -> Spine:
+        """The spine with the sum of some batches."""
+        spine = self
+        for batch in summable(batches, self.bound):
+            spine = spine.insert(batch)
+        return spine
 
     def _insert_large(self, batch: Batch) -> Spine:
         """Where weights are so large that partial sums might overflow, everything is kept as one exact sum."""
@@ -332,8 +350,8 @@ class Spine:
         batches = self.batches
         if len(batches) <= 1 or "_consolidated" in self.__dict__:
             return None
-        largest = max(batches, key=len)
-        others = [b for b in batches if b is not largest]
+        at = max(range(len(batches)), key=lambda i: batches[i].rows)
+        largest, others = batches[at], batches[:at] + batches[at + 1 :]
         if sum(b.rows for b in others) * 8 > largest.rows:
             return None
         change = merge(others)

@@ -21,7 +21,7 @@ from typing import Final
 
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.rows import Row
-from dbspark.trace.spine import Spine
+from dbspark.trace.spine import Spine, summable
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, batch_of_rows
 from dbspark.zset.metrics import Metrics
@@ -162,9 +162,7 @@ class AdaptivePayload(Payload):
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
         payload: Payload = self
-        for batch in batches:
-            if not batch.rows:
-                continue
+        for batch in summable(batches, self.bound):
             if payload.is_large(batch) and payload.bound():
                 payload = payload.plus_large(batch, AdaptivePayload.empty(self.arrangement, self.config))
             else:

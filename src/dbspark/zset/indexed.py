@@ -47,9 +47,7 @@ class IndexedZSet:
             raise SchemaError("name at least one column to index by")
         arrangement = Arrangement(z.schema, [z.schema.index(k) for k in key])
         spine = Spine(arrangement, (), spine_config(z.config))
-        for part in z._payload.parts():
-            spine = spine.insert(part.rearranged(arrangement))
-        return IndexedZSet(spine, z.config)
+        return IndexedZSet(spine.insert_all(p.rearranged(arrangement) for p in z._payload.parts()), z.config)
 
     @property
     def schema(self) -> Schema:
@@ -77,10 +75,7 @@ class IndexedZSet:
             raise SchemaError(f"Z-sets of different schemas cannot be added: {self.schema!r} and {other.schema!r}")
         parts = other.spine.batches if isinstance(other, IndexedZSet) else other._payload.parts()
         arrangement = self.spine.arrangement
-        spine = self.spine
-        for part in parts:
-            spine = spine.insert(part.rearranged(arrangement))
-        return IndexedZSet(spine, self.config)
+        return IndexedZSet(self.spine.insert_all(p.rearranged(arrangement) for p in parts), self.config)
 
     def negate(self) -> IndexedZSet:
         batches = tuple(scaled(b, -1) for b in self.spine.batches)

@@ -20,7 +20,7 @@ from dbspark.batch.chunk import Chunk, gather_chunks
 from dbspark.batch.memory import Int64s
 from dbspark.batch.rows import Row, decode_arrays
 from dbspark.kernels import nodes as nd
-from dbspark.trace.spine import Spine, SpineConfig
+from dbspark.trace.spine import Spine, SpineConfig, summable
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, add_rows, batch_of_rows, overflow
 from dbspark.zset.versions import Moment, Version
@@ -193,7 +193,7 @@ class HashPayload(Payload):
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
         version = self.version
-        for batch in batches:
+        for batch in summable(batches, lambda: INT64_MAX):
             version = version.advanced(dict(decoded(self.arrangement, batch.chunks)))
         return HashPayload(self.arrangement, self.config, version)
 
@@ -269,9 +269,7 @@ class FastPayload(Payload):
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
         payload: Payload = self
-        for batch in batches:
-            if not batch.rows:
-                continue
+        for batch in summable(batches, self.bound):
             if payload.is_large(batch) and payload.bound():
                 payload = payload.plus_large(batch, FastPayload(self.arrangement, self.config))
             else:
@@ -355,10 +353,7 @@ class BatchPayload(Payload):
         return self.plus_batches(other.parts())
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
-        spine = self.spine
-        for batch in batches:
-            spine = spine.insert(batch)
-        return BatchPayload(self.arrangement, self.config, spine)
+        return BatchPayload(self.arrangement, self.config, self.spine.insert_all(batches))
 
     def weight(self, row: Row) -> int:
         return int(self.spine.weights_of(batch_of_rows(self.arrangement, {row: 1}))[0])
