@@ -7,9 +7,11 @@ subclasses are few: a new one is worth its name only when a caller would handle 
 
 __all__ = [
     "ConfigError",
+    "CorruptFileError",
     "DbsparkError",
     "JavaNotFoundError",
     "SchemaError",
+    "TimeError",
     "UnknownBackendError",
     "WeightOverflowError",
 ]
@@ -33,6 +35,14 @@ class JavaNotFoundError(DbsparkError):
 
 class SchemaError(DbsparkError):
     """Data does not fit a schema; the message names the column, the expected and the given type."""
+
+
+class TimeError(DbsparkError):
+    """A time that a trace cannot answer for or does not accept; the message names the frontier that says so."""
+
+
+class CorruptFileError(DbsparkError):
+    """A file of dbspark is truncated, altered or of another format; the message names the file."""
 
 
 class WeightOverflowError(DbsparkError):

@@ -171,16 +171,16 @@ def entries_in_order(value: frozenset[Any], dtype: pa.DataType) -> list[Any]:
 
 
 def order_key(value: Any, dtype: pa.DataType) -> tuple[Any, ...]:
-    """Sorts as `dbspark.kernels.order` says: NULL first, fixed-width values as raw words, the rest value by value."""
+    """Sorts as `dbspark.kernels.order` says: NULL first, NaN last, intervals as 16-byte integers, the rest by value."""
     t = pa.types
     if value is None:
         return (0,)
     if t.is_boolean(dtype):
         return 1, value
     if t.is_floating(dtype):
-        return 1, word(value, dtype)
+        return (2,) if value == NAN else (1, value)
     if t.is_decimal(dtype) or t.is_interval(dtype):
-        return 1, raw(value, dtype)
+        return 1, int.from_bytes(raw(value, dtype), "little", signed=True)
     if t.is_string(dtype):
         return 1, value.encode()
     if t.is_binary(dtype):
@@ -192,7 +192,7 @@ def order_key(value: Any, dtype: pa.DataType) -> tuple[Any, ...]:
         return 1, tuple(order_key(pair, entry) for pair in entries_in_order(value, dtype))
     if t.is_list(dtype):
         return 1, tuple(order_key(v, dtype.value_type) for v in value)
-    return 1, value & ((1 << dtype.bit_width) - 1)
+    return 1, value
 
 
 # ---------------------------------------------------------------------------------------------------- batches

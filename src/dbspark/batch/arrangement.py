@@ -1,7 +1,8 @@
-"""An arrangement: which columns of a schema are the key that batches are ordered by.
+"""An arrangement: which columns of a schema are the key that batches are ordered by, and the order inside a key.
 
-`key=None` means that the whole row is the key; then the key hash is the row hash and is stored once. Arrangements
-are interned like schemas.
+`key=None` means that the whole row is the key; then the key hash is the row hash and is stored once. `order` names
+columns by which the rows of one key follow each other, each as (column, descending, nulls last); without it they
+follow by row hash. `key=()` puts all rows under one key. Arrangements are interned like schemas.
 """
 
 from __future__ import annotations
@@ -14,28 +15,42 @@ import numpy as np
 
 from dbspark.batch.memory import UInt64s, uint64s
 from dbspark.batch.schema import Schema
+from dbspark.errors import SchemaError
 from dbspark.kernels import hash as kh
 from dbspark.kernels import nodes as nd
+from dbspark.kernels.order import order_words
+
+OrderColumn = tuple[int, bool, bool]
+"""(column, descending, nulls last)"""
 
 _INTERNED: dict[Any, Arrangement] = {}
 _mask = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 class Arrangement:
-    """A schema and its key columns."""
+    """A schema, its key columns and its order columns."""
 
-    __slots__ = ("key", "key_nodes", "own_key", "row_nodes", "schema")
+    __slots__ = ("key", "key_nodes", "order", "order_at", "own_key", "row_nodes", "schema", "spec")
 
     schema: Schema
     key: tuple[int, ...] | None
     own_key: int
     key_nodes: Any
     row_nodes: Any
+    order: tuple[OrderColumn, ...]
+    spec: Any
+    order_at: int
+    """Address of the order as kernels read it, 0 where there is none."""
 
-    def __new__(cls, schema: Schema, key: Sequence[int] | None = None) -> Arrangement:
-        if key is not None and tuple(key) == tuple(range(schema.columns)):
+    def __new__(
+        cls, schema: Schema, key: Sequence[int] | None = None, order: Sequence[OrderColumn] = ()
+    ) -> Arrangement:
+        order = tuple((int(c), bool(descending), bool(last)) for c, descending, last in order)
+        if key is not None and tuple(key) == tuple(range(schema.columns)) and not order and key:
             key = None
-        identity = (id(schema), None if key is None else tuple(key))
+        if key is None and order:
+            raise SchemaError("an arrangement by whole rows has no order inside a key; name the key columns")
+        identity = (id(schema), None if key is None else tuple(key), order)
         found = _INTERNED.get(identity)
         if found is not None:
             return found
@@ -45,14 +60,33 @@ class Arrangement:
         self.own_key = int(key is not None)
         self.row_nodes = np.arange(nd.LANES, nd.LANES + schema.columns)
         self.key_nodes = self.row_nodes if key is None else np.array([nd.LANES + c for c in key], np.int64)
+        self.order = order
+        self.spec = np.array([len(order)] + [x for c, d, n in order for x in (nd.LANES + c, d, n)], np.int64)
+        self.order_at = self.spec.ctypes.data if order else 0
         return _INTERNED.setdefault(identity, self)
 
     def __reduce__(self) -> Any:
-        return Arrangement, (self.schema, self.key)
+        return Arrangement, (self.schema, self.key, self.order)
 
     def __repr__(self) -> str:
         names = self.schema.names if self.key is None else tuple(self.schema.names[c] for c in self.key)
-        return f"Arrangement({self.schema!r} by {', '.join(names)})"
+        ordered = [self.schema.names[c] + (" desc" if d else "") for c, d, _ in self.order]
+        return (
+            f"Arrangement({self.schema!r} by {', '.join(names)}{' ordered by ' if ordered else ''}{', '.join(ordered)})"
+        )
+
+    def words(self, chunk: Any) -> UInt64s:
+        """What stands in the HASH lane of this arrangement: row hashes, or words that rise with the order columns."""
+        if not self.order:
+            return hash_rows(chunk, self.row_nodes)
+        out = uint64s(chunk.rows)
+        column, descending, nulls_last = self.order[0]
+        order_words(chunk.table, nd.LANES + column, chunk.rows, int(descending), int(nulls_last), out)
+        return out
+
+    def keys(self, chunk: Any, words: UInt64s) -> UInt64s:
+        """The key hashes of a chunk whose words are known."""
+        return hash_rows(chunk, self.key_nodes) if self.own_key else words
 
 
 def hash_rows(chunk: Any, nodes: Any) -> UInt64s:

@@ -1,8 +1,11 @@
 """`Batch`: rows with weights, sorted, consolidated, immutable.
 
-A batch is a sequence of chunks, strictly increasing in (key hash, row hash, values) from the first row of the
-first chunk to the last of the last: no row occurs twice, no weight is zero. Chunks bound what one step of a merge
-copies, and let a merge give back its inputs piece by piece.
+A batch is a sequence of chunks, strictly increasing in (key hash, row hash, values, time) from the first row of the
+first chunk to the last of the last: no row occurs twice at one time, no weight is zero. Chunks bound what one step of
+a merge copies, and let a merge give back its inputs piece by piece.
+
+Most batches are of one time, or of none, which is a time of zeros; then no row occurs twice at all, and merges take
+the short way. `description` is for whoever gives rows times (`dbspark.trace`); here it is only carried along.
 
 Nothing here loops over rows in Python; everything is a plan (positions and weights) followed by a gather.
 """
@@ -17,8 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch.arrangement import Arrangement, hash_rows
-from dbspark.batch.chunk import CHUNK_ROWS, Chunk, check_plan, gather_chunks, import_arrays
+from dbspark.batch.arrangement import Arrangement
+from dbspark.batch.chunk import CHUNK_ROWS, NO_TIME, Chunk, check_plan, gather_chunks, gather_timed, import_arrays
 from dbspark.batch.conform import conform
 from dbspark.batch.memory import Int64s, UInt64s, int64s, uint64s
 from dbspark.batch.schema import Schema
@@ -26,6 +29,7 @@ from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels import merge as km
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import probe as kp
+from dbspark.kernels import timed as kt
 from dbspark.kernels.sort import sort_hashes
 
 INT64_MAX = (1 << 63) - 1
@@ -38,10 +42,11 @@ _PARALLEL_ROWS = 1 << 17
 class Batch:
     """An immutable, sorted, consolidated Z-set in columns."""
 
-    __slots__ = ("__dict__", "arrangement", "chunks", "lens", "rows", "tables")
+    __slots__ = ("__dict__", "arrangement", "chunks", "description", "lens", "rows", "tables")
 
-    def __init__(self, arrangement: Arrangement, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, arrangement: Arrangement, chunks: Sequence[Chunk], description: Any = None) -> None:
         self.arrangement = arrangement
+        self.description = description
         self.chunks = tuple(chunks)
         if len(self.chunks) == 1:
             only = self.chunks[0]
@@ -92,6 +97,29 @@ class Batch:
         survey: list[int] = info.tolist()
         return survey
 
+    @cached_property
+    def _time_survey(self) -> list[int]:
+        info = np.zeros(1 + 2 * nd.TIMES, np.int64)
+        kt.survey_times(self.tables, self.lens, info)
+        survey: list[int] = info.tolist()
+        return survey
+
+    @property
+    def time(self) -> tuple[int, ...] | None:
+        """The one time of all rows, None where they have several."""
+        survey = self._time_survey
+        return tuple(survey[1::2]) if survey[0] else None
+
+    @property
+    def latest(self) -> tuple[int, ...]:
+        """The greatest value of each coordinate of the times."""
+        return tuple(self._time_survey[2::2])
+
+    @property
+    def earliest(self) -> tuple[int, ...]:
+        """The least value of each coordinate of the times."""
+        return tuple(self._time_survey[1::2])
+
     def same(self, other: Batch) -> bool:
         """Whether another batch of this arrangement's columns holds the same rows and weights."""
         schema = self.schema
@@ -117,9 +145,8 @@ class Batch:
                 for at in range(0, rows, _BUILD_ROWS)
             ]
             return merge(pieces)
-        row_hash = hash_rows(chunk, arrangement.row_nodes)
-        key_hash = hash_rows(chunk, arrangement.key_nodes) if arrangement.own_key else row_hash
-        return arrange(arrangement, chunk, row_hash, key_hash)
+        words = arrangement.words(chunk)
+        return arrange(arrangement, chunk, words, arrangement.keys(chunk, words))
 
     @staticmethod
     def from_arrow(
@@ -143,15 +170,35 @@ class Batch:
             at = end
         return merge(pieces)
 
+    @staticmethod
+    def from_timed_arrow(
+        data: pa.RecordBatch | pa.Table, times: Any, arrangement: Arrangement | None = None, weights: Any = None
+    ) -> Batch:
+        """Sort and consolidate Arrow rows that have times: times[c] is coordinate c of every row's time."""
+        if arrangement is None:
+            arrangement = Arrangement(Schema(data.schema))
+        schema = arrangement.schema
+        table = pa.table(data).combine_chunks()
+        some = None if weights is None else _checked(weights, table.num_rows)
+        pieces = []
+        at = 0
+        for part in table.to_batches():
+            end = at + part.num_rows
+            arrays = conform(schema, part.schema, part.columns)
+            chunk = import_arrays(schema, arrays, part.num_rows, None if some is None else some[at:end])
+            pieces.append(Batch.from_chunk(arrangement, chunk.with_times(padded(times, at, end))))
+            at = end
+        return merge(pieces) if pieces else Batch.empty(arrangement)
+
     def rearranged(self, arrangement: Arrangement) -> Batch:
         """The same rows ordered by another key."""
         if arrangement is self.arrangement:
             return self
         pieces = []
+        hashed = not self.arrangement.order and not arrangement.order
         for chunk in self.chunks:
-            row_hash = chunk.lane(nd.HASH)
-            key_hash = hash_rows(chunk, arrangement.key_nodes) if arrangement.own_key else row_hash
-            pieces.append(arrange(arrangement, chunk, row_hash, key_hash))
+            words = chunk.lane(nd.HASH) if hashed else arrangement.words(chunk)
+            pieces.append(arrange(arrangement, chunk, words, arrangement.keys(chunk, words)))
         return merge(pieces) if pieces else Batch.empty(arrangement)
 
     # ------------------------------------------------------------------ reading
@@ -204,20 +251,53 @@ class Batch:
             at += chunk.rows
         return Batch(self.arrangement, chunks)
 
+    def described(self, description: Any) -> Batch:
+        """The same rows under another description."""
+        batch = Batch(self.arrangement, self.chunks, description)
+        for name in ("_survey", "_time_survey", "fences"):  # what is known of the rows stays known
+            if name in self.__dict__:
+                batch.__dict__[name] = self.__dict__[name]
+        return batch
+
+    def at_time(self, time: Sequence[int], description: Any = None) -> Batch:
+        """The same rows, of which none occurs twice, at another time."""
+        times = padded([[t] for t in time], 0, 1)
+        batch = Batch(self.arrangement, [c.with_times(times) for c in self.chunks], description)
+        if "_survey" in self.__dict__:
+            batch.__dict__["_survey"] = self.__dict__["_survey"]
+        batch.__dict__["_time_survey"] = [1] + [int(t[0]) for t in times for _ in range(2)]
+        return batch
+
     def select(self, pos: Int64s, weights: Int64s | None = None) -> Batch:
         """The rows at these positions, which must be in batch order."""
         if weights is None:
             weights = self.weights_at(pos)
         one = int(bool((weights == 1).all()))
-        return Batch(
-            self.arrangement,
-            gather_chunks(self.schema, self.arrangement.own_key, self.tables, pos, weights, one),
-        )
+        own_key, time = self.arrangement.own_key, self.time
+        if time is None:
+            chunks = gather_timed(self.schema, own_key, self.tables, pos, weights, one, times_at(self.tables, pos))
+        else:
+            chunks = gather_chunks(self.schema, own_key, self.tables, pos, weights, one, np.array(time))
+        return Batch(self.arrangement, chunks)
 
     def weights_at(self, pos: Int64s) -> Int64s:
         out = int64s(len(pos))
         kp.weights_at(self.tables, pos, out)
         return out
+
+
+def padded(times: Any, begin: int, end: int) -> Any:
+    """Rows begin … end-1 of given coordinates, and zeros for the others."""
+    given = [np.asarray(t, np.int64)[begin:end] for t in times]
+    return given + [np.zeros(1, np.int64)] * (nd.TIMES - len(given))
+
+
+def times_at(tables: Int64s, pos: Int64s) -> Any:
+    """The times of the rows at some positions, one line for each coordinate."""
+    out = int64s(nd.TIMES * len(pos)).reshape(nd.TIMES, len(pos))
+    for c in range(nd.TIMES):
+        kt.times_at(tables, pos, c, out[c])
+    return out
 
 
 def _from_arrays(arrangement: Arrangement, arrays: Sequence[pa.Array], rows: int, weights: Any) -> Batch:
@@ -239,36 +319,78 @@ def _checked(weights: Any, rows: int) -> Int64s:
     return np.ascontiguousarray(given, np.int64)
 
 
-def arrange(arrangement: Arrangement, chunk: Chunk, row_hash: UInt64s, key_hash: UInt64s) -> Batch:
+NEVER = -INT64_MAX - 1
+"""Before every time."""
+
+
+def bounds(since: Sequence[int] = (), upto: Sequence[int] = (), after: Sequence[int] | None = None) -> Int64s:
+    """What `kernels.timed` takes: times advanced to `since`, up to `upto`, and not up to `after`."""
+    out = np.zeros((4, nd.TIMES), np.int64)
+    out[0], out[1], out[2] = NEVER, INT64_MAX, INT64_MAX
+    out[0, : len(since)] = since
+    out[1, : len(upto)] = upto
+    if after is not None:
+        out[2, : len(after)] = after
+        out[3, 0] = 1
+    return out
+
+
+def arrange(arrangement: Arrangement, chunk: Chunk, words: UInt64s, keys: UInt64s) -> Batch:
     """Sort and consolidate a chunk whose hashes are known."""
     rows = chunk.rows
     schema = arrangement.schema
+    table = np.array(chunk.nodes())  # a copy: the chunk may be shared, its hash lanes are ours
+    for node, lane in ((nd.HASH, words), (nd.KEY, keys)):
+        table[node, nd.DATA], table[node, nd.START] = lane.ctypes.data, 0
+    table[nd.HASH, nd.CHILD] = arrangement.order_at
+    at = table.ctypes.data
     order = int64s(rows)
-    sort_hashes(key_hash, row_hash, order, uint64s(2 * rows), int64s(rows))
+    sort_hashes(keys, words, order, uint64s(2 * rows), int64s(rows))
     pos = int64s(rows)
     weights = int64s(rows)
-    info = np.empty(4, np.int64)
-    km.consolidate(chunk.table, key_hash, row_hash, order, schema.columns, schema.node_count, pos, weights, info)
+    info = np.empty(5, np.int64)
+    tables = np.array((at,), np.int64)
+    if table[nd.TIME : nd.LANES, nd.MASK].any():
+        times = int64s(nd.TIMES * rows).reshape(nd.TIMES, rows)
+        kt.consolidate_timed(
+            at, keys, words, order, schema.columns, schema.node_count, bounds(), pos, weights, times, info
+        )
+        check_plan(info)
+        n = int(info[0])
+        some = pos[:n], weights[:n], int(info[2]), times[:, :n]
+        return Batch(arrangement, gather_timed(schema, arrangement.own_key, tables, *some))
+    km.consolidate(at, keys, words, order, schema.columns, schema.node_count, pos, weights, info)
     check_plan(info)
-    table = np.array(chunk.nodes())  # a copy: the chunk may be shared, its hash lanes are ours
-    lines = ((nd.HASH, row_hash), (nd.KEY, key_hash))
-    for node, lane in lines:
-        table[node, nd.DATA], table[node, nd.START] = lane.ctypes.data, 0
     n = int(info[0])
-    tables = np.array((table.ctypes.data,), np.int64)
-    return Batch(arrangement, gather_chunks(schema, arrangement.own_key, tables, pos[:n], weights[:n], int(info[2])))
+    time = np.array([chunk.lane(nd.TIME + c)[0] for c in range(nd.TIMES)]) if rows else NO_TIME
+    rest = pos[:n], weights[:n], int(info[2]), time
+    return Batch(arrangement, gather_chunks(schema, arrangement.own_key, tables, *rest))
 
 
 class Plan:
     """A merge in progress over batches of one arrangement: call `step` until `done`.
 
     The cursors say where each input stands; `remaining` gives the inputs without what has been read.
+
+    Where every input is of one time and, with times advanced to `since`, all of the same, rows are distinct in each
+    input and the kernels without times serve. Otherwise every row comes with its times.
     """
 
-    __slots__ = ("arrangement", "batches", "cursors", "done", "ends", "info", "lens", "read", "starts", "tables")
+    __slots__ = (
+        "arrangement", "batches", "bounds", "cursors", "done", "ends", "info", "lens", "read", "starts", "tables",
+        "time",
+    )  # fmt: skip
 
-    def __init__(self, batches: Sequence[Batch], offsets: Sequence[int] | None = None) -> None:
-        """Merge batches, each from row `offset` of its first chunk on."""
+    def __init__(
+        self,
+        batches: Sequence[Batch],
+        offsets: Sequence[int] | None = None,
+        since: Sequence[int] = (),
+        within: Int64s | None = None,
+    ) -> None:
+        """Merge batches, each from row `offset` of its first chunk on; only the times `within` bounds, if given."""
+        self.bounds = bounds(since) if within is None else within
+        self.time = _common_time(batches, since) if within is None else None
         self.arrangement = batches[0].arrangement
         given = sorted(zip(batches, offsets or (0,) * len(batches), strict=True), key=lambda pair: len(pair[0]))
         batches = [batch for batch, _ in given]
@@ -286,7 +408,7 @@ class Plan:
             at += len(batch.chunks)
             self.ends[s, 0] = at - 1
             self.ends[s, 1] = batch.lens[-1]
-        self.info = np.empty(4, np.int64)
+        self.info = np.empty(5, np.int64)
         self.done = False
         self.read = 0
 
@@ -295,6 +417,8 @@ class Plan:
         schema = self.arrangement.schema
         columns, nodes = schema.columns, schema.node_count
         info = self.info
+        if self.time is None:
+            return self._step_timed(limit)
         if len(self.batches) == 2:
             pos, weights = int64s(limit), int64s(limit)
             km.merge_two(self.tables, self.lens, self.cursors, self.ends, columns, nodes, limit, pos, weights, info)
@@ -309,10 +433,33 @@ class Plan:
             )  # fmt: skip
             check_plan(info)
             info[3] = np.array_equal(stops, self.ends)
-        written, read, ones, done = info.tolist()
+        written, read, ones, done, _ = info.tolist()
         self.read += read
         self.done = bool(done)
-        return gather_chunks(schema, self.arrangement.own_key, self.tables, pos[:written], weights[:written], ones)
+        some = pos[:written], weights[:written], ones, np.array(self.time)
+        return gather_chunks(schema, self.arrangement.own_key, self.tables, *some)
+
+    def _step_timed(self, limit: int) -> list[Chunk]:
+        schema, own_key = self.arrangement.schema, self.arrangement.own_key
+        info = self.info
+        room = limit + 64
+        while True:
+            pos, weights, times = int64s(room), int64s(room), int64s(nd.TIMES * room).reshape(nd.TIMES, room)
+            kt.merge_timed(
+                self.tables, self.lens, self.cursors, self.ends, self.bounds, schema.columns, schema.node_count, limit,
+                pos, weights, times, info,
+            )  # fmt: skip
+            if info[0] != kt.CROWDED:
+                break
+            room = int(info[1])
+        check_plan(info)
+        n, read, ones, done, same = info.tolist()
+        self.read += read
+        self.done = bool(done)
+        some = self.tables, pos[:n], weights[:n], ones
+        if same and n:
+            return gather_chunks(schema, own_key, *some, np.ascontiguousarray(times[:, 0]))
+        return gather_timed(schema, own_key, *some, times[:, :n])
 
     def remaining(self) -> list[Batch]:
         """What has not been read yet of each input that has anything left."""
@@ -355,26 +502,54 @@ def _threads() -> ThreadPoolExecutor:
     return _pool
 
 
-def merge(batches: Sequence[Batch]) -> Batch:
-    """The sum of batches of one arrangement."""
+def _common_time(batches: Sequence[Batch], since: Sequence[int]) -> tuple[int, ...] | None:
+    """The one time that all rows of all batches have once they are advanced, if each batch is of one time."""
+    found: tuple[int, ...] | None = None
+    for batch in batches:
+        time = batch.time
+        if time is None:
+            return None
+        if since:
+            time = advanced(time, since)
+        if found is not None and time != found:
+            return None
+        found = time
+    return found
+
+
+def advanced(time: Sequence[int], since: Sequence[int]) -> tuple[int, ...]:
+    """A time of as many coordinates as lanes, advanced to `since`."""
+    return tuple(max(t, s) for t, s in zip(time, since, strict=False)) + tuple(time[len(since) :])
+
+
+def merge(batches: Sequence[Batch], since: Sequence[int] = ()) -> Batch:
+    """The sum of batches of one arrangement, with times advanced to `since`."""
     some = [b for b in batches if b.rows]
     if len(some) <= 1:
-        return some[0] if some else batches[0]
+        if not some or not since:
+            return some[0] if some else batches[0]
+        only, time = some[0], some[0].time
+        if time is not None:
+            return only if advanced(time, since) == time else only.at_time(advanced(time, since))
+        if all(t >= s for t, s in zip(only.earliest, since, strict=False)):
+            return only
     arrangement = some[0].arrangement
     if any(b.arrangement is not arrangement for b in some):
         raise SchemaError(f"batches of different arrangements cannot be merged: {[b.arrangement for b in some]}")
-    if sum(b.rows for b in some) < _PARALLEL_ROWS:
-        return Batch(arrangement, _run(Plan(some)))
-    low, high = Plan(some), Plan(some)
+    plan = Plan(some, since=since)
+    if plan.time is None or sum(b.rows for b in some) < _PARALLEL_ROWS:
+        return Batch(arrangement, run(plan))
+    low, high = plan, Plan(some, since=since)
     middle = low.split(1 << 63)
     low.restrict(None, middle)
     high.restrict(middle, None)
-    upper = _threads().submit(_run, high)
-    chunks = _run(low)
+    upper = _threads().submit(run, high)
+    chunks = run(low)
     return Batch(arrangement, chunks + upper.result())
 
 
-def _run(plan: Plan) -> list[Chunk]:
+def run(plan: Plan) -> list[Chunk]:
+    """All that a plan gives."""
     chunks: list[Chunk] = []
     while not plan.done:
         chunks += plan.step(CHUNK_ROWS)

@@ -23,6 +23,9 @@ from dbspark.kernels.order import order_maps
 CHUNK_ROWS = 32768
 """Rows in a chunk at the most. Small enough that a step of a merge is well under a millisecond."""
 
+NO_TIME = np.zeros(nd.TIMES, np.int64)
+"""The time of rows that have none."""
+
 _ONE = allocate(8)
 _ZERO = allocate(8)
 np.frombuffer(_ONE, np.int64)[0] = 1
@@ -71,10 +74,23 @@ class Chunk:
         table[self.schema.row_nodes, nd.START] += offset
         return chunk
 
+    def with_times(self, times: Any) -> Chunk:
+        """The same rows with other times: times[c] is coordinate c, either one value for all rows or one for each."""
+        chunk = self.slice(0, self.rows)
+        table = chunk.nodes()
+        lanes = []
+        for c, given in enumerate(times):
+            line = table[nd.TIME + c]
+            constant = len(given) == 1 or bool((given == given[0]).all())
+            lanes.append(np.array(given[:1] if constant else given, np.int64))
+            line[nd.DATA], line[nd.START], line[nd.MASK] = lanes[-1].ctypes.data, 0, 0 if constant else -1
+        chunk.keep = (self, lanes)
+        return chunk
+
     def lane(self, node: int) -> Any:
         """One of the lanes as an array of `rows` values."""
         line = self.nodes()[node]
-        dtype = np.int64 if node == nd.WEIGHT else np.uint64
+        dtype = np.int64 if node >= nd.WEIGHT else np.uint64
         constant = line[nd.MASK] == 0
         count = 1 if constant else int(line[nd.START]) + self.rows
         raw = np.asarray(_Memory(int(line[nd.DATA]), count, dtype, self))
@@ -133,12 +149,19 @@ def import_arrays(schema: Schema, arrays: Sequence[pa.Array], rows: int, weights
     """Describe Arrow arrays of the schema's canonical types; copies nothing. Hash lanes are left unset."""
     if schema.has_maps:
         arrays = [_with_sorted_maps(a) for a in arrays]
+    return describe_arrays(schema, arrays, rows, weights)
+
+
+def describe_arrays(schema: Schema, arrays: Sequence[pa.Array], rows: int, weights: Int64s | None) -> Chunk:
+    """The same for arrays whose maps are in order already; reads nothing."""
     buffer = allocate(schema.node_count * nd.NODE_BYTES)
     chunk = Chunk(schema, rows, buffer, (arrays, weights))
     table = chunk.nodes()
     table[:] = schema.template
     for c, array in enumerate(arrays):
         _describe(schema, table, nd.LANES + c, array)
+    table[nd.TIME : nd.LANES, nd.DATA] = _ZERO.address
+    table[nd.TIME : nd.LANES, nd.MASK] = 0
     if weights is None:
         table[nd.WEIGHT, nd.DATA] = _ONE.address
         table[nd.WEIGHT, nd.MASK] = 0
@@ -201,20 +224,34 @@ def _with_sorted_maps(array: pa.Array) -> pa.Array:
 
 
 def gather_chunks(
-    schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int
+    schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int, time: Int64s = NO_TIME
 ) -> list[Chunk]:
-    """Copy the rows at `pos` into new chunks of at most `CHUNK_ROWS` rows."""
+    """Copy the rows at `pos` into new chunks of at most `CHUNK_ROWS` rows, all of one time."""
     rows = len(pos)
     if rows <= CHUNK_ROWS:
-        return _gather(schema, own_key, tables, pos, weights, one_weight)
+        return _gather(schema, own_key, tables, pos, weights, one_weight, time)
     chunks = []
     for at in range(0, rows, CHUNK_ROWS):
         end = at + CHUNK_ROWS
-        chunks += _gather(schema, own_key, tables, pos[at:end], weights[at:end], one_weight)
+        chunks += _gather(schema, own_key, tables, pos[at:end], weights[at:end], one_weight, time)
     return chunks
 
 
-def _gather(schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int) -> list[Chunk]:
+def gather_timed(
+    schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int, times: Any
+) -> list[Chunk]:
+    """Copy the rows at `pos` into new chunks, with a time for each: times[c] is coordinate c."""
+    chunks = gather_chunks(schema, own_key, tables, pos, weights, one_weight)
+    at = 0
+    for i, chunk in enumerate(chunks):
+        chunks[i] = chunk.with_times(times[:, at : at + chunk.rows])
+        at += chunk.rows
+    return chunks
+
+
+def _gather(
+    schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int, time: Int64s
+) -> list[Chunk]:
     rows = len(pos)
     if rows == 0:
         return []
@@ -222,9 +259,9 @@ def _gather(schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: 
     layout = np.empty((nd.LANES + columns, 4), np.int64)
     size = kg.measure(tables, columns, count, pos, rows, own_key, one_weight, layout)
     if size < 0:
-        return _gather_halves(schema, own_key, tables, pos, weights, one_weight)
+        return _gather_halves(schema, own_key, tables, pos, weights, one_weight, time)
     arena = allocate(size)
-    kg.gather(tables, columns, count, pos, rows, weights, one_weight, layout, arena.address)
+    kg.gather(tables, columns, count, pos, rows, weights, one_weight, time, layout, arena.address)
     if not schema.nested:
         return [Chunk(schema, rows, arena, None)]
     keep: list[Any] = []
@@ -235,19 +272,19 @@ def _gather(schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: 
         if schema.nodes[nd.LANES + c].kind in (nd.LIST, nd.STRUCT) and not _gather_tree(
             schema, tables, nd.LANES + c, pos, table, keep
         ):
-            return _gather_halves(schema, own_key, tables, pos, weights, one_weight)
+            return _gather_halves(schema, own_key, tables, pos, weights, one_weight, time)
     return [chunk]
 
 
 def _gather_halves(
-    schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int
+    schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int, time: Int64s
 ) -> list[Chunk]:
     """Two chunks instead of one whose values 32-bit offsets cannot address."""
     half = len(pos) // 2
     if half == 0:
         raise SchemaError("a single row holds more than 2 GiB in one column; split the value")
-    return _gather(schema, own_key, tables, pos[:half], weights[:half], one_weight) + _gather(
-        schema, own_key, tables, pos[half:], weights[half:], one_weight
+    return _gather(schema, own_key, tables, pos[:half], weights[:half], one_weight, time) + _gather(
+        schema, own_key, tables, pos[half:], weights[half:], one_weight, time
     )
 
 

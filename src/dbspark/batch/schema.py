@@ -149,7 +149,7 @@ class Schema:
         return _INTERNED.setdefault(key, self)
 
     def _lay_out(self) -> None:
-        lanes = [Node(pa.uint64(), nd.FIXED, 8, 0)] * 2 + [Node(pa.int64(), nd.FIXED, 8, 0)]
+        lanes = [Node(pa.uint64(), nd.FIXED, 8, 0)] * 2 + [Node(pa.int64(), nd.FIXED, 8, 0)] * (nd.LANES - 2)
         out: list[Node] = list(lanes)
         pending: list[tuple[int, pa.DataType]] = []
         for dtype in self.types:

@@ -53,6 +53,7 @@ from dbspark.kernels.nodes import (
     ROW_MASK,
     START,
     STRUCT,
+    TIME,
     VALID,
     VARIABLE,
     WEIGHT,
@@ -101,9 +102,12 @@ def measure(
         layout[node, 3] = 0
         if node == KEY and own_key == 0:
             continue
+        if node > TIME and node < LANES:  # beside the first: they are one value each
+            layout[node, 0] = layout[TIME, 0] + 8 * (node - TIME)
+            continue
         if node < LANES:
             layout[node, 0] = at
-            layout[node, 3] = 8 if node == WEIGHT and one_weight == 1 else rows * 8
+            layout[node, 3] = 8 if node == TIME or (node == WEIGHT and one_weight == 1) else rows * 8
             at += _aligned(layout[node, 3])
             continue
         kind = load_i64(table + node * NODE_BYTES, KIND)
@@ -242,11 +246,17 @@ def _write_lane(at: int, data: int, mask: int) -> None:
     write_node(at, i64(FIXED), i64(8), data, i64(0), i64(0), i64(0), mask)
 
 
+@inlined
+def _write_hash_lane(at: int, data: int, order: int) -> None:
+    write_node(at, i64(FIXED), i64(8), data, i64(0), i64(0), order, i64(-1))
+
+
 @kernel
 def gather(
-    tables: Any, columns: int, nodes: int, pos: Any, rows: int, weights: Any, one_weight: int, layout: Any, arena: int
-) -> None:
-    """Fill an arena laid out by `measure`: node table, lanes, flat columns."""
+    tables: Any, columns: int, nodes: int, pos: Any, rows: int, weights: Any, one_weight: int, time: Any,
+    layout: Any, arena: int,
+) -> None:  # fmt: skip
+    """Fill an arena laid out by `measure`: node table, lanes, flat columns. `time` is that of every row."""
     scratch = np.empty(2 * tables.shape[0], np.int64)
     model = tables[0]
     for node in range(LANES):
@@ -257,10 +267,13 @@ def gather(
             count = 1 if one_weight == 1 else rows
             for r in range(count):
                 store_i64(out, r, i64(1) if one_weight == 1 else weights[r])
+        elif node >= TIME:
+            _write_lane(at, out, i64(0))
+            store_i64(out, 0, time[node - TIME])
         elif layout[node, 0] < 0:
             _write_lane(at, arena + layout[HASH, 0], i64(-1))
         else:
-            _write_lane(at, out, i64(-1))
+            _write_hash_lane(at, out, load_i64(model + node * NODE_BYTES, CHILD))
             for c in range(tables.shape[0]):
                 scratch[c] = lane(tables[c], node)
             gather_fixed(scratch, i64(8), pos, rows, out)

@@ -11,10 +11,15 @@ A **node** is one line of `FIELDS` int64 values that describes one Arrow array:
     CHILD   index of the first child node (lists, structs)
     MASK    -1, or 0 for a lane whose one value stands for every row
 
-A **chunk** is a table of nodes: the lanes HASH (row hash), KEY (key hash) and WEIGHT, then the columns of the
-schema, then the descendants of nested columns. A struct's children follow each other and number their rows as the
-struct does; a list's CHILD is its element, numbered by the offsets; a map is a list of structs. A lane with MASK 0
-costs eight bytes for the whole chunk: most weights are 1 everywhere.
+A **chunk** is a table of nodes: the lanes HASH (row hash), KEY (key hash), WEIGHT and TIME (up to `TIMES`
+coordinates), then the columns of the schema, then the descendants of nested columns. A struct's children follow each
+other and number their rows as the struct does; a list's CHILD is its element, numbered by the offsets; a map is a
+list of structs. A lane with MASK 0 costs eight bytes for the whole chunk: most weights are 1 everywhere, most times
+are one.
+
+Rows are ordered by KEY, HASH, values, TIME. Where an arrangement has order columns, HASH is not a hash but a word that
+does not fall as they rise, and the CHILD field of its line is the address of the order: a count, then (node,
+descending, nulls last) for each column. The order of values begins with those.
 
 A **position** is `chunk << 32 | row`. Kernels take several chunks as an array of the addresses of their
 node tables, so one call reads all batches of a spine.
@@ -47,7 +52,9 @@ NULL: Final = 7
 HASH: Final = 0
 KEY: Final = 1
 WEIGHT: Final = 2
-LANES: Final = 3
+TIME: Final = 3
+TIMES: Final = 3
+LANES: Final = TIME + TIMES
 
 ROW_BITS: Final = 32
 ROW_MASK: Final = (1 << ROW_BITS) - 1

@@ -1,7 +1,10 @@
-"""A total order on rows that agrees with Spark's equality. It tells apart rows whose hashes collide.
+"""A total order on rows: Spark's own, wherever Spark has one. It tells apart rows whose hashes collide.
 
-NULL equals NULL and comes first, NaN equals NaN, -0.0 equals 0.0. Beyond that the order means nothing to a
-user: fixed-width values compare as raw words, because all that is needed is that equal rows meet.
+NULL equals NULL and comes first, NaN equals NaN and is above all numbers, -0.0 equals 0.0. Calendar intervals and
+maps, which Spark does not order, have some order here: all that is needed is that equal rows meet.
+
+An arrangement with order columns compares those first, each in its own direction. `order_words` gives what stands
+in the HASH lane then: a word that does not fall while the first of them rises, so that most comparisons end there.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from dbspark.kernels.nodes import (
     FIXED,
     FLOAT32,
     FLOAT64,
+    HASH,
     KIND,
     LANES,
     LIST,
@@ -72,6 +76,27 @@ def compare_bytes(a: int, na: int, b: int, nb: int) -> int:
 
 
 @inlined
+def small_integer(data: int, i: int, width: int) -> int:
+    """A signed integer of at most eight bytes."""
+    if width == 8:
+        return load_i64(data, i)
+    if width == 4:
+        return i64(np.int32(load_u32(data, i)))
+    if width == 2:
+        return i64(np.int16(load_u16(data, i)))
+    return i64(np.int8(load_u8(data, i)))
+
+
+@inlined
+def rising(x: float) -> Any:
+    """An unsigned word that rises with a float; NaN is above all numbers."""
+    word = double_word(x)
+    if word >> np.uint64(63):
+        return ~word
+    return word | np.uint64(0x8000000000000000)
+
+
+@inlined
 def compare_flat(a: int, i: int, b: int, j: int) -> int:
     """Compare value i of node a with value j of node b; neither is NULL, neither is nested."""
     kind = load_i64(a, KIND)
@@ -81,19 +106,16 @@ def compare_flat(a: int, i: int, b: int, j: int) -> int:
     y = load_i64(b, DATA)
     if kind == FIXED:
         width = load_i64(a, WIDTH)
-        if width == 8:
-            return three_way(load_u64(x, i), load_u64(y, j))
-        if width == 4:
-            return three_way(load_u32(x, i), load_u32(y, j))
-        if width == 2:
-            return three_way(load_u16(x, i), load_u16(y, j))
-        if width == 1:
-            return three_way(load_u8(x, i), load_u8(y, j))
-        return compare_bytes(x + i * width, width, y + j * width, width)
+        if width <= 8:
+            return three_way(small_integer(x, i, width), small_integer(y, j, width))
+        high, other = load_i64(x, 2 * i + 1), load_i64(y, 2 * j + 1)
+        if high != other:
+            return three_way(high, other)
+        return three_way(load_u64(x, 2 * i), load_u64(y, 2 * j))
     if kind == FLOAT64:
-        return three_way(double_word(bits_f64(load_u64(x, i))), double_word(bits_f64(load_u64(y, j))))
+        return three_way(rising(bits_f64(load_u64(x, i))), rising(bits_f64(load_u64(y, j))))
     if kind == FLOAT32:
-        return three_way(double_word(bits_f32(load_u32(x, i))), double_word(bits_f32(load_u32(y, j))))
+        return three_way(rising(bits_f32(load_u32(x, i))), rising(bits_f32(load_u32(y, j))))
     if kind == BIT:
         return i64(is_valid(x, i)) - i64(is_valid(y, j))
     if kind == VARIABLE:
@@ -194,8 +216,67 @@ def compare_cells(table_a: int, node_a: int, i: int, table_b: int, node_b: int, 
 
 
 @inlined
+def compare_ordered(table_a: int, i: int, table_b: int, j: int, spec: int, nodes: int) -> int:
+    """Compare the order columns of two rows of one arrangement."""
+    for k in range(load_i64(spec, 0)):
+        node = load_i64(spec, 3 * k + 1)
+        a = table_a + node * NODE_BYTES
+        order = compare_nulls(a, i, table_b + node * NODE_BYTES, j)
+        if order == 2:
+            continue
+        flip = load_i64(spec, 3 * k + 3)
+        if order == 0:
+            order = compare_cells(table_a, node, i, table_b, node, j, nodes)
+            flip = load_i64(spec, 3 * k + 2)
+        if order != 0:
+            return -order if flip != 0 else order
+    return 0
+
+
+@kernel
+def order_words(table: int, node: int, rows: int, descending: int, nulls_last: int, out: Any) -> None:
+    """out[i] = a word that does not fall while column `node` rises in the given direction."""
+    at = table + node * NODE_BYTES
+    kind, width = load_i64(at, KIND), load_i64(at, WIDTH)
+    data, valid, offsets, start = load_i64(at, DATA), load_i64(at, VALID), load_i64(at, OFFSETS), load_i64(at, START)
+    top = np.uint64(0xFFFFFFFFFFFFFFFF)
+    sign = np.uint64(0x8000000000000000)
+    for r in range(rows):
+        i = start + r
+        if kind == NULL or (valid != 0 and not is_valid(valid, i)):
+            out[r] = top if nulls_last != 0 else np.uint64(0)
+            continue
+        word = np.uint64(0)
+        if kind == FIXED and width <= 8:
+            word = np.uint64(small_integer(data, i, width)) ^ sign
+        elif kind == FIXED:
+            high, low = load_i64(data, 2 * i + 1), load_u64(data, 2 * i)
+            if (high == 0 and low < sign) or (high == -1 and low >= sign):
+                word = low ^ sign
+            else:
+                word = np.uint64(0) if high < 0 else top
+        elif kind == FLOAT64:
+            word = rising(bits_f64(load_u64(data, i)))
+        elif kind == FLOAT32:
+            word = rising(bits_f32(load_u32(data, i)))
+        elif kind == BIT:
+            word = np.uint64(1) if is_valid(data, i) else np.uint64(0)
+        elif kind == VARIABLE:
+            low = i64(load_i32(offsets, i))
+            size = i64(load_i32(offsets, i + 1)) - low
+            for b in range(min(size, 8)):
+                word |= np.uint64(load_u8(data + low, b)) << np.uint64(56 - 8 * b)
+        out[r] = ~word if descending != 0 else word
+
+
+@inlined
 def compare_rows(table_a: int, i: int, table_b: int, j: int, columns: int, nodes: int) -> int:
     """Compare all columns of two rows of one schema."""
+    spec = load_i64(table_a + HASH * NODE_BYTES, CHILD)
+    if spec != 0:
+        order = compare_ordered(table_a, i, table_b, j, spec, nodes)
+        if order != 0:
+            return order
     for column in range(LANES, LANES + columns):
         order = compare_cells(table_a, column, i, table_b, column, j, nodes)
         if order != 0:

@@ -309,9 +309,18 @@ def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ra
             while True:
                 lane_keys = lane(tables[c], KEY)
                 n = lens[c]
-                while at < n and load_u64(lane_keys, at) == key:
+                end = min(n, at + 8)  # keys of few rows are counted, others measured
+                while at < end and load_u64(lane_keys, at) == key:
                     at += 1
                     count += 1
+                if at == end and at < n and load_u64(lane_keys, at) == key:
+                    if load_u64(lane_keys, n - 1) == key:
+                        count += n - at
+                        at = n
+                    else:
+                        above = lower_bound(lane_keys, at, n, key + np.uint64(1))
+                        count += above - at
+                        at = above
                 if at < n or c + 1 >= last:
                     break
                 c += 1

@@ -1,5 +1,13 @@
-"""Traces: sequences of immutable batches, levelled and merged in the background of a tick."""
+"""Traces: the history of a Z-set as immutable batches, levelled, merged, compacted and shared."""
 
+from dbspark.trace.agent import TraceAgent, TraceImport
+from dbspark.trace.cursor import Cursor
+from dbspark.trace.reading import Hits, Keys
 from dbspark.trace.spine import Spine, SpineConfig
+from dbspark.trace.time import Antichain, Description, MutableAntichain, Product, Tick, Time, advance_by
+from dbspark.trace.trace import Trace, idle_merge_effort
 
-__all__ = ["Spine", "SpineConfig"]
+__all__ = [
+    "Antichain", "Cursor", "Description", "Hits", "Keys", "MutableAntichain", "Product", "Spine", "SpineConfig",
+    "Tick", "Time", "Trace", "TraceAgent", "TraceImport", "advance_by", "idle_merge_effort",
+]  # fmt: skip

@@ -16,6 +16,10 @@ When to merge (with fan-out R):
   thereby bounded by that share. The share is small while merges shrink what they read (updates and deletes) and
   grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth much.
 
+Rows may have times (`dbspark.trace.time`). Then every batch has a description, each begins where the one before it
+ends, and a `Compaction` says what merges may do: only batches before its physical frontier are merged; times are
+advanced to its logical frontier, as it is when the merge begins. A batch without rows is absorbed by its neighbour.
+
 How fast: merges of few rows run at once. Larger ones advance in steps paid by credit, some rows for every row
 inserted, enough that a merge is done long before the next one of its level is due; no insert ever waits for a whole
 merge. `work` spends a time budget instead, or finishes everything.
@@ -25,7 +29,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -37,8 +41,11 @@ from dbspark.batch.chunk import CHUNK_ROWS, Chunk, check_plan
 from dbspark.batch.memory import Int64s, int64s
 from dbspark.kernels import probe as kp
 from dbspark.kernels.merge import OVERFLOW
-from dbspark.kernels.nodes import ROW_BITS, ROW_MASK, WEIGHT
+from dbspark.kernels.nodes import ROW_BITS, ROW_MASK, TIMES, WEIGHT
+from dbspark.trace.time import Antichain, Description
 
+END = (INT64_MAX,) * TIMES
+"""A time that every time can be advanced to, where times do not matter."""
 _CUTS = 8
 """Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
 
@@ -59,9 +66,23 @@ class SpineConfig:
     """Rows of one step of a larger merge."""
     credit: int = 16
     """Rows of merging paid for by each inserted row."""
+    background: int | None = None
+    """Merges from this many rows on are left to a thread beside the ticks; None: to no one else."""
 
 
 DEFAULT = SpineConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What merges of a spine with times may do."""
+
+    logical: Antichain
+    """Readers are at or above this: times below it are advanced to it."""
+    physical: Antichain
+    """Batches that end after this are not merged: somebody reads up to their boundaries."""
+    retain: Callable[[Batch], Batch] | None = None
+    """Drops the rows that nobody will ask for again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +95,9 @@ class Merging:
     """Rows of the first chunk of each input that have been read."""
     total: int
     """Rows of all inputs at the beginning, for the statistics of how much the merge reduced."""
+    description: Any = None
+    """What the result will be described as; its `since` was fixed when the merge began."""
+    retain: Callable[[Batch], Batch] | None = None
 
     @property
     def rows(self) -> int:
@@ -84,11 +108,14 @@ class Merging:
         return sum(b.rows for b in self.inputs) - sum(self.offsets)
 
     def step(self, limit: int) -> Merging | Batch:
-        plan = Plan(self.inputs, self.offsets)
-        chunks = self.out + tuple(plan.step(limit))
+        plan = Plan(self.inputs, self.offsets, since_of(self.description))
+        more = plan.step(limit)
+        if self.retain is not None and more:
+            more = list(self.retain(Batch(self.inputs[0].arrangement, more)).chunks)
+        chunks = self.out + tuple(more)
         if plan.done:
-            return Batch(self.inputs[0].arrangement, chunks)
-        return Merging(chunks, *plan.unread(), self.total)
+            return Batch(self.inputs[0].arrangement, chunks, self.description)
+        return Merging(chunks, *plan.unread(), self.total, self.description, self.retain)
 
     def batches(self) -> list[Batch]:
         """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
@@ -97,6 +124,11 @@ class Merging:
 
 
 Entry = Batch | Merging
+
+
+def since_of(description: Description | None) -> tuple[int, ...]:
+    """Where a merge under this description advances times to."""
+    return tuple(description.since.meet_of_all()) if description is not None and description.since else ()
 
 
 @dataclass(slots=True)
@@ -124,6 +156,14 @@ class SpineStats:
         self.reduction += 0.3 * ((before - after) / max(before, 1) - self.reduction)
 
 
+def _extended(entry: Any, lower: Antichain, last: Description) -> Any:
+    """An entry that also stands for empty stretches of time before or after it."""
+    description = Description(lower, last.upper, entry.description.since)
+    if type(entry) is Merging:
+        return replace(entry, description=description)
+    return entry.described(description)
+
+
 def summable(batches: Iterable[Batch], bound: Callable[[], int]) -> Sequence[Batch]:
     """Batches to add one by one to weights within `bound`.
 
@@ -138,7 +178,7 @@ def summable(batches: Iterable[Batch], bound: Callable[[], int]) -> Sequence[Bat
 class Spine:
     """A persistent sequence of batches; see the module's preface."""
 
-    __slots__ = ("__dict__", "_bound", "arrangement", "config", "credit", "entries", "stats")
+    __slots__ = ("__dict__", "_bound", "arrangement", "compaction", "config", "credit", "entries", "stats")
 
     def __init__(
         self,
@@ -148,6 +188,7 @@ class Spine:
         stats: SpineStats | None = None,
         credit: int = 0,
         bound: int | None = None,
+        compaction: Compaction | None = None,
     ) -> None:
         self.arrangement = arrangement
         self.entries = entries
@@ -155,6 +196,10 @@ class Spine:
         self.stats = stats if stats is not None else SpineStats()
         self.credit = credit
         self._bound = bound
+        self.compaction = compaction
+
+    def _with(self, entries: tuple[Entry, ...], credit: int, bound: int | None = None) -> Spine:
+        return Spine(self.arrangement, entries, self.config, self.stats, credit, bound, self.compaction)
 
     def bound(self) -> int:
         """No weight, summed over all batches, is larger in magnitude."""
@@ -167,11 +212,11 @@ class Spine:
     def insert(self, batch: Batch) -> Spine:
         """The spine with one more batch, newer than all others."""
         if batch.rows == 0:
-            return self
+            return self if self.compaction is None else self._with(self._pruned((*self.entries, batch)), self.credit)
         if not self.entries:
-            return Spine(self.arrangement, (batch,), self.config, self.stats, self.credit)
+            return self._with((batch,), self.credit)
         bound = self.bound() + batch.largest
-        if bound > INT64_MAX:
+        if bound > INT64_MAX and self.compaction is None:
             return self._insert_large(batch)
         self.stats.inserted(batch)
         entries = self._scheduled((*self.entries, batch))
@@ -181,7 +226,17 @@ class Spine:
                 entries, credit = self._advance(entries, credit)
             else:
                 credit = 0
-        return Spine(self.arrangement, entries, self.config, self.stats, credit, bound)
+        return self._with(entries, credit, bound)
+
+    def compacting(self, compaction: Compaction) -> Spine:
+        """The spine with other permissions for merges, and with those begun that they allow."""
+        spine = self.under(compaction)
+        spine.entries = spine._scheduled(self.entries)
+        return spine
+
+    def under(self, compaction: Compaction) -> Spine:
+        """The same spine with other permissions for the merges to come."""
+        return Spine(self.arrangement, self.entries, self.config, self.stats, self.credit, self._bound, compaction)
 
     def insert_all(self, batches: Iterable[Batch]) -> Spine:
         """The spine with the sum of some batches."""
@@ -190,15 +245,23 @@ class Spine:
             spine = spine.insert(batch)
         return spine
 
+    def replaced(self, entries: tuple[Entry, ...]) -> Spine:
+        """The spine with entries that have been merged further, and with the merges begun that are due now."""
+        return self._with(self._scheduled(self._pruned(entries)), self.credit, self._bound)
+
+    def copied(self) -> Spine:
+        """The same spine with statistics of its own."""
+        return Spine(
+            self.arrangement, self.entries, self.config, replace(self.stats), self.credit, self._bound, self.compaction
+        )
+
     def _insert_large(self, batch: Batch) -> Spine:
         """Where weights are so large that partial sums might overflow, everything is kept as one exact sum."""
         bound = sum(b.largest for b in self.batches) + batch.largest
         if bound <= INT64_MAX:  # it had only grown with every insert
-            return Spine(
-                self.arrangement, self.entries, self.config, self.stats, self.credit, bound - batch.largest
-            ).insert(batch)
+            return self._with(self.entries, self.credit, bound - batch.largest).insert(batch)
         whole = merge((self.consolidated(), batch))
-        return Spine(self.arrangement, (whole,) if whole.rows else (), self.config, self.stats, self.credit)
+        return self._with((whole,) if whole.rows else (), self.credit)
 
     def work(self, budget_ms: float | None = None) -> Spine:
         """Go on with merges in progress for some time, or until nothing is left to do."""
@@ -210,12 +273,25 @@ class Spine:
                 break
         if entries is self.entries:
             return self
-        return Spine(self.arrangement, entries, self.config, self.stats, self.credit, self._bound)
+        return self._with(entries, self.credit, self._bound)
+
+    def exert(self, effort: int) -> Spine:
+        """Go on with merges by some rows, or begin one that was not due yet: what to do with idle time.
+
+        Called again and again it leaves one batch before the physical frontier, and then this very spine.
+        """
+        entries = self._scheduled(self.entries)
+        ready = self._ready(entries)
+        if ready > 1 and not any(type(e) is Merging for e in entries):
+            entries = (*entries[: ready - 2], self._begun(entries[ready - 2 : ready]), *entries[ready:])
+        if any(type(e) is Merging for e in entries):
+            entries, _ = self._advance(entries, max(effort, self.config.step))
+        return self if entries == self.entries else self._with(entries, self.credit, self._bound)
 
     def compacted(self) -> Spine:
         """The spine as one batch."""
         whole = self.consolidated()
-        return Spine(self.arrangement, (whole,) if whole.rows else (), self.config, self.stats, self.credit)
+        return self._with((whole,) if whole.rows else (), self.credit)
 
     def backlog(self) -> int:
         """Rows still to be read by merges in progress."""
@@ -229,28 +305,73 @@ class Spine:
             size *= self.config.fanout
         return level
 
+    def _ready(self, entries: tuple[Entry, ...]) -> int:
+        """How many of the oldest entries may be merged."""
+        ready = len(entries)
+        if self.compaction is not None:
+            physical = self.compaction.physical
+            while ready and not entries[ready - 1].description.upper.dominates(physical):
+                ready -= 1
+        return ready
+
     def _scheduled(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Begin the merges that are due among the batches behind the last merge in progress."""
+        if self.compaction is not None and (self._bound or 0) > INT64_MAX:
+            return entries  # a sum of some of the batches might overflow where that of all does not
+        entries = self._pruned(entries)
+        ready = self._ready(entries)
+        pending = entries[ready:]
+        entries = entries[:ready]
         while True:
             first = len(entries)
             while first > 0 and type(entries[first - 1]) is Batch:
                 first -= 1
             tail: Sequence[Any] = entries[first:]
             if len(tail) < 2:
-                return entries
+                return entries + pending
             begin = self._due(tail, first == 0)
             if begin is None:
-                return entries
-            inputs = tuple(tail[begin:])
-            total = sum(b.rows for b in inputs)
+                return entries + pending
             head = entries[: first + begin]
-            if total > self.config.at_once:
-                return (*head, Merging((), inputs, (0,) * len(inputs), total))
+            begun = self._begun(tail[begin:])
+            if begun.total > self.config.at_once:
+                return (*head, begun, *pending)
             started = time.perf_counter()
-            merged = merge(inputs)
+            merged = merge(begun.inputs, since_of(begun.description))
+            if begun.retain is not None:
+                merged = begun.retain(merged)
             self.stats.seconds += time.perf_counter() - started
-            self.stats.merged(total, merged.rows)
-            entries = (*head, merged) if merged.rows else head
+            self.stats.merged(begun.total, merged.rows)
+            entries = self._pruned((*head, merged.described(begun.description)))
+
+    def _begun(self, inputs: Sequence[Any]) -> Merging:
+        """A merge of neighbours, about to begin."""
+        total = sum(b.rows for b in inputs)
+        compaction = self.compaction
+        if compaction is None:
+            return Merging((), tuple(inputs), (0,) * len(inputs), total)
+        since = compaction.logical
+        for batch in inputs:
+            since = since.join(batch.description.since)
+        description = Description(inputs[0].description.lower, inputs[-1].description.upper, since)
+        return Merging((), tuple(inputs), (0,) * len(inputs), total, description, compaction.retain)
+
+    def _pruned(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Without entries that hold no rows; of those of a trace, the neighbour takes over the description."""
+        if not any(type(e) is Batch and e.rows == 0 for e in entries):
+            return entries
+        if self.compaction is None:
+            return tuple(e for e in entries if e.rows)
+        ready = self._ready(entries)
+        kept: list[Any] = []
+        for entry in entries[:ready]:
+            if kept and type(entry) is Batch and entry.rows == 0:
+                kept[-1] = _extended(kept[-1], kept[-1].description.lower, entry.description)
+            elif len(kept) == 1 and type(kept[0]) is Batch and kept[0].rows == 0:
+                kept[0] = _extended(entry, kept[0].description.lower, entry.description)
+            else:
+                kept.append(entry)
+        return (*kept, *entries[ready:])
 
     def _due(self, tail: Sequence[Batch], whole: bool) -> int | None:
         """Where the suffix of `tail` that should become one batch begins. `whole`: tail[0] is the oldest batch."""
@@ -280,10 +401,11 @@ class Spine:
     def _advance(self, entries: tuple[Entry, ...], credit: int) -> tuple[tuple[Entry, ...], int]:
         """Spend credit on merges in progress, newest (smallest) first."""
         started = time.perf_counter()
+        background = self.config.background
         changed = list(entries)
         for i in range(len(changed) - 1, -1, -1):
             entry = changed[i]
-            if type(entry) is not Merging:
+            if type(entry) is not Merging or (background is not None and entry.total >= background):
                 continue
             while credit >= self.config.step and type(entry) is Merging:
                 before = entry.rows
@@ -297,7 +419,7 @@ class Spine:
             if credit < self.config.step:
                 break
         self.stats.seconds += time.perf_counter() - started
-        kept = tuple(e for e in changed if e.rows)
+        kept = self._pruned(tuple(changed))
         return self._scheduled(kept), max(credit, 0) if any(type(e) is Merging for e in kept) else 0
 
     # ------------------------------------------------------------------ reading
@@ -335,7 +457,9 @@ class Spine:
         batches = self.batches
         if not batches:
             return Batch.empty(self.arrangement)
-        return merge(batches)
+        if self.compaction is None:
+            return merge(batches)
+        return merge(batches, END).at_time(())
 
     def consolidated(self) -> Batch:
         """All rows as one batch; computed once for this value."""
@@ -348,7 +472,7 @@ class Spine:
         None where the others are too many for this to be cheaper than consolidating.
         """
         batches = self.batches
-        if len(batches) <= 1 or "_consolidated" in self.__dict__:
+        if len(batches) <= 1 or "_consolidated" in self.__dict__ or self.compaction is not None:
             return None
         at = max(range(len(batches)), key=lambda i: batches[i].rows)
         largest, others = batches[at], batches[:at] + batches[at + 1 :]
@@ -392,6 +516,8 @@ class Spine:
 
     def weights_of(self, probe: Batch) -> Int64s:
         """The total weight of each row of `probe`, in its order."""
+        if self.compaction is not None and any(b.time is None for b in self.batches):
+            return weights_in(sources_of((self.consolidated(),)), probe)
         return weights_in(self.sources, probe)
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks of traces: probing, inserting, forking, opening, merging."""

@@ -1,0 +1,186 @@
+"""The batch file: an Arrow IPC file that is a batch, and opens as one without being read.
+
+Every record batch holds the lanes (row hash, key hash, weights, times; those that are one value for the whole file
+are in the metadata instead) and the columns. Any Arrow reader can read it. The schema's metadata says what the batch
+is: format, arrangement, number of rows, what is known of its weights and times, and whatever the writer keeps with it,
+such as a description. The footer's metadata is a *seal*: checksums of the data and of the footer, and the length.
+
+Opening maps the file and reads the footer and the headers of the record batches, but no data; a file that is cut short,
+or altered in what is read, is refused then. `verify` reads everything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.batch.arrangement import Arrangement
+from dbspark.batch.batch import Batch
+from dbspark.batch.chunk import Chunk, describe_arrays
+from dbspark.batch.schema import Schema
+from dbspark.errors import CorruptFileError
+from dbspark.kernels import nodes as nd
+
+FORMAT = "dbspark-batch-1"
+_ABOUT = b"dbspark"
+_SEAL = b"dbspark.seal"
+_BLANK = b"~" * 40
+"""Stands in the footer until the checksums are known: two of 8 hexadecimal digits and the length of the data, of 24."""
+_RECORD_ROWS = 1 << 20
+_RECORD_BYTES = 1 << 28
+"""A record batch holds at most so much, so that a large file has few headers to read."""
+_LANES = {nd.HASH: "_hash", nd.KEY: "_key", nd.WEIGHT: "_weight", **{nd.TIME + c: f"_time{c}" for c in range(nd.TIMES)}}
+
+
+def write_batch(batch: Batch, path: str | os.PathLike[str], metadata: Any = None) -> None:
+    """Write a batch to a new file; `metadata` is kept with it as JSON. It is on disk when this returns."""
+    arrangement = batch.arrangement
+    constants = _constants(batch)
+    lanes = [node for node in _LANES if node not in constants and (node != nd.KEY or arrangement.own_key)]
+    about = {
+        "format": FORMAT,
+        "key": None if arrangement.key is None else list(arrangement.key),
+        "order": [list(o) for o in arrangement.order],
+        "rows": batch.rows,
+        "constants": {_LANES[node]: value for node, value in constants.items()},
+        "weights": batch._survey,
+        "times": batch._time_survey,
+        "metadata": metadata,
+    }
+    fields = [pa.field(_LANES[node], pa.int64() if node >= nd.WEIGHT else pa.uint64(), False) for node in lanes]
+    columns = [pa.field(f"column{i}", f.type, f.nullable, f.metadata) for i, f in enumerate(arrangement.schema.arrow)]
+    about["names"] = list(arrangement.schema.names)
+    schema = pa.schema([*fields, *columns], metadata={_ABOUT: json.dumps(about).encode()})
+    with Path(path).open("xb+") as file:
+        sink = _Summing(file)
+        with pa.ipc.new_file(pa.PythonFile(sink, "w"), schema, metadata={_SEAL: _BLANK}) as writer:
+            for group in _grouped(batch):
+                parts = []
+                for chunk in group:
+                    arrays = [pa.array(chunk.lane(node)) for node in lanes]
+                    parts.append(pa.RecordBatch.from_arrays([*arrays, *chunk.arrays()], schema=schema))
+                for record in pa.Table.from_batches(parts, schema).combine_chunks().to_batches():
+                    writer.write_batch(record)
+            data = sink.size, sink.crc
+        file.flush()
+        file.seek(data[0])
+        footer = file.read()
+        at = footer.rindex(_BLANK)
+        file.seek(data[0] + at)
+        file.write(b"%08x%08x%024d" % (data[1], zlib.crc32(footer), data[0]))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def open_batch(path: str | os.PathLike[str], verify: bool = False) -> tuple[Batch, Any]:
+    """The batch in a file, mapped into memory, and the metadata that was kept with it."""
+    try:
+        with pa.memory_map(str(path)) as mapped:
+            whole = mapped.read_buffer()
+        reader = pa.ipc.open_file(whole)
+        _check(whole, reader, verify)
+        about = json.loads(reader.schema.metadata[_ABOUT])
+        if about["format"] != FORMAT:
+            raise CorruptFileError(f"{path} is in format {about['format']!r}; this dbspark reads {FORMAT!r}")
+        records = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        return _batch_of(records, about), about["metadata"]
+    except FileNotFoundError:
+        raise CorruptFileError(f"{path} is missing") from None
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
+        raise CorruptFileError(f"{path} is not a whole batch file: {error or type(error).__name__}") from None
+
+
+def _check(whole: pa.Buffer, reader: Any, verify: bool) -> None:
+    seal = bytes(reader.metadata[_SEAL])
+    data_crc, footer_crc, length = int(seal[:8], 16), int(seal[8:16], 16), int(seal[16:])
+    footer = whole.slice(length).to_pybytes()
+    if zlib.crc32(footer.replace(seal, _BLANK)) != footer_crc:
+        raise ValueError("its footer has been altered")
+    if verify and zlib.crc32(whole.slice(0, length)) != data_crc:
+        raise ValueError("its data has been altered")
+
+
+def _batch_of(records: list[pa.RecordBatch], about: dict[str, Any]) -> Batch:
+    constants = {node: about["constants"][name] for node, name in _LANES.items() if name in about["constants"]}
+    stored = [node for node in _LANES if node not in constants and (node != nd.KEY or about["key"] is not None)]
+    names = about["names"]
+    fields = records[0].schema if records else None
+    if fields is None:
+        raise ValueError("it holds no rows")
+    arrow = pa.schema([fields.field(len(stored) + i).with_name(name) for i, name in enumerate(names)])
+    arrangement = Arrangement(Schema(arrow), about["key"], [tuple(o) for o in about["order"]])
+    chunks = [_chunk_of(record, arrangement, stored, constants) for record in records if record.num_rows]
+    batch = Batch(arrangement, chunks)
+    if batch.rows != about["rows"]:
+        raise ValueError(f"it says that it holds {about['rows']} rows, and holds {batch.rows}")
+    batch.__dict__["_survey"], batch.__dict__["_time_survey"] = about["weights"], about["times"]
+    return batch
+
+
+def _chunk_of(record: pa.RecordBatch, arrangement: Arrangement, stored: list[int], constants: dict[int, int]) -> Chunk:
+    columns = record.columns
+    chunk = describe_arrays(arrangement.schema, columns[len(stored) :], record.num_rows, None)
+    table = chunk.nodes()
+    kept = np.array(list(constants.values()), np.int64)
+    for i, node in enumerate(constants):
+        table[node, nd.DATA], table[node, nd.MASK] = kept.ctypes.data + 8 * i, 0
+    for node, lane in zip(stored, columns, strict=False):
+        table[node, nd.DATA], table[node, nd.START], table[node, nd.MASK] = lane.buffers()[1].address, lane.offset, -1
+    if not arrangement.own_key:
+        table[nd.KEY] = table[nd.HASH]
+    table[nd.HASH, nd.CHILD] = arrangement.order_at
+    chunk.keep = (record, kept)
+    return chunk
+
+
+def _constants(batch: Batch) -> dict[int, int]:
+    """Lanes that are one value for the whole batch."""
+    out = {}
+    for node in range(nd.WEIGHT, nd.LANES):
+        if all(c.nodes()[node, nd.MASK] == 0 for c in batch.chunks):
+            values = {int(c.lane(node)[0]) for c in batch.chunks}
+            if len(values) == 1:
+                out[node] = values.pop()
+    return out
+
+
+def _grouped(batch: Batch) -> Iterator[list[Chunk]]:
+    """Chunks that become one record batch."""
+    group: list[Chunk] = []
+    rows = size = 0
+    for chunk in batch.chunks:
+        if group and (rows + chunk.rows > _RECORD_ROWS or size + chunk.nbytes() > _RECORD_BYTES):
+            yield group
+            group, rows, size = [], 0, 0
+        group.append(chunk)
+        rows += chunk.rows
+        size += chunk.nbytes()
+    if group or not batch.chunks:
+        yield group
+
+
+class _Summing:
+    """A file for Arrow to write to, which keeps the checksum of what passes through it."""
+
+    closed = False
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.crc = 0
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        self.crc = zlib.crc32(data, self.crc)
+        self.size += len(data)
+        self._file.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()

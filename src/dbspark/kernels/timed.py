@@ -1,0 +1,301 @@
+"""Merging and consolidating rows that have times.
+
+A row may occur once for every time. All occurrences of a row, in all sources, are a *group*: their times are
+advanced to `since` (coordinate by coordinate, which is what advancing by a frontier comes to), sorted, and the weights
+of equal times are summed; zero sums vanish. So times that have become the same meet here, whichever batches they come
+from, and a row whose history has cancelled is gone.
+
+What is read can be bounded: times not below or at `upto` are left out, and so are times at or below `after`. With
+`since = upto` this is a snapshot, with `after` it is the changes between two times.
+
+Unused coordinates are zero. `info` returns: [0] output rows, OVERFLOW or CROWDED, [1] input rows read (CROWDED: the
+room that is needed), [2] 1 if every weight is 1, [3] 1 if all is read, [4] 1 if every time is the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64
+from dbspark.kernels.merge import OVERFLOW, lane, lane_mask, sort_ties
+from dbspark.kernels.nodes import HASH, KEY, ROW_BITS, ROW_MASK, TIME, TIMES, WEIGHT
+from dbspark.kernels.order import compare_rows
+
+CROWDED = -2
+"""The first group alone is more than there is room for."""
+
+
+@inlined
+def _later(group: Any, a: int, b: int) -> Any:
+    """Whether entry a of a group has a later time than entry b, in the order of files: by coordinates in turn."""
+    for c in range(TIMES):
+        if group[a, c] != group[b, c]:
+            return group[a, c] > group[b, c]
+    return False
+
+
+@inlined
+def _swap(group: Any, a: int, b: int) -> None:
+    for c in range(TIMES + 1):
+        group[a, c], group[b, c] = group[b, c], group[a, c]
+
+
+@inlined
+def _sift(group: Any, root: int, size: int) -> None:
+    while True:
+        child = 2 * root + 1
+        if child >= size:
+            return
+        if child + 1 < size and _later(group, child + 1, child):
+            child += 1
+        if not _later(group, child, root):
+            return
+        _swap(group, root, child)
+        root = child
+
+
+@inlined
+def _sort(group: Any, n: int) -> None:
+    in_order = True
+    for i in range(1, n):
+        if _later(group, i - 1, i):
+            in_order = False
+            break
+    if in_order:
+        return
+    if n <= 24:
+        for i in range(1, n):
+            j = i
+            while j > 0 and _later(group, j - 1, j):
+                _swap(group, j - 1, j)
+                j -= 1
+        return
+    for root in range(n // 2 - 1, -1, -1):
+        _sift(group, i64(root), n)
+    for last in range(n - 1, 0, -1):
+        _swap(group, i64(0), i64(last))
+        _sift(group, i64(0), i64(last))
+
+
+@inlined
+def _reduce(group: Any, n: int) -> int:
+    """Sort a group and sum equal times, dropping zeros; returns what is left of it, or OVERFLOW."""
+    _sort(group, n)
+    out = i64(0)
+    i = i64(0)
+    while i < n:
+        total = group[i, TIMES]
+        j = i + 1
+        while j < n and not _later(group, j, i):
+            if add_overflows(total, group[j, TIMES]):
+                return i64(OVERFLOW)
+            total += group[j, TIMES]
+            j += 1
+        if total != 0:
+            for c in range(TIMES):
+                group[out, c] = group[i, c]
+            group[out, TIMES] = total
+            out += 1
+        i = j
+    return out
+
+
+@inlined
+def _admit(table: int, row: int, bounds: Any, group: Any, n: int) -> int:
+    """Append row's time and weight to a group if it is within the bounds; returns the new size of the group."""
+    before = i64(1)
+    for c in range(TIMES):
+        t = load_i64(lane(table, TIME + c), row & lane_mask(table, TIME + c))
+        if t > bounds[1, c]:
+            return n
+        if t > bounds[2, c]:
+            before = i64(0)
+        group[n, c] = max(t, bounds[0, c])
+    if before == 1 and bounds[3, 0] == 1:
+        return n
+    group[n, TIMES] = load_i64(lane(table, WEIGHT), row & lane_mask(table, WEIGHT))
+    return n + 1
+
+
+@inlined
+def _grown(group: Any, n: int) -> Any:
+    if n < group.shape[0]:
+        return group
+    larger = np.empty((2 * n, TIMES + 1), np.int64)
+    larger[:n] = group[:n]
+    return larger
+
+
+@kernel
+def merge_timed(
+    tables: Any, lens: Any, cursors: Any, ends: Any, bounds: Any, columns: int, nodes: int, limit: int,
+    pos: Any, weights: Any, times: Any, info: Any,
+) -> None:  # fmt: skip
+    """Merge k sources from their cursors to their ends; stops after about `limit` rows written or cancelled.
+
+    bounds = since, upto, after, and [1 if `after` counts, ...]. times[c] takes coordinate c.
+    """
+    k = cursors.shape[0]
+    room = pos.shape[0]
+    group = np.empty((16, TIMES + 1), np.int64)
+    marks = np.empty((k, 2), np.int64)
+    out = i64(0)
+    read = i64(0)
+    cancelled = i64(0)
+    ones = i64(0)
+    same = i64(1)
+    done = i64(0)
+    while out + cancelled < limit:
+        best = i64(-1)
+        for s in range(k):
+            while cursors[s, 0] < ends[s, 0] and cursors[s, 1] >= lens[cursors[s, 0]]:
+                cursors[s, 0] += 1
+                cursors[s, 1] = 0
+            marks[s, 0], marks[s, 1] = cursors[s, 0], cursors[s, 1]
+            if cursors[s, 0] == ends[s, 0] and cursors[s, 1] >= ends[s, 1]:
+                continue
+            if best < 0 or _compare(tables, cursors, s, cursors, best, columns, nodes) < 0:
+                best = i64(s)
+        if best < 0:
+            done = i64(1)
+            break
+        n = i64(0)
+        read_before = read
+        for s in range(best, k):
+            first = s == best
+            while True:
+                while cursors[s, 0] < ends[s, 0] and cursors[s, 1] >= lens[cursors[s, 0]]:
+                    cursors[s, 0] += 1
+                    cursors[s, 1] = 0
+                if cursors[s, 0] == ends[s, 0] and cursors[s, 1] >= ends[s, 1]:
+                    break
+                if not first and _compare(tables, cursors, s, marks, best, columns, nodes) != 0:
+                    break
+                first = False
+                group = _grown(group, n)
+                n = _admit(tables[cursors[s, 0]], cursors[s, 1], bounds, group, n)
+                cursors[s, 1] += 1
+                read += 1
+        n = _reduce(group, n)
+        if n < 0:
+            info[0] = OVERFLOW
+            return
+        if out + n > room:
+            for s in range(k):
+                cursors[s, 0], cursors[s, 1] = marks[s, 0], marks[s, 1]
+            read = read_before
+            if out == 0:
+                info[0] = CROWDED
+                info[1] = n
+                return
+            break
+        at = marks[best, 0] << ROW_BITS | marks[best, 1]
+        for i in range(n):
+            pos[out] = at
+            weights[out] = group[i, TIMES]
+            ones |= group[i, TIMES] ^ 1
+            for c in range(TIMES):
+                times[c, out] = group[i, c]
+                if group[i, c] != times[c, 0]:
+                    same = i64(0)
+            out += 1
+        if n == 0:
+            cancelled += 1
+    info[0] = out
+    info[1] = read
+    info[2] = 1 if ones == 0 else 0
+    info[3] = done
+    info[4] = same
+
+
+@inlined
+def _compare(tables: Any, at: Any, s: int, other: Any, t: int, columns: int, nodes: int) -> int:
+    """Compare the row at cursor s with the row at cursor t of another array of cursors."""
+    ta, i = tables[at[s, 0]], at[s, 1]
+    tb, j = tables[other[t, 0]], other[t, 1]
+    x, y = load_u64(lane(ta, KEY), i), load_u64(lane(tb, KEY), j)
+    if x == y:
+        x, y = load_u64(lane(ta, HASH), i), load_u64(lane(tb, HASH), j)
+        if x == y:
+            return compare_rows(ta, i, tb, j, columns, nodes)
+    return -1 if x < y else 1
+
+
+@kernel
+def consolidate_timed(
+    table: int, kh: Any, rh: Any, order: Any, columns: int, nodes: int, bounds: Any,
+    pos: Any, weights: Any, times: Any, info: Any,
+) -> None:  # fmt: skip
+    """Consolidate one unsorted chunk, given the permutation that sorts its hashes. Positions are row numbers."""
+    n = order.shape[0]
+    group = np.empty((16, TIMES + 1), np.int64)
+    out = i64(0)
+    ones = i64(0)
+    same = i64(1)
+    i = i64(0)
+    while i < n:
+        first = order[i]
+        j = i + 1
+        while j < n and rh[order[j]] == rh[first] and kh[order[j]] == kh[first]:
+            j += 1
+        if j > i + 1:
+            sort_ties(table, order, i, j, columns, nodes)
+        r = i
+        while r < j:
+            size = i64(0)
+            s = r
+            while s < j and (s == r or compare_rows(table, order[r], table, order[s], columns, nodes) == 0):
+                group = _grown(group, size)
+                size = _admit(table, order[s], bounds, group, size)
+                s += 1
+            size = _reduce(group, size)
+            if size < 0:
+                info[0] = OVERFLOW
+                return
+            for g in range(size):
+                pos[out] = order[r]
+                weights[out] = group[g, TIMES]
+                ones |= group[g, TIMES] ^ 1
+                for c in range(TIMES):
+                    times[c, out] = group[g, c]
+                    if group[g, c] != times[c, 0]:
+                        same = i64(0)
+                out += 1
+            r = s
+        i = j
+    info[0] = out
+    info[1] = n
+    info[2] = 1 if ones == 0 else 0
+    info[3] = 1
+    info[4] = same
+
+
+@kernel
+def times_at(tables: Any, pos: Any, coordinate: int, out: Any) -> None:
+    """One coordinate of the times of the rows at some positions."""
+    for i in range(pos.shape[0]):
+        table = tables[pos[i] >> ROW_BITS]
+        out[i] = load_i64(lane(table, TIME + coordinate), (pos[i] & ROW_MASK) & lane_mask(table, TIME + coordinate))
+
+
+@kernel
+def survey_times(tables: Any, lens: Any, out: Any) -> None:
+    """out = [1 if all rows have one time, then for each coordinate its least and greatest value]."""
+    same = i64(1)
+    for c in range(TIMES):
+        least, greatest = i64(0), i64(0)
+        seen = False
+        for chunk in range(tables.shape[0]):
+            at = lane(tables[chunk], TIME + c)
+            rows = min(i64(1), lens[chunk]) if lane_mask(tables[chunk], TIME + c) == 0 else lens[chunk]
+            for row in range(rows):
+                t = load_i64(at, row)
+                if not seen:
+                    least, greatest, seen = t, t, True
+                least, greatest = min(least, t), max(greatest, t)
+        if least != greatest:
+            same = i64(0)
+        out[1 + 2 * c], out[2 + 2 * c] = least, greatest
+    out[0] = same

@@ -1,0 +1,195 @@
+"""`TraceAgent`: a shared handle on a trace, and `TraceImport`: a trace followed from elsewhere.
+
+Every agent holds the trace back to its own two frontiers and no further. Frontiers move forward only: asking for an
+earlier one changes nothing. A dropped agent holds nothing, and can no longer be used.
+
+An import replays what the trace holds, as the agent may see it, then gives every batch as it is written, and after each
+the frontier up to which everything has been given. It works the same after the writer has closed the trace. It holds
+the trace only up to what it has given.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any
+
+from dbspark.batch import Batch
+from dbspark.errors import TimeError
+from dbspark.trace.cursor import Cursor
+from dbspark.trace.reading import Hits
+from dbspark.trace.spine import Merging
+from dbspark.trace.time import Antichain, Description, TimeLike
+from dbspark.trace.trace import Trace, advanced_to
+
+
+class TraceAgent:
+    """Reads a trace, and keeps it readable from where the agent stands. Close it, or use it in a `with` block."""
+
+    def __init__(self, trace: Trace, logical: Antichain, physical: Antichain) -> None:
+        self._trace = trace
+        self._logical = logical
+        self._physical = physical
+        self._dropped = False
+        trace._hold(logical, physical, None)
+
+    @property
+    def trace(self) -> Trace:
+        if self._dropped:
+            raise TimeError("this agent has been dropped and holds nothing; clone an agent before dropping it")
+        return self._trace
+
+    @property
+    def logical(self) -> Antichain:
+        """The agent asks for no time below this."""
+        return self._logical
+
+    @property
+    def physical(self) -> Antichain:
+        """The agent reads up to no boundary below this."""
+        return self._physical
+
+    @property
+    def upper(self) -> Antichain:
+        return self.trace.upper
+
+    @property
+    def since(self) -> Antichain:
+        """How far back the trace can answer; at or below the agent's own frontier."""
+        return self.trace.since
+
+    def set_logical_compaction(self, frontier: Antichain) -> None:
+        """Ask for no time below `frontier` any more."""
+        self._move(self._logical.join(frontier), self._physical)
+
+    def set_physical_compaction(self, frontier: Antichain) -> None:
+        """Read up to no boundary below `frontier` any more."""
+        self._move(self._logical, self._physical.join(frontier))
+
+    def advance(self, frontier: Antichain) -> None:
+        """Move both frontiers."""
+        self._move(self._logical.join(frontier), self._physical.join(frontier))
+
+    def _move(self, logical: Antichain, physical: Antichain) -> None:
+        trace = self.trace
+        if (logical, physical) == (self._logical, self._physical):
+            return
+        old = self._logical, self._physical
+        self._logical, self._physical = logical, physical
+        trace._hold(logical, physical, old)
+
+    def clone(self) -> TraceAgent:
+        """Another handle that holds what this one holds."""
+        return TraceAgent(self.trace, self._logical, self._physical)
+
+    def drop(self) -> None:
+        """Hold nothing any more. Dropping twice is nothing."""
+        if not self._dropped:
+            self._dropped = True
+            self._trace._hold(None, None, (self._logical, self._physical))
+
+    def __enter__(self) -> TraceAgent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drop()
+
+    # ------------------------------------------------------------------ reading
+
+    def probe(self, keys: Any) -> Hits:
+        return self.trace.probe(keys)
+
+    def first(self, keys: Any, limit: int = 1) -> Hits:
+        return self.trace.first(keys, limit)
+
+    def last(self, keys: Any, limit: int = 1) -> Hits:
+        return self.trace.last(keys, limit)
+
+    def scan(self) -> Batch:
+        return self.trace.scan()
+
+    def as_of(self, time: TimeLike) -> Batch:
+        return self.trace.as_of(time)
+
+    def changes(self, after: TimeLike, upto: TimeLike) -> Batch:
+        return self.trace.changes(after, upto)
+
+    def cursor(self) -> Cursor:
+        return self.trace.cursor()
+
+    def cursor_through(self, upper: Antichain) -> Cursor:
+        return self.trace.cursor_through(upper)
+
+    def fork(self) -> Trace:
+        return self.trace.fork()
+
+    def import_trace(self) -> TraceImport:
+        """Follow the trace from elsewhere, with times advanced to this agent's logical frontier."""
+        return TraceImport(self.clone())
+
+
+class TraceImport:
+    """Batches of a trace as they come, existing ones first; see the module's preface."""
+
+    def __init__(self, agent: TraceAgent) -> None:
+        self._agent = agent
+        self._since = agent.logical
+        self._events: deque[Batch | None] = deque()
+        self._arrived = threading.Condition()
+        self.frontier = Antichain.at(*(0,) * agent.trace.width)
+        """Everything before this has been given."""
+        trace = agent.trace
+        with trace._lock:
+            for entry in trace.reading().entries:
+                pieces = entry.batches() if isinstance(entry, Merging) else [entry]
+                description: Description = entry.description
+                for piece in pieces[:-1]:  # together they stand for the entry, so only the last moves the frontier
+                    self._events.append(
+                        piece.described(Description(description.lower, description.lower, description.since))
+                    )
+                if pieces:
+                    self._events.append(pieces[-1].described(description))
+            self._stop = trace.listen(self._push)
+
+    def _push(self, batch: Batch | None) -> None:
+        with self._arrived:
+            if batch is not None:
+                self._events.append(batch)
+            self._arrived.notify_all()
+
+    @property
+    def done(self) -> bool:
+        """Whether the writer has finished and everything has been given, or the import has been cancelled."""
+        return not self._events and (self._agent._dropped or not self.frontier)
+
+    def poll(self) -> list[Batch]:
+        """The batches that have come since the last call; afterwards `frontier` says how far they go."""
+        given: list[Batch] = []
+        while self._events and not self._agent._dropped:
+            batch = self._events.popleft()
+            assert batch is not None
+            self.frontier = batch.description.upper
+            if batch.rows:
+                given.append(advanced_to(batch, self._since))
+        if not self._agent._dropped:
+            self._agent.advance(self.frontier)
+        return given
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until something has come or the trace has ended; returns whether something has."""
+        with self._arrived:
+            return self._arrived.wait_for(lambda: bool(self._events) or self.done, timeout) and bool(self._events)
+
+    def cancel(self) -> None:
+        """Follow no more, and hold the trace no more."""
+        self._stop()
+        with self._arrived:
+            self._events.clear()
+            self._agent.drop()
+            self._arrived.notify_all()
+
+    def __enter__(self) -> TraceImport:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()

@@ -1,0 +1,155 @@
+"""A cursor: keys, values and times of a trace, one by one, as Python values.
+
+For people, tests and rare paths; operators use `probe`. Keys come in the order of their hashes and the rows of a key in
+the order of the arrangement. A cursor reads what the trace was when it was made; it loads one key at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from dbspark.batch import Arrangement, Batch
+from dbspark.batch.batch import Plan, bounds, run, times_at
+from dbspark.batch.rows import Row, decode_arrays, row_form
+from dbspark.kernels import nodes as nd
+from dbspark.trace.reading import Keys, key_columns
+from dbspark.trace.time import Time
+
+History = list[tuple[Time, int]]
+_TOP = (1 << 64) - 1
+
+
+class Cursor:
+    """Stands at a key and at one of its values, or beyond the last."""
+
+    def __init__(self, batches: Sequence[Batch], arrangement: Arrangement, width: int, since: Sequence[int]) -> None:
+        self._batches = [b for b in batches if b.rows]
+        self._arrangement = arrangement
+        self._width = width
+        self._bounds = bounds(since=since)
+        self._columns = key_columns(arrangement)
+        self._key_form = row_form(arrangement.schema.select(self._columns))
+        self.rewind_keys()
+
+    # ------------------------------------------------------------------ keys
+
+    @property
+    def key_valid(self) -> bool:
+        return self._key < len(self._groups)
+
+    @property
+    def key(self) -> Row | None:
+        """The current key, None beyond the last."""
+        return self._groups[self._key][0] if self.key_valid else None
+
+    def step_key(self) -> None:
+        """To the next key."""
+        self._key += 1
+        self._val = 0
+        while not self.key_valid and self._hash is not None:
+            self._load(None if self._hash == _TOP else self._hash + 1)
+
+    def seek_key(self, key: Any) -> bool:
+        """To a key, or to the one that follows where it would be; returns whether it is there."""
+        wanted = self._key_form(key if isinstance(key, tuple | list) else (key,))
+        self._load(int(Keys.of(self._arrangement, [wanted]).hashes[0]))
+        for i, (found, _) in enumerate(self._groups):
+            if found == wanted:
+                self._key = i
+                return True
+        self._key = len(self._groups) - 1
+        self.step_key()
+        return False
+
+    def rewind_keys(self) -> None:
+        """To the first key."""
+        self._load(0)
+
+    # ------------------------------------------------------------------ values
+
+    @property
+    def val_valid(self) -> bool:
+        return self.key_valid and self._val < len(self._groups[self._key][1])
+
+    @property
+    def val(self) -> Row | None:
+        """The current row, key columns included, None beyond the key's last."""
+        return self._groups[self._key][1][self._val][0] if self.val_valid else None
+
+    def step_val(self) -> None:
+        """To the next row of the key."""
+        self._val += 1
+
+    def seek_val(self, val: Row) -> bool:
+        """To a row of the key; returns whether it is there, and if not stands beyond the last."""
+        wanted = row_form(self._arrangement.schema)(val)
+        rows = self._groups[self._key][1] if self.key_valid else []
+        self._val = next((i for i, (row, _) in enumerate(rows) if row == wanted), len(rows))
+        return self._val < len(rows)
+
+    def rewind_vals(self) -> None:
+        self._val = 0
+
+    def map_times(self, function: Callable[[Time, int], None]) -> None:
+        """Call a function with every time and weight of the current row."""
+        for time, weight in self.times():
+            function(time, weight)
+
+    def times(self) -> History:
+        """Every time and weight of the current row."""
+        return list(self._groups[self._key][1][self._val][1]) if self.val_valid else []
+
+    def __iter__(self) -> Iterator[tuple[Row, Row, Time, int]]:
+        """Everything from here on: (key, row, time, weight)."""
+        while self.key_valid:
+            while self.val_valid:
+                for time, weight in self.times():
+                    yield self.key, self.val, time, weight  # type: ignore[misc]
+                self.step_val()
+            self.step_key()
+
+    # ------------------------------------------------------------------ loading
+
+    def _load(self, hash_from: int | None) -> None:
+        """Load the rows of the first key hash at or above the given one that has any rows left."""
+        self._key, self._val = 0, 0
+        while True:
+            self._groups: list[tuple[Row, list[tuple[Row, History]]]] = []
+            self._hash: int | None = None if hash_from is None else self._next_hash(hash_from)
+            if self._hash is None:
+                return
+            self._groups = self._grouped(self._hash)
+            if self._groups or self._hash == _TOP:
+                return
+            hash_from = self._hash + 1
+
+    def _next_hash(self, at_least: int) -> int | None:
+        if not self._batches:
+            return None
+        plan = Plan(self._batches, within=self._bounds)
+        found: list[int] = []
+        for s, (chunk, row) in enumerate(plan.split(at_least).tolist()):
+            batch = plan.batches[s]
+            chunk -= plan.starts[s]
+            if row >= batch.chunks[chunk].rows:
+                chunk, row = chunk + 1, 0
+            if chunk < len(batch.chunks):
+                found.append(int(batch.chunks[chunk].lane(nd.KEY)[row]))
+        return min(found, default=None)
+
+    def _grouped(self, key_hash: int) -> list[tuple[Row, list[tuple[Row, History]]]]:
+        plan = Plan(self._batches, within=self._bounds)
+        low = plan.split(key_hash)
+        plan.restrict(low, None if key_hash == _TOP else plan.split(key_hash + 1))
+        groups: dict[Row, dict[Row, History]] = {}
+        for chunk in run(plan):
+            rows = decode_arrays(self._arrangement.schema, chunk.arrays())
+            tables = np.array((chunk.table,), np.int64)
+            times = times_at(tables, np.arange(chunk.rows, dtype=np.int64))[: self._width].T.tolist()
+            for row, time, weight in zip(rows, times, chunk.lane(nd.WEIGHT).tolist(), strict=True):
+                key = tuple(row[c] for c in self._columns)
+                groups.setdefault(key, {}).setdefault(row, []).append((Time(time), weight))
+        return [(key, list(rows.items())) for key, rows in groups.items()]

@@ -1,0 +1,283 @@
+"""Times and frontiers.
+
+A **time** is a tuple of integers, compared coordinate by coordinate: `Tick(t)` has one, which makes it a total order;
+`Product(outer, inner)` puts two times beside each other, which makes it a partial one. Products nest, and since the
+product order does not care about brackets, a nested product is just a longer tuple. In batches a time is one integer
+lane for each coordinate, never an object per row.
+
+An **antichain** is a set of times none of which is below another. As a frontier it stands for all times at or above
+one of its elements; the empty antichain is the end of time. Antichains are values: `insert` gives another one.
+
+Advancing a time to a frontier replaces it by the least time that no reader at or above the frontier can tell from it:
+the meet, over the frontier, of its joins with the elements. The order goes by coordinates, so that is the join with
+the meet of the frontier, and in a batch it is one `maximum` per lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
+
+from dbspark.errors import TimeError
+from dbspark.kernels.nodes import TIMES
+
+
+class Time(tuple[int, ...]):
+    """Integers compared coordinate by coordinate; see `Tick` and `Product`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, time: TimeLike) -> Time:
+        """A time from what a caller has: a time, an integer, or a tuple of integers."""
+        if isinstance(time, Time):
+            return time
+        if isinstance(time, int):
+            return Tick(time)
+        return Time(int(t) for t in time)
+
+    @property
+    def width(self) -> int:
+        """The number of coordinates."""
+        return len(self)
+
+    def less_equal(self, other: TimeLike) -> bool:
+        return all(a <= b for a, b in zip(self, self._like(other), strict=True))
+
+    def join(self, other: TimeLike) -> Self:
+        """The least time at or above both."""
+        return self._made([max(a, b) for a, b in zip(self, self._like(other), strict=True)])
+
+    def meet(self, other: TimeLike) -> Self:
+        """The greatest time at or below both."""
+        return self._made([min(a, b) for a, b in zip(self, self._like(other), strict=True)])
+
+    def advance_by(self, frontier: Antichain) -> Self:
+        """The least time that readers at or above the frontier cannot tell from this one."""
+        return self.join(frontier.meet_of_all()) if frontier else self
+
+    def _like(self, other: TimeLike) -> Time:
+        time = Time.of(other)
+        if len(time) != len(self):
+            raise TimeError(f"times of one scope have as many coordinates: {self!r} and {time!r} do not")
+        return time
+
+    def _made(self, coordinates: Iterable[int]) -> Self:
+        return tuple.__new__(type(self), coordinates)
+
+    def __repr__(self) -> str:
+        return f"Time({', '.join(map(str, self))})"
+
+
+class Tick(Time):
+    """A time of the root scope: ticks are counted, and totally ordered.
+
+    >>> Tick(3).join(Tick(5)), Tick(3).less_equal(5)
+    (Tick(5), True)
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, tick: int) -> Tick:
+        return tuple.__new__(cls, (tick,))
+
+    def __repr__(self) -> str:
+        return f"Tick({self[0]})"
+
+
+class Product(Time):
+    """A time of a nested scope: a time outside and a time inside, in the product order.
+
+    >>> Product(3, 7).join(Product(4, 6)), Product(3, 7).less_equal(Product(4, 6))
+    (Product(4, 7), False)
+    >>> Product(Product(1, 2), 3) == Product(1, Product(2, 3))
+    True
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, outer: TimeLike, inner: TimeLike) -> Product:
+        time = tuple.__new__(cls, Time.of(outer) + Time.of(inner))
+        if len(time) > TIMES:
+            raise TimeError(f"scopes nest to {TIMES} coordinates of time; {time!r} has {len(time)}")
+        return time
+
+    def __repr__(self) -> str:
+        return f"Product({', '.join(map(str, self))})"
+
+
+TimeLike = Time | int | Sequence[int]
+"""What stands for a time where one is expected."""
+
+
+class Antichain:
+    """An immutable set of times none of which is at or below another.
+
+    >>> Antichain([Product(3, 7), Product(5, 6)]).join(Antichain([Product(4, 6)]))
+    Antichain([Product(4, 7), Product(5, 6)])
+    """
+
+    __slots__ = ("elements",)
+
+    elements: tuple[Time, ...]
+
+    def __init__(self, times: Iterable[TimeLike] = ()) -> None:
+        self.elements = _minimal(Time.of(t) for t in times)
+
+    @classmethod
+    def at(cls, *time: int) -> Antichain:
+        """The frontier of one time, given by its coordinates."""
+        self = cls.__new__(cls)
+        self.elements = (Tick(time[0]) if len(time) == 1 else Time(time),)
+        return self
+
+    def insert(self, time: TimeLike) -> Antichain:
+        """With one more time: this very antichain where an element is at or below it already."""
+        return self.extend((time,))
+
+    def extend(self, times: Iterable[TimeLike]) -> Antichain:
+        """With some more times."""
+        elements = _minimal((*self.elements, *(Time.of(t) for t in times)))
+        return self if elements == self.elements else Antichain(elements)
+
+    def less_equal(self, time: TimeLike) -> bool:
+        """Whether a time is at or above the frontier: some element is at or below it."""
+        return any(e.less_equal(time) for e in self.elements)
+
+    def less_than(self, time: TimeLike) -> bool:
+        """Whether a time is above the frontier and not on it."""
+        time = Time.of(time)
+        return any(e != time and e.less_equal(time) for e in self.elements)
+
+    def dominates(self, other: Antichain) -> bool:
+        """Whether everything at or above the other frontier is at or above this one: this one is not later."""
+        return all(self.less_equal(t) for t in other.elements)
+
+    def join(self, other: Antichain) -> Antichain:
+        """The least frontier that is at or above both."""
+        if self.elements == other.elements:
+            return self
+        return Antichain(a.join(b) for a in self.elements for b in other.elements)
+
+    def meet(self, other: Antichain) -> Antichain:
+        """The greatest frontier that is at or below both."""
+        return self.extend(other.elements)
+
+    def meet_of_all(self) -> Time:
+        """The greatest time at or below every element; the empty antichain has none."""
+        if not self.elements:
+            raise TimeError("the empty frontier is the end of time and has no time at or below it")
+        time = self.elements[0]
+        for element in self.elements[1:]:
+            time = time.meet(element)
+        return time
+
+    def __bool__(self) -> bool:
+        return bool(self.elements)
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    def __iter__(self) -> Iterator[Time]:
+        return iter(self.elements)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Antichain):
+            return NotImplemented
+        return self.elements == other.elements
+
+    def __hash__(self) -> int:
+        return hash(self.elements)
+
+    def __repr__(self) -> str:
+        return f"Antichain({list(self.elements)!r})"
+
+
+def _minimal(times: Iterable[Time]) -> tuple[Time, ...]:
+    """The times that no other is below, once each, in a fixed order."""
+    kept: list[Time] = []
+    for time in times:
+        if not any(k.less_equal(time) for k in kept):
+            kept = [k for k in kept if not time.less_equal(k)]
+            kept.append(time)
+    return tuple(kept) if len(kept) < 2 else tuple(sorted(kept))
+
+
+class MutableAntichain:
+    """The frontier of a multiset of times that come and go.
+
+    >>> held = MutableAntichain([1])
+    >>> held.update([(1, -1), (2, 7)])
+    [(Tick(1), -1), (Tick(2), 1)]
+    """
+
+    __slots__ = ("_counts", "frontier")
+
+    frontier: Antichain
+
+    def __init__(self, times: Iterable[TimeLike] = ()) -> None:
+        self._counts: dict[Time, int] = {}
+        self.frontier = Antichain()
+        self.update((t, 1) for t in times)
+
+    def update(self, changes: Iterable[tuple[TimeLike, int]]) -> list[tuple[Time, int]]:
+        """Change counts; returns how the frontier changed: -1 for what left it, 1 for what joined it."""
+        counts = dict(self._counts)
+        for given, change in changes:
+            time = Time.of(given)
+            count = counts.get(time, 0) + change
+            if count:
+                counts[time] = count
+            else:
+                counts.pop(time, None)
+        self._counts = counts
+        before, self.frontier = self.frontier, Antichain(t for t, n in counts.items() if n > 0)
+        left: list[tuple[Time, int]] = [(t, -1) for t in before if t not in self.frontier.elements]
+        return left + [(t, 1) for t in self.frontier if t not in before.elements]
+
+    def count(self, time: TimeLike) -> int:
+        return self._counts.get(Time.of(time), 0)
+
+    def __repr__(self) -> str:
+        return f"MutableAntichain({dict(sorted(self._counts.items()))!r})"
+
+
+def advance_by(time: TimeLike, since: Antichain) -> Time:
+    """The least time that readers at or above `since` cannot tell from `time`.
+
+    >>> advance_by(Product(3, 7), Antichain([Product(4, 8), Product(5, 3)]))
+    Product(4, 7)
+    """
+    return Time.of(time).advance_by(since)
+
+
+class Description:
+    """What a batch of a trace holds: updates at times at or above `lower` and not at or above `upper`.
+
+    For every time at or above `since` they add up to what they should; below it, times may have been advanced.
+    """
+
+    __slots__ = ("lower", "since", "upper")
+
+    def __init__(self, lower: Antichain, upper: Antichain, since: Antichain) -> None:
+        self.lower = lower
+        self.upper = upper
+        self.since = since
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Description):
+            return NotImplemented
+        return (self.lower, self.upper, self.since) == (other.lower, other.upper, other.since)
+
+    def __hash__(self) -> int:
+        return hash((self.lower, self.upper, self.since))
+
+    def __repr__(self) -> str:
+        return f"Description({self.lower!r} … {self.upper!r}, since {self.since!r})"
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: [list(t) for t in getattr(self, name)] for name in ("lower", "upper", "since")}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Description:
+        return Description(*(Antichain(tuple(t) for t in data[name]) for name in ("lower", "upper", "since")))

@@ -1,0 +1,414 @@
+"""`Trace`: the history of a Z-set as a spine of batches, and the frontiers that say how much of it is kept.
+
+A trace is written at its end: every batch begins where the last one ended (`upper`). Readers hold it through agents
+(`TraceAgent`), each with two frontiers that only move forward:
+
+* *logical*: the agent will not ask for times below it, so those may be advanced to it and their rows consolidated;
+* *physical*: the agent will not ask to read up to a boundary below it, so batches before it may be merged.
+
+The trace compacts to the meet of its holders. A trace that nobody holds follows its `upper`: all of its rows are
+there, at one time. `since` is how far back it can answer; asking for an earlier time is an error, never a wrong
+answer.
+
+Merges are paid by inserts, a few rows for each row inserted; large ones run on a thread beside the ticks, and an insert
+waits for one only if as many rows have come since it began as it is merging. `exert` spends idle time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dbspark.batch import Arrangement, Batch
+from dbspark.batch.batch import merge
+from dbspark.errors import SchemaError, TimeError
+from dbspark.trace import reading
+from dbspark.trace.background import Job
+from dbspark.trace.cursor import Cursor
+from dbspark.trace.reading import Hits, Keys
+from dbspark.trace.retention import Retention
+from dbspark.trace.spine import Compaction, Merging, Spine, SpineConfig
+from dbspark.trace.time import Antichain, Description, MutableAntichain, Time, TimeLike
+
+if TYPE_CHECKING:
+    from dbspark.trace.agent import TraceAgent
+
+DEFAULT = SpineConfig()
+Levels = list[tuple[int, int, int]]
+ExertLogic = Callable[[Levels], int | None]
+
+
+def idle_merge_effort(effort: int) -> ExertLogic:
+    """Merge by `effort` rows whenever idle, while there is more than one batch."""
+    return lambda levels: effort if len(levels) > 1 or any(count > 1 for _, count, _ in levels) else None
+
+
+class Trace:
+    """See the module's preface. `width` is the number of coordinates of its times."""
+
+    def __init__(
+        self,
+        arrangement: Arrangement,
+        width: int = 1,
+        config: SpineConfig = DEFAULT,
+        lower: Antichain | None = None,
+    ) -> None:
+        begin = Antichain.at(*(0,) * width) if lower is None else lower
+        self._setup(arrangement, width, begin, begin, config, ())
+
+    def _setup(
+        self, arrangement: Arrangement, width: int, upper: Antichain, since: Antichain, config: SpineConfig,
+        entries: tuple[Any, ...],
+    ) -> None:  # fmt: skip
+        self.arrangement = arrangement
+        self.width = width
+        self.upper = upper
+        """Updates at times at or above this are not there yet."""
+        self._held_logical = MutableAntichain()
+        self._held_physical = MutableAntichain()
+        self._logical = since
+        self._physical = since
+        self._lock = threading.RLock()
+        self._listeners: list[Callable[[Batch | None], None]] = []
+        self._exert_logic: ExertLogic | None = None
+        self._jobs: list[Job] = []
+        self.retention = Retention()
+        self.spine = Spine(arrangement, entries, config, compaction=Compaction(since, since))
+
+    @staticmethod
+    def from_batches(
+        batches: Sequence[Batch], arrangement: Arrangement | None = None, width: int = 1, config: SpineConfig = DEFAULT
+    ) -> Trace:
+        """A trace of batches that exist, such as those of files: described, and each beginning where the last ended."""
+        if arrangement is None:
+            arrangement = batches[0].arrangement
+        trace = Trace(arrangement, width, config)
+        if batches:
+            for before, after in itertools.pairwise(batches):
+                _check_contiguous(before.description.upper, after.description)
+            since = batches[0].description.since
+            for batch in batches[1:]:
+                since = since.join(batch.description.since)
+            last = batches[-1].description.upper
+            trace._setup(arrangement, width, last, since, config, tuple(batches))
+        return trace
+
+    def __repr__(self) -> str:
+        batches = len(self.spine.batches)
+        return f"Trace({self.spine.rows} rows in {batches} batches, since {self.since!r}, upper {self.upper!r})"
+
+    # ------------------------------------------------------------------ writing
+
+    def insert(self, batch: Batch) -> None:
+        """Append a batch with its description: it begins at `upper`, and its times lie between its bounds."""
+        description: Description = batch.description
+        if description is None:
+            raise TimeError("a batch of a trace has a description; give one, or use `append` for a delta at one time")
+        if batch.arrangement is not self.arrangement:
+            raise SchemaError(f"a trace of {self.arrangement!r} takes no batch of {batch.arrangement!r}")
+        _check_contiguous(self.upper, description)
+        if description.lower == description.upper:
+            raise TimeError(f"a batch from {description.lower!r} to the same frontier stands for no time at all")
+        self._check_times(batch)
+        with self._lock:
+            self._adopt()
+            upper = description.upper
+            if self._held_logical.frontier or self._held_physical.frontier:
+                self.spine = self.spine.insert(batch)
+            else:
+                self.spine = self.spine.under(Compaction(upper, upper, self.retention.filter())).insert(batch)
+                self._logical = self._physical = upper
+            self.upper = upper
+            self._after_work()
+            for listen in list(self._listeners):
+                listen(batch)
+
+    def append(self, delta: Batch, time: TimeLike | None = None, upper: Antichain | None = None) -> None:
+        """Append a delta, all of it at one time: that of `upper` if none is given, and up to the next tick."""
+        at = self.upper.meet_of_all() if time is None else Time.of(time)
+        if upper is None:
+            if self.width != 1:
+                raise TimeError("times of several coordinates have no next one; say what the new upper is")
+            upper = Antichain.at(at[0] + 1)
+        if delta.arrangement is not self.arrangement:
+            delta = delta.rearranged(self.arrangement)
+        self.insert(delta.at_time(at, Description(self.upper, upper, self._logical)))
+
+    def seal(self, upper: Antichain) -> None:
+        """Say that nothing more comes before `upper`."""
+        if upper != self.upper:
+            self.insert(Batch(self.arrangement, (), Description(self.upper, upper, self._logical)))
+
+    def close(self) -> None:
+        """Nothing more comes at all. What is there stays readable."""
+        self.seal(Antichain())
+        with self._lock:
+            for listen in list(self._listeners):
+                listen(None)
+
+    def _check_times(self, batch: Batch) -> None:
+        if not batch.rows:
+            return
+        description: Description = batch.description
+        times: Iterable[Sequence[int]]
+        if batch.time is not None:
+            times = (batch.time,)
+        elif self.width == 1:
+            times = (batch.earliest, batch.latest)
+        else:
+            times = reading.distinct_times(batch)
+        for lanes in times:
+            time = Time(lanes[: self.width])
+            if not description.lower.less_equal(time) or description.upper.less_equal(time):
+                raise TimeError(f"an update at {time!r} does not lie in {description!r}")
+
+    def _after_work(self) -> None:
+        """Hand large merges to the background, and wait for one that falls behind."""
+        threshold = self.spine.config.background
+        if threshold is None:
+            return
+        entries = self.spine.entries
+        if not self._jobs and not any(type(e) is Merging and e.total >= threshold for e in entries):
+            return
+        running = {id(job.installed) for job in self._jobs}
+        for entry in entries:
+            if type(entry) is Merging and entry.total >= threshold and id(entry) not in running:
+                self._jobs.append(Job(entry))
+        for job in list(self._jobs):
+            newer = 0
+            for entry in reversed(self.spine.entries):
+                if entry is job.installed:
+                    break
+                newer += entry.total if isinstance(entry, Merging) else entry.rows
+            if newer >= job.installed.total:
+                job.wait()
+                self._adopt()
+
+    def _adopt(self) -> None:
+        """Take over what the background has merged so far."""
+        if not self._jobs:
+            return
+        for job in list(self._jobs):
+            error = job.failed()
+            if error is not None:
+                self._jobs.remove(job)
+                raise error
+            latest = job.latest
+            if latest is job.installed:
+                continue
+            entries = list(self.spine.entries)
+            at = next((i for i, e in enumerate(entries) if e is job.installed), None)
+            if at is None:  # the spine went another way
+                job.cancel()
+                self._jobs.remove(job)
+                continue
+            if type(latest) is Batch:
+                entries[at] = latest.described(job.installed.description)
+                self.spine.stats.merged(job.installed.total, latest.rows)
+                self._jobs.remove(job)
+            else:
+                assert type(latest) is Merging
+                job.installed = replace(latest, description=job.installed.description)
+                entries[at] = job.installed
+            self.spine = self.spine.replaced(tuple(entries))
+
+    # ------------------------------------------------------------------ compaction
+
+    @property
+    def since(self) -> Antichain:
+        """How far back the trace can answer."""
+        return self._logical
+
+    @property
+    def physical(self) -> Antichain:
+        """Boundaries at or after this can be read up to."""
+        return self._physical
+
+    def agent(self) -> TraceAgent:
+        """A shared handle, which holds the trace where it is now."""
+        from dbspark.trace.agent import TraceAgent
+
+        return TraceAgent(self, self._logical, self._physical)
+
+    def _hold(self, logical: Antichain | None, physical: Antichain | None, old: tuple[Antichain, Antichain] | None
+              ) -> None:  # fmt: skip
+        """Count what an agent holds now instead of what it held before (new before old, so nothing slips)."""
+        with self._lock:
+            for held, new, which in ((self._held_logical, logical, 0), (self._held_physical, physical, 1)):
+                held.update([(t, 1) for t in new or ()] + [(t, -1) for t in (old[which] if old else ())])
+            self._follow()
+
+    def _follow(self) -> None:
+        """Move the trace's frontiers to the meet of what is held; where nothing is held, to the end."""
+        logical = self._held_logical.frontier or self.upper
+        physical = self._held_physical.frontier or self.upper
+        moved = self._logical.join(logical), self._physical.join(physical)
+        if moved != (self._logical, self._physical) or self.retention.changed(self.spine.compaction):
+            self._logical, self._physical = moved
+            self._adopt()
+            self.spine = self.spine.compacting(Compaction(*moved, self.retention.filter()))
+        self._after_work()
+
+    def retain(self, column: str, at_least: Any) -> None:
+        """Forget rows whose value in a column is below a bound. Bounds only rise; NULLs stay."""
+        with self._lock:
+            self.retention = self.retention.raised(self.arrangement.schema, column, at_least)
+            self._follow()
+
+    def set_exert_logic(self, logic: ExertLogic | None) -> None:
+        """`logic` is given (level, batches, rows) from the largest level down; it says by how many rows to merge."""
+        self._exert_logic = logic
+
+    def exert(self) -> bool:
+        """Spend idle time as the exert logic says; returns whether there may be more to do."""
+        with self._lock:
+            self._adopt()
+            effort = self._exert_logic(self.spine.levels()) if self._exert_logic is not None else None
+            if not effort:
+                return bool(self._jobs)
+            spine = self.spine.exert(effort)
+            worked = spine is not self.spine
+            self.spine = spine
+            self._after_work()
+            return worked or bool(self._jobs)
+
+    def finish(self) -> None:
+        """Wait for merges in the background and do those that are due."""
+        with self._lock:
+            while self._jobs:
+                self._jobs[0].wait()
+                self._adopt()
+            self.spine = self.spine.work(None)
+
+    # ------------------------------------------------------------------ sharing
+
+    def fork(self) -> Trace:
+        """A copy that shares all batches and goes its own way from here. Costs nothing but the frontiers."""
+        with self._lock:
+            self._adopt()
+            other = Trace.__new__(Trace)
+            other._setup(self.arrangement, self.width, self.upper, self._logical, self.spine.config, self.spine.entries)
+            other._physical = self._physical
+            other.retention = self.retention
+            other._exert_logic = self._exert_logic
+            other.spine = self.spine.copied()
+            return other
+
+    def listen(self, listener: Callable[[Batch | None], None]) -> Callable[[], None]:
+        """Call a function with every batch inserted from now on, and with None at the end. Returns how to stop it."""
+        with self._lock:
+            self._listeners.append(listener)
+
+        def stop() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        return stop
+
+    # ------------------------------------------------------------------ reading
+
+    def reading(self) -> Spine:
+        """The spine as it is now: a value, which later inserts and merges do not change."""
+        if self._jobs:
+            with self._lock:
+                self._adopt()
+        return self.spine
+
+    def keys(self, data: Any) -> Keys:
+        """Keys to probe for: Arrow columns in the order of the key columns, or Python rows."""
+        return Keys.of(self.arrangement, data)
+
+    def probe(self, keys: Any) -> Hits:
+        """Every row that has one of the keys, over all batches; weights, times and columns on demand."""
+        hits = reading.probe(self.reading(), keys if isinstance(keys, Keys) else self.keys(keys))
+        return self.retention.kept(hits)
+
+    def first(self, keys: Any, limit: int = 1) -> Hits:
+        """The first rows of each key by the arrangement's order columns, with their weights over all times."""
+        return self._ends(keys, limit, False)
+
+    def last(self, keys: Any, limit: int = 1) -> Hits:
+        """The last rows of each key, from the end."""
+        return self._ends(keys, limit, True)
+
+    def _ends(self, keys: Any, limit: int, last: bool) -> Hits:
+        keys = keys if isinstance(keys, Keys) else self.keys(keys)
+        return reading.ends(self.reading(), keys, limit, last, self.retention.kept if self.retention else None)
+
+    def scan(self) -> Batch:
+        """Everything, summed over all times."""
+        return self.retention.applied(self.reading().consolidated())
+
+    def as_of(self, time: TimeLike) -> Batch:
+        """Exactly the Z-set at a time with since <= time < upper."""
+        at = self._readable(time)
+        return self.retention.applied(reading.snapshot(self.reading().batches, self.arrangement, at))
+
+    def changes(self, after: TimeLike, upto: TimeLike) -> Batch:
+        """The updates at times at or before `upto` and not at or before `after`, with their times."""
+        low, high = self._readable(after), self._readable(upto)
+        return self.retention.applied(reading.between(self.reading().batches, self.arrangement, low, high))
+
+    def _readable(self, time: TimeLike) -> Time:
+        at = Time.of(time)
+        if len(at) != self.width:
+            raise TimeError(f"times of this trace have {self.width} coordinates; {at!r} has {len(at)}")
+        if not self._logical.less_equal(at):
+            raise TimeError(f"{at!r} is before since, {self._logical!r}: its history has been compacted")
+        if self.upper.less_equal(at):
+            raise TimeError(f"{at!r} is not before upper, {self.upper!r}: it is not complete yet")
+        return at
+
+    def cursor(self) -> Cursor:
+        """A cursor over everything."""
+        return self._cursor(self.reading().batches)
+
+    def cursor_through(self, upper: Antichain) -> Cursor:
+        """A cursor over the batches before `upper`, which must be a boundary between batches."""
+        return self._cursor(self.batches_through(upper))
+
+    def batches_through(self, upper: Antichain) -> list[Batch]:
+        """The batches before `upper`, which must be a boundary at or after the physical frontier."""
+        if upper == Antichain.at(*(0,) * self.width):
+            return []
+        if not self._physical.dominates(upper):
+            raise TimeError(f"{upper!r} is before the physical frontier, {self._physical!r}: batches have been merged")
+        out: list[Batch] = []
+        end = None
+        for entry in self.reading().entries:
+            description: Description = entry.description
+            if description.upper.dominates(upper):
+                out += entry.batches() if isinstance(entry, Merging) else [entry]
+                end = description.upper
+            elif not upper.dominates(description.lower):
+                raise TimeError(f"{upper!r} is not a boundary between batches: it lies in {description!r}")
+        if end != upper and not (end is None and upper.dominates(self._begin())) and upper != self.upper:
+            raise TimeError(f"{upper!r} is not a boundary between batches; upper is {self.upper!r}")
+        return out
+
+    def _begin(self) -> Antichain:
+        entries = self.spine.entries
+        begin: Antichain = entries[0].description.lower if entries else self.upper
+        return begin
+
+    def _cursor(self, batches: Sequence[Batch]) -> Cursor:
+        since = tuple(self._logical.meet_of_all()) if self._logical else ()
+        return Cursor([self.retention.applied(b) for b in batches], self.arrangement, self.width, since)
+
+
+def _check_contiguous(upper: Antichain, description: Description) -> None:
+    if description.lower != upper:
+        raise TimeError(f"a batch begins where the trace ends, at {upper!r}; given {description!r}")
+
+
+def advanced_to(batch: Batch, since: Antichain) -> Batch:
+    """A batch as a reader at `since` sees it."""
+    if not since or not batch.rows:
+        return batch
+    description: Description = batch.description
+    out = merge((batch,), tuple(since.meet_of_all()))
+    return out.described(Description(description.lower, description.upper, description.since.join(since)))
