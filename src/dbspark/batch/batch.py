@@ -261,11 +261,12 @@ class Batch:
 
     def at_time(self, time: Sequence[int], description: Any = None) -> Batch:
         """The same rows, of which none occurs twice, at another time."""
-        times = padded([[t] for t in time], 0, 1)
-        batch = Batch(self.arrangement, [c.with_times(times) for c in self.chunks], description)
+        times = np.zeros(nd.TIMES, np.int64)
+        times[: len(time)] = time
+        batch = Batch(self.arrangement, [c.at_time(times) for c in self.chunks], description)
         if "_survey" in self.__dict__:
             batch.__dict__["_survey"] = self.__dict__["_survey"]
-        batch.__dict__["_time_survey"] = [1] + [int(t[0]) for t in times for _ in range(2)]
+        batch.__dict__["_time_survey"] = [1] + [t for t in times.tolist() for _ in range(2)]
         return batch
 
     def select(self, pos: Int64s, weights: Int64s | None = None) -> Batch:

@@ -17,6 +17,7 @@ from dbspark.batch.schema import Schema, child_types
 from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels import gather as kg
 from dbspark.kernels import nodes as nd
+from dbspark.kernels import timed as kt
 from dbspark.kernels.merge import OVERFLOW
 from dbspark.kernels.order import order_maps
 
@@ -72,6 +73,14 @@ class Chunk:
         table = chunk.nodes()
         table[:] = self.nodes()
         table[self.schema.row_nodes, nd.START] += offset
+        return chunk
+
+    def at_time(self, time: Int64s) -> Chunk:
+        """The same rows, all at one time."""
+        count = self.schema.node_count
+        buffer = allocate(count * nd.NODE_BYTES + 8 * nd.TIMES)
+        chunk = Chunk(self.schema, self.rows, buffer, self)
+        kt.retime(self.table, count, chunk.table, time)
         return chunk
 
     def with_times(self, times: Any) -> Chunk:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,8 +32,8 @@ from dbspark.kernels import nodes as nd
 FORMAT = "dbspark-batch-1"
 _ABOUT = b"dbspark"
 _SEAL = b"dbspark.seal"
-_BLANK = b"~" * 40
-"""Stands in the footer until the checksums are known: two of 8 hexadecimal digits and the length of the data, of 24."""
+_BLANK = b"0" * 40
+"""What a seal counts as in the checksum of the footer: two checksums of 8 digits, then the length of the data."""
 _RECORD_ROWS = 1 << 20
 _RECORD_BYTES = 1 << 28
 """A record batch holds at most so much, so that a large file has few headers to read."""
@@ -58,9 +59,10 @@ def write_batch(batch: Batch, path: str | os.PathLike[str], metadata: Any = None
     columns = [pa.field(f"column{i}", f.type, f.nullable, f.metadata) for i, f in enumerate(arrangement.schema.arrow)]
     about["names"] = list(arrangement.schema.names)
     schema = pa.schema([*fields, *columns], metadata={_ABOUT: json.dumps(about).encode()})
+    unique = uuid.uuid4().hex.encode() + b"-" * 8  # holds the place of the seal, which is known last
     with Path(path).open("xb+") as file:
         sink = _Summing(file)
-        with pa.ipc.new_file(pa.PythonFile(sink, "w"), schema, metadata={_SEAL: _BLANK}) as writer:
+        with pa.ipc.new_file(pa.PythonFile(sink, "w"), schema, metadata={_SEAL: unique}) as writer:
             for group in _grouped(batch):
                 parts = []
                 for chunk in group:
@@ -72,9 +74,8 @@ def write_batch(batch: Batch, path: str | os.PathLike[str], metadata: Any = None
         file.flush()
         file.seek(data[0])
         footer = file.read()
-        at = footer.rindex(_BLANK)
-        file.seek(data[0] + at)
-        file.write(b"%08x%08x%024d" % (data[1], zlib.crc32(footer), data[0]))
+        file.seek(data[0] + footer.index(unique))
+        file.write(b"%08x%08x%024d" % (data[1], zlib.crc32(footer.replace(unique, _BLANK)), data[0]))
         file.flush()
         os.fsync(file.fileno())
 
@@ -90,7 +91,7 @@ def open_batch(path: str | os.PathLike[str], verify: bool = False) -> tuple[Batc
         if about["format"] != FORMAT:
             raise CorruptFileError(f"{path} is in format {about['format']!r}; this dbspark reads {FORMAT!r}")
         records = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        return _batch_of(records, about), about["metadata"]
+        return _batch_of(reader.schema, records, about), about["metadata"]
     except FileNotFoundError:
         raise CorruptFileError(f"{path} is missing") from None
     except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
@@ -107,13 +108,10 @@ def _check(whole: pa.Buffer, reader: Any, verify: bool) -> None:
         raise ValueError("its data has been altered")
 
 
-def _batch_of(records: list[pa.RecordBatch], about: dict[str, Any]) -> Batch:
+def _batch_of(fields: pa.Schema, records: list[pa.RecordBatch], about: dict[str, Any]) -> Batch:
     constants = {node: about["constants"][name] for node, name in _LANES.items() if name in about["constants"]}
     stored = [node for node in _LANES if node not in constants and (node != nd.KEY or about["key"] is not None)]
     names = about["names"]
-    fields = records[0].schema if records else None
-    if fields is None:
-        raise ValueError("it holds no rows")
     arrow = pa.schema([fields.field(len(stored) + i).with_name(name) for i, name in enumerate(names)])
     arrangement = Arrangement(Schema(arrow), about["key"], [tuple(o) for o in about["order"]])
     chunks = [_chunk_of(record, arrangement, stored, constants) for record in records if record.num_rows]

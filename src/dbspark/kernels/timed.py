@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64
+from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, store_i64
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask, sort_ties
-from dbspark.kernels.nodes import HASH, KEY, ROW_BITS, ROW_MASK, TIME, TIMES, WEIGHT
+from dbspark.kernels.nodes import DATA, FIELDS, HASH, KEY, MASK, ROW_BITS, ROW_MASK, START, TIME, TIMES, WEIGHT
 from dbspark.kernels.order import compare_rows
 
 CROWDED = -2
@@ -86,13 +86,18 @@ def _reduce(group: Any, n: int) -> int:
     out = i64(0)
     i = i64(0)
     while i < n:
-        total = group[i, TIMES]
+        # Halves are summed apart: what counts is whether the sum fits, not whether a part of it does.
+        high, low = group[i, TIMES] >> 32, group[i, TIMES] & 0xFFFFFFFF
         j = i + 1
         while j < n and not _later(group, j, i):
-            if add_overflows(total, group[j, TIMES]):
-                return i64(OVERFLOW)
-            total += group[j, TIMES]
+            high += group[j, TIMES] >> 32
+            low += group[j, TIMES] & 0xFFFFFFFF
             j += 1
+        high += low >> 32
+        low &= 0xFFFFFFFF
+        if high < -0x80000000 or high > 0x7FFFFFFF or (high == -0x80000000 and low == 0):
+            return i64(OVERFLOW)
+        total = high << 32 | low
         if total != 0:
             for c in range(TIMES):
                 group[out, c] = group[i, c]
@@ -299,3 +304,17 @@ def survey_times(tables: Any, lens: Any, out: Any) -> None:
             same = i64(0)
         out[1 + 2 * c], out[2 + 2 * c] = least, greatest
     out[0] = same
+
+
+@kernel
+def retime(source: int, nodes: int, target: int, time: Any) -> None:
+    """Copy a node table for rows that are all of one time, which is written behind the table."""
+    words = nodes * FIELDS
+    for i in range(words):
+        store_i64(target, i, load_i64(source, i))
+    for c in range(TIMES):
+        line = (TIME + c) * FIELDS
+        store_i64(target, words + c, time[c])
+        store_i64(target, line + DATA, target + 8 * (words + c))
+        store_i64(target, line + START, i64(0))
+        store_i64(target, line + MASK, i64(0))

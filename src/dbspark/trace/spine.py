@@ -212,18 +212,25 @@ class Spine:
     def insert(self, batch: Batch) -> Spine:
         """The spine with one more batch, newer than all others."""
         if batch.rows == 0:
-            return self if self.compaction is None else self._with(self._pruned((*self.entries, batch)), self.credit)
+            if self.compaction is None:
+                return self
+            return self._with(self._pruned((*self.entries, batch)), self.credit, self._bound)
         if not self.entries:
             return self._with((batch,), self.credit)
         bound = self.bound() + batch.largest
         if bound > INT64_MAX and self.compaction is None:
             return self._insert_large(batch)
         self.stats.inserted(batch)
-        entries = self._scheduled((*self.entries, batch))
+        entries: tuple[Entry, ...] = (*self.entries, batch)
+        if bound > INT64_MAX:
+            bound = sum(b.largest for b in self.batches) + batch.largest  # it had only grown with every insert
+            if bound > INT64_MAX:  # a sum of some of the batches might overflow where that of all does not
+                return self._with(entries, self.credit, bound)
+        entries = self._scheduled(entries)
         credit = self.credit + batch.rows * self.config.credit
         if credit >= self.config.step:
             if any(type(e) is Merging for e in entries):
-                entries, credit = self._advance(entries, credit)
+                entries, credit = self._advance(entries, credit, self.config.background)
             else:
                 credit = 0
         return self._with(entries, credit, bound)
@@ -231,7 +238,8 @@ class Spine:
     def compacting(self, compaction: Compaction) -> Spine:
         """The spine with other permissions for merges, and with those begun that they allow."""
         spine = self.under(compaction)
-        spine.entries = spine._scheduled(self.entries)
+        if spine.bound() <= INT64_MAX:
+            spine.entries = spine._scheduled(spine._pruned(self.entries))
         return spine
 
     def under(self, compaction: Compaction) -> Spine:
@@ -247,7 +255,8 @@ class Spine:
 
     def replaced(self, entries: tuple[Entry, ...]) -> Spine:
         """The spine with entries that have been merged further, and with the merges begun that are due now."""
-        return self._with(self._scheduled(self._pruned(entries)), self.credit, self._bound)
+        entries = self._pruned(entries)
+        return self._with(self._scheduled(entries) if self.bound() <= INT64_MAX else entries, self.credit, self._bound)
 
     def copied(self) -> Spine:
         """The same spine with statistics of its own."""
@@ -265,10 +274,12 @@ class Spine:
 
     def work(self, budget_ms: float | None = None) -> Spine:
         """Go on with merges in progress for some time, or until nothing is left to do."""
+        if self.bound() > INT64_MAX:
+            return self
         deadline = None if budget_ms is None else time.perf_counter() + budget_ms / 1000
         entries = self._scheduled(self.entries)
         while any(type(e) is Merging for e in entries):
-            entries, _ = self._advance(entries, self.config.step if deadline is not None else CHUNK_ROWS)
+            entries, _ = self._advance(entries, self.config.step if deadline is not None else CHUNK_ROWS, None)
             if deadline is not None and time.perf_counter() >= deadline:
                 break
         if entries is self.entries:
@@ -280,12 +291,14 @@ class Spine:
 
         Called again and again it leaves one batch before the physical frontier, and then this very spine.
         """
+        if self.bound() > INT64_MAX:
+            return self
         entries = self._scheduled(self.entries)
         ready = self._ready(entries)
         if ready > 1 and not any(type(e) is Merging for e in entries):
             entries = (*entries[: ready - 2], self._begun(entries[ready - 2 : ready]), *entries[ready:])
         if any(type(e) is Merging for e in entries):
-            entries, _ = self._advance(entries, max(effort, self.config.step))
+            entries, _ = self._advance(entries, max(effort, self.config.step), self.config.background)
         return self if entries == self.entries else self._with(entries, self.credit, self._bound)
 
     def compacted(self) -> Spine:
@@ -298,11 +311,14 @@ class Spine:
         return sum(e.unread for e in self.entries if type(e) is Merging)
 
     def _level(self, rows: int) -> int:
+        fanout = self.config.fanout
+        if fanout & (fanout - 1) == 0:  # as it usually is
+            return max(rows.bit_length() - 1, 0) // (fanout.bit_length() - 1)
         level = 0
-        size = self.config.fanout
+        size = fanout
         while rows >= size:
             level += 1
-            size *= self.config.fanout
+            size *= fanout
         return level
 
     def _ready(self, entries: tuple[Entry, ...]) -> int:
@@ -316,9 +332,6 @@ class Spine:
 
     def _scheduled(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Begin the merges that are due among the batches behind the last merge in progress."""
-        if self.compaction is not None and (self._bound or 0) > INT64_MAX:
-            return entries  # a sum of some of the batches might overflow where that of all does not
-        entries = self._pruned(entries)
         ready = self._ready(entries)
         pending = entries[ready:]
         entries = entries[:ready]
@@ -342,7 +355,9 @@ class Spine:
                 merged = begun.retain(merged)
             self.stats.seconds += time.perf_counter() - started
             self.stats.merged(begun.total, merged.rows)
-            entries = self._pruned((*head, merged.described(begun.description)))
+            entries = (*head, merged.described(begun.description))
+            if not merged.rows:
+                entries = self._pruned(entries)
 
     def _begun(self, inputs: Sequence[Any]) -> Merging:
         """A merge of neighbours, about to begin."""
@@ -398,10 +413,11 @@ class Spine:
         saved = max(self.stats.reduction, self.stats.removals)
         return max(low, high - (high - low) * min(1.0, saved * 4))
 
-    def _advance(self, entries: tuple[Entry, ...], credit: int) -> tuple[tuple[Entry, ...], int]:
-        """Spend credit on merges in progress, newest (smallest) first."""
+    def _advance(
+        self, entries: tuple[Entry, ...], credit: int, background: int | None
+    ) -> tuple[tuple[Entry, ...], int]:
+        """Spend credit on merges in progress, newest (smallest) first; those of `background` rows are left alone."""
         started = time.perf_counter()
-        background = self.config.background
         changed = list(entries)
         for i in range(len(changed) - 1, -1, -1):
             entry = changed[i]
@@ -423,6 +439,10 @@ class Spine:
         return self._scheduled(kept), max(credit, 0) if any(type(e) is Merging for e in kept) else 0
 
     # ------------------------------------------------------------------ reading
+
+    def upper(self) -> Antichain | None:
+        """Where a spine with times ends, None where nothing has been inserted."""
+        return self.entries[-1].description.upper if self.entries else None
 
     @cached_property
     def batches(self) -> tuple[Batch, ...]:

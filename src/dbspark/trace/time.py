@@ -15,8 +15,9 @@ the meet of the frontier, and in a batch it is one `maximum` per lane.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 from dbspark.errors import TimeError
 from dbspark.kernels.nodes import TIMES
@@ -32,9 +33,9 @@ class Time(tuple[int, ...]):
         """A time from what a caller has: a time, an integer, or a tuple of integers."""
         if isinstance(time, Time):
             return time
-        if isinstance(time, int):
-            return Tick(time)
-        return Time(int(t) for t in time)
+        if hasattr(time, "__index__"):  # numpy's integers too
+            return Tick(operator.index(time))
+        return Time(operator.index(t) for t in time)
 
     @property
     def width(self) -> int:
@@ -106,7 +107,7 @@ class Product(Time):
         return f"Product({', '.join(map(str, self))})"
 
 
-TimeLike = Time | int | Sequence[int]
+TimeLike = Time | SupportsIndex | Sequence[int]
 """What stands for a time where one is expected."""
 
 
@@ -142,6 +143,8 @@ class Antichain:
 
     def less_equal(self, time: TimeLike) -> bool:
         """Whether a time is at or above the frontier: some element is at or below it."""
+        if len(self.elements) == 1 and isinstance(time, Time) and len(time) == 1 == len(self.elements[0]):
+            return self.elements[0][0] <= time[0]
         return any(e.less_equal(time) for e in self.elements)
 
     def less_than(self, time: TimeLike) -> bool:
@@ -151,12 +154,23 @@ class Antichain:
 
     def dominates(self, other: Antichain) -> bool:
         """Whether everything at or above the other frontier is at or above this one: this one is not later."""
+        if len(other.elements) == 1:
+            return self.less_equal(other.elements[0])
         return all(self.less_equal(t) for t in other.elements)
 
     def join(self, other: Antichain) -> Antichain:
         """The least frontier that is at or above both."""
         if self.elements == other.elements:
             return self
+        if len(self.elements) == 1 == len(other.elements):
+            mine, theirs = self.elements[0], other.elements[0]
+            return (
+                self
+                if theirs.less_equal(mine)
+                else other
+                if mine.less_equal(theirs)
+                else Antichain([mine.join(theirs)])
+            )
         return Antichain(a.join(b) for a in self.elements for b in other.elements)
 
     def meet(self, other: Antichain) -> Antichain:

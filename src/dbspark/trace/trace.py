@@ -110,12 +110,15 @@ class Trace:
         if batch.arrangement is not self.arrangement:
             raise SchemaError(f"a trace of {self.arrangement!r} takes no batch of {batch.arrangement!r}")
         _check_contiguous(self.upper, description)
-        if description.lower == description.upper:
-            raise TimeError(f"a batch from {description.lower!r} to the same frontier stands for no time at all")
+        if description.lower == description.upper or not description.lower.dominates(description.upper):
+            raise TimeError(f"a batch ends after it begins, and {description!r} does not")
         self._check_times(batch)
         with self._lock:
             self._adopt()
             upper = description.upper
+            if not description.since.dominates(self._logical):  # it has been compacted further than we have
+                self._logical = self._logical.join(description.since)
+                self.spine = self.spine.under(Compaction(self._logical, self._physical, self.retention.filter()))
             if self._held_logical.frontier or self._held_physical.frontier:
                 self.spine = self.spine.insert(batch)
             else:
@@ -345,59 +348,69 @@ class Trace:
 
     def as_of(self, time: TimeLike) -> Batch:
         """Exactly the Z-set at a time with since <= time < upper."""
-        at = self._readable(time)
-        return self.retention.applied(reading.snapshot(self.reading().batches, self.arrangement, at))
+        spine = self.reading()
+        at = self._readable(spine, time)
+        return self.retention.applied(reading.snapshot(spine.batches, self.arrangement, at))
 
     def changes(self, after: TimeLike, upto: TimeLike) -> Batch:
         """The updates at times at or before `upto` and not at or before `after`, with their times."""
-        low, high = self._readable(after), self._readable(upto)
-        return self.retention.applied(reading.between(self.reading().batches, self.arrangement, low, high))
+        spine = self.reading()
+        low, high = self._readable(spine, after), self._readable(spine, upto)
+        return self.retention.applied(reading.between(spine.batches, self.arrangement, low, high))
 
-    def _readable(self, time: TimeLike) -> Time:
+    def _readable(self, spine: Spine, time: TimeLike) -> Time:
+        """A time that a spine can answer for. The spine says so itself: the trace may have moved on meanwhile."""
         at = Time.of(time)
         if len(at) != self.width:
             raise TimeError(f"times of this trace have {self.width} coordinates; {at!r} has {len(at)}")
-        if not self._logical.less_equal(at):
-            raise TimeError(f"{at!r} is before since, {self._logical!r}: its history has been compacted")
-        if self.upper.less_equal(at):
-            raise TimeError(f"{at!r} is not before upper, {self.upper!r}: it is not complete yet")
+        since, upper = _since(spine), spine.upper()
+        if not since.less_equal(at):
+            raise TimeError(f"{at!r} is before since, {since!r}: its history has been compacted")
+        if upper is None or upper.less_equal(at):
+            raise TimeError(f"{at!r} is not before upper, {upper or self.upper!r}: it is not complete yet")
         return at
 
     def cursor(self) -> Cursor:
         """A cursor over everything."""
-        return self._cursor(self.reading().batches)
+        spine = self.reading()
+        return self._cursor(spine, spine.batches)
 
     def cursor_through(self, upper: Antichain) -> Cursor:
         """A cursor over the batches before `upper`, which must be a boundary between batches."""
-        return self._cursor(self.batches_through(upper))
+        spine = self.reading()
+        return self._cursor(spine, self._through(spine, upper))
 
     def batches_through(self, upper: Antichain) -> list[Batch]:
         """The batches before `upper`, which must be a boundary at or after the physical frontier."""
+        return self._through(self.reading(), upper)
+
+    def _through(self, spine: Spine, upper: Antichain) -> list[Batch]:
         if upper == Antichain.at(*(0,) * self.width):
             return []
-        if not self._physical.dominates(upper):
-            raise TimeError(f"{upper!r} is before the physical frontier, {self._physical!r}: batches have been merged")
+        assert spine.compaction is not None
+        physical = spine.compaction.physical
+        if not physical.dominates(upper):
+            raise TimeError(f"{upper!r} is before the physical frontier, {physical!r}: batches have been merged")
         out: list[Batch] = []
-        end = None
-        for entry in self.reading().entries:
-            description: Description = entry.description
-            if description.upper.dominates(upper):
-                out += entry.batches() if isinstance(entry, Merging) else [entry]
-                end = description.upper
-            elif not upper.dominates(description.lower):
-                raise TimeError(f"{upper!r} is not a boundary between batches: it lies in {description!r}")
-        if end != upper and not (end is None and upper.dominates(self._begin())) and upper != self.upper:
-            raise TimeError(f"{upper!r} is not a boundary between batches; upper is {self.upper!r}")
+        end = spine.entries[0].description.lower if spine.entries else self.upper
+        for entry in spine.entries:
+            if not entry.description.upper.dominates(upper):
+                break
+            out += entry.batches() if isinstance(entry, Merging) else [entry]
+            end = entry.description.upper
+        if end != upper:
+            raise TimeError(f"{upper!r} is not a boundary between batches; the one before it is {end!r}")
         return out
 
-    def _begin(self) -> Antichain:
-        entries = self.spine.entries
-        begin: Antichain = entries[0].description.lower if entries else self.upper
-        return begin
+    def _cursor(self, spine: Spine, batches: Sequence[Batch]) -> Cursor:
+        since = _since(spine)
+        at = tuple(since.meet_of_all()) if since else ()
+        return Cursor([self.retention.applied(b) for b in batches], self.arrangement, self.width, at)
 
-    def _cursor(self, batches: Sequence[Batch]) -> Cursor:
-        since = tuple(self._logical.meet_of_all()) if self._logical else ()
-        return Cursor([self.retention.applied(b) for b in batches], self.arrangement, self.width, since)
+
+def _since(spine: Spine) -> Antichain:
+    assert spine.compaction is not None
+    return spine.compaction.logical
 
 
 def _check_contiguous(upper: Antichain, description: Description) -> None:
