@@ -170,7 +170,7 @@ class TraceImport:
             assert batch is not None
             self.frontier = batch.description.upper
             if batch.rows:
-                given.append(advanced_to(batch, self._since))
+                given.append(advanced_to(self._agent.trace.retention.applied(batch), self._since))
         if not self._agent._dropped:
             self._agent.advance(self.frontier)
         return given

@@ -30,8 +30,9 @@ class Job:
     """One merge on its way."""
 
     def __init__(self, merging: Merging) -> None:
-        self.installed: Merging = merging
-        """What the trace holds at present for this merge."""
+        self.token = merging.token
+        """Which entry of the spine this is the merge of."""
+        self.total = merging.total
         self.latest: Merging | Batch = merging
         self._cancelled = False
         self._future: Future[None] = _executor().submit(self._run)

@@ -98,6 +98,8 @@ class Merging:
     description: Any = None
     """What the result will be described as; its `since` was fixed when the merge began."""
     retain: Callable[[Batch], Batch] | None = None
+    token: object = None
+    """Which merge this is a state of."""
 
     @property
     def rows(self) -> int:
@@ -115,7 +117,7 @@ class Merging:
         chunks = self.out + tuple(more)
         if plan.done:
             return Batch(self.inputs[0].arrangement, chunks, self.description)
-        return Merging(chunks, *plan.unread(), self.total, self.description, self.retain)
+        return Merging(chunks, *plan.unread(), self.total, self.description, self.retain, self.token)
 
     def batches(self) -> list[Batch]:
         """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
@@ -369,7 +371,7 @@ class Spine:
         for batch in inputs:
             since = since.join(batch.description.since)
         description = Description(inputs[0].description.lower, inputs[-1].description.upper, since)
-        return Merging((), tuple(inputs), (0,) * len(inputs), total, description, compaction.retain)
+        return Merging((), tuple(inputs), (0,) * len(inputs), total, description, compaction.retain, object())
 
     def _pruned(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Without entries that hold no rows; of those of a trace, the neighbour takes over the description."""

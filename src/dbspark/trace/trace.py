@@ -122,8 +122,9 @@ class Trace:
             if self._held_logical.frontier or self._held_physical.frontier:
                 self.spine = self.spine.insert(batch)
             else:
-                self.spine = self.spine.under(Compaction(upper, upper, self.retention.filter())).insert(batch)
-                self._logical = self._physical = upper
+                self._logical, self._physical = self._logical.join(upper), self._physical.join(upper)
+                compaction = Compaction(self._logical, self._physical, self.retention.filter())
+                self.spine = self.spine.under(compaction).insert(batch)
             self.upper = upper
             self._after_work()
             for listen in list(self._listeners):
@@ -176,46 +177,43 @@ class Trace:
         entries = self.spine.entries
         if not self._jobs and not any(type(e) is Merging and e.total >= threshold for e in entries):
             return
-        running = {id(job.installed) for job in self._jobs}
+        running = {job.token for job in self._jobs}
         for entry in entries:
-            if type(entry) is Merging and entry.total >= threshold and id(entry) not in running:
+            if type(entry) is Merging and entry.total >= threshold and entry.token not in running:
                 self._jobs.append(Job(entry))
         for job in list(self._jobs):
             newer = 0
             for entry in reversed(self.spine.entries):
-                if entry is job.installed:
+                if isinstance(entry, Merging) and entry.token is job.token:
                     break
                 newer += entry.total if isinstance(entry, Merging) else entry.rows
-            if newer >= job.installed.total:
+            if newer >= job.total:
                 job.wait()
                 self._adopt()
 
     def _adopt(self) -> None:
         """Take over what the background has merged so far."""
-        if not self._jobs:
-            return
         for job in list(self._jobs):
             error = job.failed()
             if error is not None:
                 self._jobs.remove(job)
                 raise error
             latest = job.latest
-            if latest is job.installed:
-                continue
             entries = list(self.spine.entries)
-            at = next((i for i, e in enumerate(entries) if e is job.installed), None)
+            at = next((i for i, e in enumerate(entries) if isinstance(e, Merging) and e.token is job.token), None)
             if at is None:  # the spine went another way
                 job.cancel()
                 self._jobs.remove(job)
                 continue
-            if type(latest) is Batch:
-                entries[at] = latest.described(job.installed.description)
-                self.spine.stats.merged(job.installed.total, latest.rows)
+            installed = entries[at]
+            if isinstance(latest, Batch):
+                entries[at] = latest.described(installed.description)
+                self.spine.stats.merged(job.total, latest.rows)
                 self._jobs.remove(job)
+            elif latest.unread == installed.unread:  # type: ignore[union-attr]
+                continue
             else:
-                assert type(latest) is Merging
-                job.installed = replace(latest, description=job.installed.description)
-                entries[at] = job.installed
+                entries[at] = replace(latest, description=installed.description)
             self.spine = self.spine.replaced(tuple(entries))
 
     # ------------------------------------------------------------------ compaction
