@@ -6,6 +6,7 @@ subclasses are few: a new one is worth its name only when a caller would handle 
 """
 
 __all__ = [
+    "CircuitError",
     "ConfigError",
     "CorruptFileError",
     "DbsparkError",
@@ -35,6 +36,10 @@ class JavaNotFoundError(DbsparkError):
 
 class SchemaError(DbsparkError):
     """Data does not fit a schema; the message names the column, the expected and the given type."""
+
+
+class CircuitError(DbsparkError):
+    """A circuit that cannot be built or cannot run; the message names the nodes."""
 
 
 class TimeError(DbsparkError):

@@ -246,6 +246,49 @@ def gather_chunks(
     return chunks
 
 
+def gather_columns(schema: Schema, tables: Int64s, pos: Int64s, columns: Sequence[int]) -> list[pa.Array]:
+    """Some columns of the rows at `pos` as Arrow arrays; the others are not touched."""
+    return [_gather_column(schema, tables, nd.LANES + c, pos) for c in columns]
+
+
+def _gather_column(schema: Schema, tables: Int64s, index: int, pos: Int64s) -> pa.Array:
+    node, rows = schema.nodes[index], len(pos)
+    if node.kind == nd.NULL:
+        return pa.nulls(rows)
+    if rows == 0:
+        return pa.array([], node.type)
+    if node.kind in (nd.LIST, nd.STRUCT):
+        return _gather_nested(schema, tables, index, pos)
+    valid = allocate((rows + 7) >> 3) if kg.has_nulls(tables, index) else None
+    if node.kind == nd.VARIABLE:
+        size = kg.gather_node_size(tables, index, pos, rows)
+        if size > nd.OFFSET_MAX:
+            half = rows // 2
+            return pa.concat_arrays([_gather_column(schema, tables, index, p) for p in (pos[:half], pos[half:])])
+        offsets, data = allocate((rows + 1) * 4), allocate(size)
+        buffers = [valid, offsets, data]
+    else:
+        offsets = None
+        data = allocate((rows + 7) >> 3 if node.kind == nd.BIT else rows * node.width)
+        buffers = [valid, data]
+    kg.gather_node(
+        tables, index, pos, rows, data.address, valid.address if valid else 0, offsets.address if offsets else 0
+    )
+    return pa.Array.from_buffers(node.type, rows, buffers)
+
+
+def _gather_nested(schema: Schema, tables: Int64s, index: int, pos: Int64s) -> pa.Array:
+    """One nested column; goes through a chunk of that column alone."""
+    keep: list[Any] = []
+    chunk = Chunk(schema, len(pos), allocate(schema.node_count * nd.NODE_BYTES), keep)
+    table = chunk.nodes()
+    table[:] = schema.template
+    if not _gather_tree(schema, tables, index, pos, table, keep):
+        half = len(pos) // 2
+        return pa.concat_arrays([_gather_nested(schema, tables, index, p) for p in (pos[:half], pos[half:])])
+    return chunk._array(table, index, schema.nodes[index].type, len(pos))
+
+
 def gather_timed(
     schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int, times: Any
 ) -> list[Chunk]:

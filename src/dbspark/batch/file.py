@@ -3,7 +3,7 @@
 Every record batch holds the lanes (row hash, key hash, weights, times; those that are one value for the whole file
 are in the metadata instead) and the columns. Any Arrow reader can read it. The schema's metadata says what the batch
 is: format, arrangement, number of rows, what is known of its weights and times, and whatever the writer keeps with it,
-such as a description. The footer's metadata is a *seal*: checksums of the data and of the footer, and the length.
+such as a description. The footer's metadata is a *seal*: checksums of the data, of the headers and of the footer.
 
 Opening maps the file and reads the footer and the headers of the record batches, but no data; a file that is cut short,
 or altered in what is read, is refused then. `verify` reads everything.
@@ -32,8 +32,8 @@ from dbspark.kernels import nodes as nd
 FORMAT = "dbspark-batch-1"
 _ABOUT = b"dbspark"
 _SEAL = b"dbspark.seal"
-_BLANK = b"0" * 40
-"""What a seal counts as in the checksum of the footer: two checksums of 8 digits, then the length of the data."""
+_SEAL_FORM = b"%024d%08x%08x"
+"""The length of the data, its checksum and that of the headers; the checksum of the footer follows, in 8 digits."""
 _RECORD_ROWS = 1 << 20
 _RECORD_BYTES = 1 << 28
 """A record batch holds at most so much, so that a large file has few headers to read."""
@@ -59,7 +59,7 @@ def write_batch(batch: Batch, path: str | os.PathLike[str], metadata: Any = None
     columns = [pa.field(f"column{i}", f.type, f.nullable, f.metadata) for i, f in enumerate(arrangement.schema.arrow)]
     about["names"] = list(arrangement.schema.names)
     schema = pa.schema([*fields, *columns], metadata={_ABOUT: json.dumps(about).encode()})
-    unique = uuid.uuid4().hex.encode() + b"-" * 8  # holds the place of the seal, which is known last
+    unique = uuid.uuid4().hex.encode() + b"-" * 16  # holds the place of the seal, which is known last
     with Path(path).open("xb+") as file:
         sink = _Summing(file)
         with pa.ipc.new_file(pa.PythonFile(sink, "w"), schema, metadata={_SEAL: unique}) as writer:
@@ -72,10 +72,14 @@ def write_batch(batch: Batch, path: str | os.PathLike[str], metadata: Any = None
                     writer.write_batch(record)
             data = sink.size, sink.crc
         file.flush()
-        file.seek(data[0])
-        footer = file.read()
+        with pa.memory_map(str(path)) as mapped:
+            whole = mapped.read_buffer()
+        reader = pa.ipc.open_file(whole)
+        headers = _header_crc(whole, [reader.get_batch(i) for i in range(reader.num_record_batches)], data[0])
+        seal = _SEAL_FORM % (data[0], data[1], headers)
+        footer = whole.slice(data[0]).to_pybytes()
         file.seek(data[0] + footer.index(unique))
-        file.write(b"%08x%08x%024d" % (data[1], zlib.crc32(footer.replace(unique, _BLANK)), data[0]))
+        file.write(seal + b"%08x" % zlib.crc32(footer.replace(unique, seal + b"0" * 8)))
         file.flush()
         os.fsync(file.fileno())
 
@@ -86,26 +90,45 @@ def open_batch(path: str | os.PathLike[str], verify: bool = False) -> tuple[Batc
         with pa.memory_map(str(path)) as mapped:
             whole = mapped.read_buffer()
         reader = pa.ipc.open_file(whole)
-        _check(whole, reader, verify)
         about = json.loads(reader.schema.metadata[_ABOUT])
         if about["format"] != FORMAT:
             raise CorruptFileError(f"{path} is in format {about['format']!r}; this dbspark reads {FORMAT!r}")
         records = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        _check(whole, reader, records, verify)
         return _batch_of(reader.schema, records, about), about["metadata"]
     except FileNotFoundError:
         raise CorruptFileError(f"{path} is missing") from None
-    except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
+    except (pa.ArrowException, KeyError, IndexError, TypeError, ValueError, OverflowError, OSError) as error:
         raise CorruptFileError(f"{path} is not a whole batch file: {error or type(error).__name__}") from None
 
 
-def _check(whole: pa.Buffer, reader: Any, verify: bool) -> None:
+def _check(whole: pa.Buffer, reader: Any, records: list[pa.RecordBatch], verify: bool) -> None:
     seal = bytes(reader.metadata[_SEAL])
-    data_crc, footer_crc, length = int(seal[:8], 16), int(seal[8:16], 16), int(seal[16:])
+    length, data_crc, header_crc, footer_crc = int(seal[:24]), *(int(seal[i : i + 8], 16) for i in (24, 32, 40))
     footer = whole.slice(length).to_pybytes()
-    if zlib.crc32(footer.replace(seal, _BLANK)) != footer_crc:
+    if zlib.crc32(footer.replace(seal, seal[:40] + b"0" * 8)) != footer_crc:
         raise ValueError("its footer has been altered")
+    if _header_crc(whole, records, length) != header_crc:
+        raise ValueError("a header has been altered")
     if verify and zlib.crc32(whole.slice(0, length)) != data_crc:
         raise ValueError("its data has been altered")
+
+
+def _header_crc(whole: pa.Buffer, records: list[pa.RecordBatch], length: int) -> int:
+    """The checksum of what lies before, between and behind the values of the record batches."""
+    crc = end = 0
+    for record in records:
+        buffers = [b for column in record.columns for b in column.buffers() if b is not None and b.size]
+        if not buffers:
+            continue
+        begin = min(b.address for b in buffers) - whole.address
+        if begin < end or begin > length:
+            raise ValueError("a header has been altered")
+        crc = zlib.crc32(whole.slice(end, begin - end), crc)
+        end = max(b.address + b.size for b in buffers) - whole.address
+    if end > length:
+        raise ValueError("a header has been altered")
+    return zlib.crc32(whole.slice(end, length - end), crc)
 
 
 def _batch_of(fields: pa.Schema, records: list[pa.RecordBatch], about: dict[str, Any]) -> Batch:

@@ -297,6 +297,12 @@ def gather(
 
 
 @kernel
+def has_nulls(tables: Any, node: int) -> bool:
+    """Whether a node has a validity bitmap in some chunk."""
+    return nullable(tables, node)
+
+
+@kernel
 def gather_node_size(tables: Any, node: int, pos: Any, rows: int) -> int:
     """Bytes (variable width) or elements (list) that a gather of one node will hold."""
     return variable_size(tables, node, pos, rows)

@@ -169,8 +169,9 @@ class TraceImport:
             batch = self._events.popleft()
             assert batch is not None
             self.frontier = batch.description.upper
-            if batch.rows:
-                given.append(advanced_to(self._agent.trace.retention.applied(batch), self._since))
+            seen = advanced_to(self._agent.trace.retention.applied(batch), self._since)
+            if seen.rows:
+                given.append(seen)
         if not self._agent._dropped:
             self._agent.advance(self.frontier)
         return given

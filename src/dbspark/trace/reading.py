@@ -138,7 +138,7 @@ class Hits:
         return merge(parts, END).at_time(()) if parts else Batch.empty(arrangement)
 
 
-def _ranges(spine: Spine, keys: Keys) -> tuple[Int64s, int]:
+def ranges_of(spine: Spine, keys: Keys) -> tuple[Int64s, int]:
     ranges = int64s(len(keys.hashes) * len(spine.batches) * 3).reshape(len(keys.hashes), len(spine.batches), 3)
     return ranges, kp.probe_ranges(*spine.sources, keys.hashes, ranges)
 
@@ -146,7 +146,7 @@ def _ranges(spine: Spine, keys: Keys) -> tuple[Int64s, int]:
 def probe(spine: Spine, keys: Keys) -> Hits:
     """Every row, in whichever batch, that has one of the keys; a row taken back elsewhere counts with both weights."""
     sources = spine.sources
-    ranges, total = _ranges(spine, keys)
+    ranges, total = ranges_of(spine, keys)
     which, pos = int64s(total), int64s(total)
     nodes = max(spine.arrangement.schema.node_count, keys.chunk.schema.node_count)
     here = spine.arrangement.key_nodes
@@ -167,8 +167,13 @@ def ends(spine: Spine, keys: Keys, limit: int, last: bool = False, kept: Callabl
         raise SchemaError(
             f"{spine.arrangement!r} has no order; arrange the rows by order columns to read keys in order"
         )
+    return ends_unordered(spine, keys, limit, last)
+
+
+def ends_unordered(spine: Spine, keys: Keys, limit: int, last: bool = False) -> Hits:
+    """The same in whichever order the rows of a key are: for keys of which one row is expected."""
     schema = spine.arrangement.schema
-    ranges, total = _ranges(spine, keys)
+    ranges, total = ranges_of(spine, keys)
     room = min(total, limit * len(keys))
     which, pos, weights = int64s(room), int64s(room), int64s(room)
     nodes = max(schema.node_count, keys.chunk.schema.node_count)

@@ -224,6 +224,8 @@ class Spine:
             return self._insert_large(batch)
         self.stats.inserted(batch)
         entries: tuple[Entry, ...] = (*self.entries, batch)
+        if self.compaction is not None:
+            entries = self._pruned(entries)
         if bound > INT64_MAX:
             bound = sum(b.largest for b in self.batches) + batch.largest  # it had only grown with every insert
             if bound > INT64_MAX:  # a sum of some of the batches might overflow where that of all does not

@@ -119,6 +119,20 @@ def exact_sum(weights: Int64s) -> int:
     return (int((weights >> 32).sum()) << 32) + int((weights & 0xFFFFFFFF).sum())
 
 
+def exact_product(weights: Int64s, factor: Any) -> Int64s:
+    """Weights times a factor, or times as many factors; raises where a product leaves int64."""
+    if not len(weights):
+        return weights
+    factors = np.asarray(factor, np.int64)
+    most = max(int(weights.max()), -int(weights.min())) * max(int(factors.max()), -int(factors.min()))
+    if most > INT64_MAX:
+        for w, f in zip(weights.tolist(), np.broadcast_to(factors, weights.shape).tolist(), strict=True):
+            if abs(w * f) > INT64_MAX:
+                raise overflow("a row")
+    product: Int64s = weights * factors
+    return product
+
+
 def scaled(batch: Batch, factor: int) -> Batch:
     """All weights times `factor`, which is not zero."""
     if batch.largest * abs(factor) > INT64_MAX:

@@ -1,0 +1,241 @@
+"""The graph of a circuit: nodes, the streams between them, and what must be true of it before it runs.
+
+A stream carries *deltas* (changes), *values* (whole Z-sets) or *arranged* deltas (in order, with their integral); which
+one is part of its type and is checked when a node is added. Nodes are added after their inputs, except that a delay
+may be given its input later: only so can a cycle come about, and every cycle then holds a delay.
+
+A node's id is a hash of its operator and of the ids of what feeds it. The same sub-query gives the same id in another
+graph, another process, another version of a program; that is how state finds its operator again. Adding the same
+operator over the same inputs twice gives the same node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dbspark.batch.schema import Schema
+from dbspark.errors import CircuitError
+from dbspark.operators.operator import Operator
+
+Kind = Literal["delta", "value", "arranged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What a node gives, as others refer to it."""
+
+    node: Node
+    kind: Kind
+
+    @property
+    def schema(self) -> Schema:
+        return self.node.schema
+
+    @property
+    def id(self) -> str:
+        return self.node.id
+
+    def __repr__(self) -> str:
+        return f"Stream({self.node.label}, {self.kind} of {self.schema!r})"
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """An operator in its place. `operator` is None for sources and delays, which the executor serves itself."""
+
+    id: str
+    label: str
+    schema: Schema
+    kind: Kind
+    operator: Operator | None
+    inputs: list[Node]
+    role: Literal["operator", "source", "delay"] = "operator"
+    name: str | None = None
+    seed: Any = None
+    order: int = field(default=0)
+
+    @property
+    def stream(self) -> Stream:
+        return Stream(self, self.kind)
+
+    def __repr__(self) -> str:
+        return f"Node({self.id[:8]}, {self.label})"
+
+
+class Graph:
+    """Nodes by id, in the order in which they were added, and the outputs by name."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.outputs: dict[str, Node] = {}
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def source(self, name: str, schema: Schema, kind: Kind = "delta") -> Stream:
+        """Where something comes in."""
+        if any(n.role == "source" and n.name == name for n in self):
+            raise CircuitError(f"there is a source {name!r} already; give this one another name")
+        node_id = digest("source", name, kind, str(schema.arrow))
+        return self._add(Node(node_id, f"source {name}", schema, kind, None, [], "source", name))
+
+    def add(self, operator: Operator, inputs: Sequence[Stream], takes: Sequence[Kind], kind: Kind) -> Stream:
+        """An operator over streams of the kinds that it takes; gives a stream of `kind`."""
+        for i, (stream, wanted) in enumerate(zip(inputs, takes, strict=True)):
+            if stream.node.id not in self.nodes or self.nodes[stream.node.id] is not stream.node:
+                raise CircuitError(f"input {i} of {operator.label()!r} is a stream of another graph")
+            if stream.kind != wanted:
+                raise CircuitError(
+                    f"input {i} of {operator.label()!r} has to carry {wanted}s, and {stream.node.label!r} carries "
+                    f"{stream.kind}s; {_hint(wanted, stream.kind)}"
+                )
+        name = type(operator).__name__
+        node_id = digest(name, repr(operator.parameters()), kind, *(s.node.id for s in inputs))
+        if node_id in self.nodes:
+            return self.nodes[node_id].stream
+        return self._add(Node(node_id, operator.label(), operator.schema, kind, operator, [s.node for s in inputs]))
+
+    def delay(self, schema: Schema, kind: Kind, seed: Any = None, of: Stream | None = None, name: str = "") -> Stream:
+        """What came one tick ago; the seed in the first tick. Its input may be set later."""
+        number = sum(n.role == "delay" for n in self)
+        node_id = digest("delay", kind, str(schema.arrow), *(of.node.id for of in [of] if of), name, str(number))
+        return self._add(Node(node_id, "delay", schema, kind, None, [of.node] if of else [], "delay", name, seed))
+
+    def connect(self, delay: Stream, of: Stream) -> None:
+        """Set the input of a delay."""
+        node = delay.node
+        if node.role != "delay":
+            raise CircuitError(f"{node.label!r} is not a delay; only a delay gets its input after it was made")
+        if node.inputs:
+            raise CircuitError("this delay has an input already")
+        if of.kind != node.kind or of.schema is not node.schema:
+            raise CircuitError(f"a delay of {node.kind}s of {node.schema!r} cannot hold {of.kind}s of {of.schema!r}")
+        node.inputs.append(of.node)
+
+    def output(self, name: str, stream: Stream) -> None:
+        """Give a stream a name to read it by."""
+        if name in self.outputs:
+            raise CircuitError(f"there is an output {name!r} already; give this one another name")
+        self.outputs[name] = stream.node
+
+    def _add(self, node: Node) -> Stream:
+        node.order = len(self.nodes)
+        if node.id in self.nodes:
+            raise CircuitError(f"{node.label!r} is in the graph already")
+        self.nodes[node.id] = node
+        return node.stream
+
+    def schedule(self) -> list[Node]:
+        """All nodes so that each comes after its inputs, delays first; raises where a cycle holds no delay."""
+        unconnected = [n for n in self if n.role == "delay" and not n.inputs]
+        if unconnected:
+            raise CircuitError(f"{len(unconnected)} delay(s) have no input; connect them")
+        waiting = {n.id: 0 if n.role == "delay" else len(n.inputs) for n in self}
+        feeds: dict[str, list[Node]] = {n.id: [] for n in self}
+        for node in self:
+            if node.role != "delay":
+                for source in node.inputs:
+                    feeds[source.id].append(node)
+        ready = [n for n in self if waiting[n.id] == 0]
+        out: list[Node] = []
+        while ready:
+            node = ready.pop(0)
+            out.append(node)
+            for consumer in feeds[node.id]:
+                waiting[consumer.id] -= 1
+                if waiting[consumer.id] == 0:
+                    ready.append(consumer)
+        if len(out) < len(self.nodes):
+            raise CircuitError(f"a cycle without a delay: {' -> '.join(n.label for n in self._cycle(waiting))}")
+        return out
+
+    def _cycle(self, waiting: dict[str, int]) -> list[Node]:
+        """The nodes of one cycle among those that could not be scheduled."""
+        node = next(n for n in self if waiting[n.id])
+        seen: list[Node] = []
+        while node not in seen:
+            seen.append(node)
+            node = next(i for i in node.inputs if waiting[i.id])
+        cycle = seen[seen.index(node) :]
+        return [node, *reversed(cycle)]
+
+    def needed(self) -> set[str]:
+        """The ids of the nodes that an output depends on."""
+        out: set[str] = set()
+        pending = list(self.outputs.values())
+        while pending:
+            node = pending.pop()
+            if node.id not in out:
+                out.add(node.id)
+                pending += node.inputs
+        return out
+
+    def pruned(self) -> Graph:
+        """Without nodes that no output depends on; sources stay."""
+        needed = self.needed()
+        graph = Graph()
+        graph.nodes = {i: n for i, n in self.nodes.items() if i in needed or n.role == "source"}
+        graph.outputs = dict(self.outputs)
+        return graph
+
+    def to_dot(self) -> str:
+        """The graph in the language of Graphviz."""
+        lines = ["digraph circuit {", '  rankdir=LR; node [shape=box, fontname="sans-serif", fontsize=10];']
+        names = {node.id: f"n{i}" for i, node in enumerate(self)}
+        for node in self:
+            style = {"source": ", style=rounded", "delay": ", style=dashed"}.get(node.role, "")
+            lines.append(f"  {names[node.id]} [label={_quoted(node.label)}{style}];")
+        for node in self:
+            for source in node.inputs:
+                look = {"value": " [style=bold]", "arranged": ' [color="#2060c0"]'}.get(source.kind, "")
+                lines.append(f"  {names[source.id]} -> {names[node.id]}{look};")
+        for name, node in self.outputs.items():
+            lines.append(f"  out_{names[node.id]} [label={_quoted(name)}, shape=ellipse];")
+            lines.append(f"  {names[node.id]} -> out_{names[node.id]};")
+        return "\n".join([*lines, "}"])
+
+    def explain(self) -> str:
+        """The graph as an indented text, from each output down."""
+        lines: list[str] = []
+        seen: dict[str, int] = {}
+
+        def visit(node: Node, depth: int) -> None:
+            known = node.id in seen
+            number = seen.setdefault(node.id, len(seen) + 1)
+            lines.append(f"{'  ' * depth}#{number} {node.label}{' (above)' if known else ''}")
+            if not known:
+                for source in node.inputs:
+                    visit(source, depth + 1)
+
+        for name, node in self.outputs.items():
+            lines.append(f"{name}:")
+            visit(node, 1)
+        return "\n".join(lines)
+
+
+def digest(*parts: str) -> str:
+    """A stable id from what defines a thing."""
+    h = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode()
+        h.update(len(data).to_bytes(8, "little") + data)
+    return h.hexdigest()
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _hint(wanted: Kind, given: Kind) -> str:
+    return {
+        ("delta", "value"): "differentiate it first",
+        ("value", "delta"): "integrate it first",
+        ("arranged", "delta"): "arrange it first",
+        ("delta", "arranged"): "use the stream that was arranged",
+    }.get((wanted, given), "convert it first")

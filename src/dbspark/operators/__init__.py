@@ -1,0 +1,1 @@
+"""Operators: pure steps over deltas and spines. Each module says its formula, its state and its cost."""

@@ -1,0 +1,408 @@
+"""Grouped aggregation.
+
+State: one row for every group: its key, the number of its rows, and what each aggregate remembers (its *accumulator*).
+A tick groups the delta, looks up the rows of the groups it touches, makes new ones from them, and gives the difference
+of their results. A group without rows is gone, accumulator and all; a global aggregate (no keys) is never gone, and
+answers for no rows as well.
+
+How an aggregate makes its new accumulator is its own affair:
+
+* *linear* ones (count, sum, avg, variance …) add what the delta adds: O(delta). Sums are exact, of floats too
+  (`kernels.exact`), so there is nothing that an emptied group could leave behind and no drift;
+* *ordered* ones (min, max) look at the end of the group in an arrangement ordered by their column: O(log n);
+* others are given all rows of the groups that are touched.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbspark.batch import Arrangement
+from dbspark.batch.arrangement import hash_rows
+from dbspark.batch.chunk import Chunk, gather_columns
+from dbspark.batch.memory import Int64s, allocate, int64s
+from dbspark.batch.schema import Schema
+from dbspark.errors import DbsparkError, SchemaError
+from dbspark.kernels import exact as ke
+from dbspark.kernels import group as kg
+from dbspark.kernels import nodes as nd
+from dbspark.operators.delta import Delta
+from dbspark.operators.join import keys_of
+from dbspark.operators.linear import true_rows
+from dbspark.operators.operator import Arranged, Operator, State
+from dbspark.trace.reading import Hits, Keys, ends, ends_unordered
+
+_NO_MASK = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """What an aggregate may look at: the delta by group, the old accumulators, and the groups' rows where asked for."""
+
+    delta: Delta
+    chunk: Chunk
+    ids: Int64s
+    """The group of each row of the delta."""
+    keys: Keys
+    """The keys of the groups."""
+    old: Sequence[pa.Array]
+    """The columns of the old rows of state, of the groups that had one."""
+    old_row: Int64s
+    """For each group the row in `old`, or -1."""
+    arranged: Sequence[Arranged]
+
+    @property
+    def groups(self) -> int:
+        return len(self.old_row)
+
+    def mask(self, column: int | None) -> Any:
+        """Which rows of the delta a FILTER lets through, as the kernels take it."""
+        if column is None:
+            return _NO_MASK
+        return true_rows(self.delta.columns[column]).astype(np.uint8)
+
+    def old_numbers(self, column: int) -> Int64s:
+        """An integer column of the old rows by group, 0 for new groups."""
+        out = np.zeros(self.groups, np.int64)
+        if len(self.old[column]):
+            out[self.old_row >= 0] = self.old[column].to_numpy()[self.old_row[self.old_row >= 0]]
+        return out
+
+
+class Aggregate(ABC):
+    """One aggregate. `column` and `where` (the FILTER) are columns of the input; `out` is its result's type."""
+
+    name: str
+    out: pa.DataType
+
+    @abstractmethod
+    def fields(self) -> list[pa.DataType]:
+        """The types of the columns of its accumulator."""
+
+    @abstractmethod
+    def update(self, touched: Touched, at: int) -> list[pa.Array]:
+        """The new accumulators; the old ones are columns `at` and following of `touched.old`."""
+
+    @abstractmethod
+    def result(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """The results for some accumulators."""
+
+    def parameters(self) -> tuple[Any, ...]:
+        return (self.name, str(self.out), getattr(self, "column", None), getattr(self, "where", None))
+
+    def order(self) -> tuple[tuple[int, bool, bool], ...] | None:
+        """The order in which it wants the rows of a group arranged; None: it does not want them."""
+        return None
+
+
+class Count(Aggregate):
+    """count(*), or count(column)."""
+
+    name = "count"
+    out = pa.int64()
+
+    def __init__(self, column: int | None = None, where: int | None = None) -> None:
+        self.column = column
+        self.where = where
+
+    def fields(self) -> list[pa.DataType]:
+        return [pa.int64()]
+
+    def update(self, touched: Touched, at: int) -> list[pa.Array]:
+        counts = touched.old_numbers(at)
+        node = -1 if self.column is None else nd.LANES + self.column
+        chunk = touched.chunk
+        kg.count_rows(chunk.table, chunk.rows, node, touched.mask(self.where), touched.ids, counts)
+        return [pa.array(counts)]
+
+    def result(self, columns: Sequence[pa.Array]) -> pa.Array:
+        return columns[0]
+
+
+class Sum(Aggregate):
+    """sum of integers or decimals, exact; NULL where no row has a value."""
+
+    name = "sum"
+
+    def __init__(self, column: int, dtype: pa.DataType, where: int | None = None) -> None:
+        self.column = column
+        self.where = where
+        decimal = pa.types.is_decimal(dtype)
+        if not decimal and not pa.types.is_integer(dtype):
+            raise SchemaError(f"a sum of {dtype} is not a sum of integers or decimals")
+        self.total = pa.decimal128(38, dtype.scale if decimal else 0)
+        self.out = pa.decimal128(min(dtype.precision + 10, 38), dtype.scale) if decimal else pa.int64()
+
+    def fields(self) -> list[pa.DataType]:
+        return [self.total, pa.int64()]
+
+    def update(self, touched: Touched, at: int) -> list[pa.Array]:
+        chunk = touched.chunk
+        groups = touched.groups
+        limbs = np.zeros((groups, kg.LIMBS), np.int64)
+        counts = touched.old_numbers(at + 1)
+        mask = touched.mask(self.where)
+        kg.sum_integers(chunk.table, chunk.rows, nd.LANES + self.column, mask, touched.ids, limbs, counts)
+        old = touched.old[at]
+        sums = allocate(16 * groups)
+        address = old.buffers()[1].address + 16 * old.offset if len(old) else 0
+        if kg.finish_sums(limbs, address, touched.old_row, sums.address):
+            raise DbsparkError("a sum is beyond 38 digits, which no decimal holds; nothing was applied")
+        return [pa.Array.from_buffers(self.total, groups, [None, sums]), pa.array(counts)]
+
+    def result(self, columns: Sequence[pa.Array]) -> pa.Array:
+        return _null_where_none(_narrowed(columns[0], self.out), columns[1])
+
+
+class FloatSum(Aggregate):
+    """sum of floats: the exact sum, rounded once; NULL where no row has a value."""
+
+    name = "sum"
+    out = pa.float64()
+
+    def __init__(self, column: int, where: int | None = None) -> None:
+        self.column = column
+        self.where = where
+
+    def fields(self) -> list[pa.DataType]:
+        return [pa.binary(), pa.int64(), pa.int64(), pa.int64(), pa.int64()]
+
+    def update(self, touched: Touched, at: int) -> list[pa.Array]:
+        groups = touched.groups
+        counts = touched.old_numbers(at + 1)
+        special = np.stack([touched.old_numbers(at + 2 + i) for i in range(3)], 1)
+        order = np.argsort(touched.ids, kind="stable")
+        starts = np.zeros(groups + 1, np.int64)
+        np.cumsum(np.bincount(touched.ids, minlength=groups), out=starts[1:])
+        old = touched.old[at]
+        if len(old):
+            buffers = old.buffers()
+            old_at = buffers[1].address + 4 * old.offset, buffers[2].address if buffers[2] is not None else 0
+        else:
+            old_at = 0, 0
+        offsets = np.empty(groups + 1, np.int32)
+        room = 8 * groups + 64
+        while True:
+            out = np.empty(room, np.int32)
+            used = ke.sum_floats(
+                touched.chunk.table, nd.LANES + self.column, touched.mask(self.where), order, starts,
+                *old_at, touched.old_row, counts, special, offsets, out,
+            )  # fmt: skip
+            if used >= 0:
+                break
+            room *= 4
+            counts = touched.old_numbers(at + 1)
+            special = np.stack([touched.old_numbers(at + 2 + i) for i in range(3)], 1)
+        sums = pa.Array.from_buffers(pa.binary(), groups, [None, pa.py_buffer(offsets), pa.py_buffer(out[:used])])
+        return [sums, pa.array(counts), *(pa.array(np.ascontiguousarray(special[:, i])) for i in range(3))]
+
+    def result(self, columns: Sequence[pa.Array]) -> pa.Array:
+        return _null_where_none(pa.array(self.rounded(columns)), columns[1])
+
+    def rounded(self, columns: Sequence[pa.Array]) -> Any:
+        """The sums as floats, NaN and infinities included."""
+        sums = columns[0]
+        out = np.empty(len(sums), np.float64)
+        if len(sums):
+            buffers = sums.buffers()
+            data = buffers[2].address if buffers[2] is not None else 0
+            ke.round_sums(buffers[1].address + 4 * sums.offset, data, len(sums), out)
+            nan, up, down = (c.to_numpy() for c in columns[2:5])
+            out[up > 0] = np.inf
+            out[down > 0] = -np.inf
+            out[(nan > 0) | ((up > 0) & (down > 0))] = np.nan
+        return out
+
+
+class Average(Aggregate):
+    """avg: of floats and integers a float, of decimals a decimal with four more digits."""
+
+    name = "avg"
+
+    def __init__(self, column: int, dtype: pa.DataType, where: int | None = None) -> None:
+        self.column = column
+        self.where = where
+        floating = pa.types.is_floating(dtype)
+        self.sum: Sum | FloatSum = FloatSum(column, where) if floating else Sum(column, dtype, where)
+        if pa.types.is_decimal(dtype):
+            self.out = pa.decimal128(min(dtype.precision + 4, 38), min(dtype.scale + 4, 38))
+        else:
+            self.out = pa.float64()
+
+    def fields(self) -> list[pa.DataType]:
+        return self.sum.fields()
+
+    def update(self, touched: Touched, at: int) -> list[pa.Array]:
+        return self.sum.update(touched, at)
+
+    def result(self, columns: Sequence[pa.Array]) -> pa.Array:
+        counts = columns[1].to_numpy()
+        some = np.where(counts == 0, 1, counts)
+        if isinstance(self.sum, FloatSum):
+            return _null_where_none(pa.array(self.sum.rounded(columns) / some), columns[1])
+        if pa.types.is_decimal(self.out):
+            return _null_where_none(_divided(columns[0], some, self.out), columns[1])
+        return _null_where_none(pa.array(pc.cast(columns[0], pa.float64()).to_numpy() / some), columns[1])
+
+
+class Extreme(Aggregate):
+    """min and max: the first or last row of the group in an arrangement ordered by the column."""
+
+    def __init__(self, column: int, dtype: pa.DataType, largest: bool) -> None:
+        self.name = "max" if largest else "min"
+        self.column = column
+        self.out = dtype
+        self.largest = largest
+
+    def fields(self) -> list[pa.DataType]:
+        return [self.out]
+
+    def order(self) -> tuple[tuple[int, bool, bool], ...]:
+        return ((self.column, self.largest, True),)
+
+    def update(self, touched: Touched, at: int) -> list[pa.Array]:
+        order = self.order()
+        spine = next(a.after for a in touched.arranged if a.arrangement.order == order)
+        hits = ends(spine, touched.keys, 1)
+        values = gather_columns(spine.arrangement.schema, spine.sources[0], hits.pos, (self.column,))[0]
+        where = np.full(touched.groups, -1, np.int64)
+        where[hits.which] = np.arange(len(hits))
+        return [values.take(pa.array(where, mask=where < 0))]
+
+    def result(self, columns: Sequence[pa.Array]) -> pa.Array:
+        return columns[0]
+
+
+class GroupAggregate(Operator):
+    """Aggregates by key. Inputs: the stream, then one arranged stream for each order that aggregates want."""
+
+    def __init__(
+        self, source: Schema, key: Sequence[int], aggregates: Sequence[Aggregate], names: Sequence[str]
+    ) -> None:
+        self.source = source
+        self.key = tuple(key)
+        self.aggregates = tuple(aggregates)
+        keys = [source.arrow.field(c) for c in self.key]
+        results = [pa.field(n, a.out) for n, a in zip(names, self.aggregates, strict=True)]
+        self.schema = Schema(pa.schema([*keys, *results]))
+        self.key_schema = source.select(self.key)
+        width = len(keys)
+        fields = [f.with_name(f"key{i}") for i, f in enumerate(keys)] + [pa.field("rows", pa.int64(), False)]
+        self.spans = []
+        for aggregate in self.aggregates:
+            types = aggregate.fields()
+            self.spans.append((len(fields), len(fields) + len(types)))
+            fields += [pa.field(f"acc{len(fields) + i}", t) for i, t in enumerate(types)]
+        self.accumulators = Arrangement(Schema(pa.schema(fields)), range(width))
+
+    def orders(self) -> list[Arrangement]:
+        """The arrangements of the input that its aggregates want, once each."""
+        found = [a.order() for a in self.aggregates]
+        return [Arrangement(self.source, self.key, o) for o in dict.fromkeys(f for f in found if f is not None)]
+
+    def kept(self) -> tuple[Arrangement, ...]:
+        return (self.accumulators,)
+
+    def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
+        delta: Delta = inputs[0]
+        spine = state[0]
+        fresh = not self.key and not spine.entries
+        if not delta.rows and not fresh:
+            return state, Delta.empty(self.schema)
+        touched, hits = self._touched(delta, spine, inputs[1:])
+        width = len(self.key)
+        counts = touched.old_numbers(width)
+        chunk = touched.chunk
+        kg.count_rows(chunk.table, chunk.rows, -1, _NO_MASK, touched.ids, counts)
+        new: list[pa.Array] = [*touched.keys.chunk.arrays(), pa.array(counts)]
+        for aggregate, (begin, _) in zip(self.aggregates, self.spans, strict=True):
+            new += aggregate.update(touched, begin)
+        alive = np.ones(touched.groups, bool) if not self.key else counts != 0
+        if not alive.all():
+            mask = pa.array(alive)
+            new = [c.filter(mask) for c in new]
+        old = list(touched.old)
+        schema = self.accumulators.schema
+        removed = Delta(schema, old, np.full(len(hits), -1, np.int64))
+        added = Delta(schema, new, np.ones(int(alive.sum()), np.int64))
+        change = Delta.sum(schema, [removed, added]).arranged(self.accumulators)
+        out = Delta.sum(self.schema, [self._results(old, -1), self._results(new, 1)])
+        return (spine.insert(change),), out
+
+    def _touched(self, delta: Delta, spine: Any, arranged: Sequence[Arranged]) -> tuple[Touched, Hits]:
+        chunk = delta.chunk()
+        nodes = np.array([nd.LANES + c for c in self.key], np.int64)
+        hashes = hash_rows(chunk, nodes)
+        ids = int64s(chunk.rows)
+        if self.key:
+            slots = np.full(1 << max(2 * chunk.rows - 1, 1).bit_length(), -1, np.int64)
+            first = int64s(chunk.rows)
+            groups = kg.group_rows(chunk.table, nodes, hashes, delta.schema.node_count, slots, ids, first)
+            tables = np.array((chunk.table,), np.int64)
+            columns = gather_columns(delta.schema, tables, first[:groups], self.key)
+        else:
+            ids[:] = 0
+            groups, columns = 1, []
+        keys = keys_of(self.key_schema, columns, groups)
+        hits = ends_unordered(spine, keys, 1)
+        schema = spine.arrangement.schema
+        old = gather_columns(schema, spine.sources[0], hits.pos, range(schema.columns))
+        old_row = np.full(groups, -1, np.int64)
+        old_row[hits.which] = np.arange(len(hits))
+        return Touched(delta, chunk, ids, keys, old, old_row, arranged), hits
+
+    def _results(self, columns: Sequence[pa.Array], weight: int) -> Delta:
+        rows = len(columns[len(self.key)])
+        out = list(columns[: len(self.key)])
+        for aggregate, (begin, end) in zip(self.aggregates, self.spans, strict=True):
+            out.append(aggregate.result(columns[begin:end]))
+        return Delta(self.schema, out, np.full(rows, weight, np.int64))
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.key, tuple(a.parameters() for a in self.aggregates), self.schema.names
+
+    def label(self) -> str:
+        names = self.source.names
+        calls = [
+            f"{a.name}({'*' if getattr(a, 'column', None) is None else names[a.column]})"  # type: ignore[attr-defined]
+            for a in self.aggregates
+        ]
+        return f"aggregate {', '.join(calls)}" + (f" by ({', '.join(names[c] for c in self.key)})" if self.key else "")
+
+
+def _null_where_none(values: pa.Array, counts: pa.Array) -> pa.Array:
+    mask = counts.to_numpy() == 0
+    return pc.if_else(pa.array(mask), pa.scalar(None, values.type), values) if mask.any() else values
+
+
+def _narrowed(sums: pa.Array, out: pa.DataType) -> pa.Array:
+    """A 38-digit sum in the type of the result."""
+    try:
+        return sums if sums.type == out else pc.cast(sums, out)
+    except pa.ArrowInvalid as error:
+        raise DbsparkError(f"a sum does not fit {out}; nothing was applied ({error})") from None
+
+
+def _divided(sums: pa.Array, counts: Any, out: pa.DataType) -> pa.Array:
+    """Decimal sums over counts, rounded half up to the result's digits."""
+    digits = out.scale - sums.type.scale
+    values = []
+    for total, count in zip(sums.to_pylist(), counts.tolist(), strict=True):
+        number = int(total.scaleb(sums.type.scale)) * 10**digits
+        quotient, rest = divmod(abs(number), abs(count))
+        quotient += 2 * rest >= abs(count)
+        values.append(quotient if (number < 0) == (count < 0) else -quotient)
+    return pa.array([Decimal(v).scaleb(-out.scale) for v in values], out)
+
+
+__all__ = [
+    "Aggregate", "Average", "Count", "Extreme", "FloatSum", "GroupAggregate", "Sum", "Touched",
+]  # fmt: skip

@@ -1,0 +1,172 @@
+"""What flows on a stream in a tick: `Delta`, rows with weights in columns, in no order, perhaps not yet consolidated.
+
+Linear operators work on its columns and never sort. An operator that needs an order asks for it (`arranged`); it is
+made once and kept, so consumers of the same stream share it. Rows may occur several times and weights may be zero or
+cancel: everything that is seen from outside, and everything that is kept as state, is a consolidated batch.
+
+`ZSetRef` is the value of an integral: a spine, read in place, never copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch.batch import arrange
+from dbspark.batch.chunk import Chunk, gather_columns, import_arrays
+from dbspark.batch.memory import Int64s
+from dbspark.batch.rows import Row, decode_arrays, row_form
+from dbspark.batch.schema import Schema
+from dbspark.kernels import nodes as nd
+from dbspark.trace.reading import Hits, Keys, probe
+from dbspark.trace.spine import Spine
+
+
+class Delta:
+    """Rows with weights; immutable."""
+
+    __slots__ = ("_batches", "_chunk", "_columns", "_weights", "rows", "schema")
+
+    def __init__(self, schema: Schema, columns: Sequence[pa.Array], weights: Int64s) -> None:
+        """Columns of the schema's canonical types, of as many rows as there are weights."""
+        self.schema = schema
+        self.rows = len(weights)
+        self._columns: Sequence[pa.Array] | None = columns
+        self._weights: Int64s | None = weights
+        self._batches: dict[Arrangement, Batch] = {}
+        self._chunk: Chunk | None = None
+
+    @staticmethod
+    def of(batch: Batch) -> Delta:
+        """The rows of a batch."""
+        self = Delta.__new__(Delta)
+        self.schema = batch.schema
+        self.rows = batch.rows
+        self._columns = self._weights = self._chunk = None
+        self._batches = {batch.arrangement: batch}
+        return self
+
+    @staticmethod
+    def empty(schema: Schema) -> Delta:
+        return Delta.of(Batch.empty(Arrangement(schema)))
+
+    @staticmethod
+    def sum(schema: Schema, deltas: Iterable[Delta]) -> Delta:
+        """All rows of several deltas."""
+        some = [d for d in deltas if d.rows]
+        if not some:
+            return Delta.empty(schema)
+        if len(some) == 1:
+            return some[0] if some[0].schema is schema else Delta(schema, some[0].columns, some[0].weights)
+        columns = [pa.concat_arrays([d.columns[c] for d in some]) for c in range(schema.columns)]
+        return Delta(schema, columns, np.concatenate([d.weights for d in some]))
+
+    @property
+    def columns(self) -> Sequence[pa.Array]:
+        if self._columns is None:
+            batch = next(iter(self._batches.values()))
+            parts = [chunk.arrays() for chunk in batch.chunks]
+            if len(parts) == 1:
+                self._columns = parts[0]
+            else:
+                types = self.schema.types
+                self._columns = [
+                    pa.concat_arrays([p[c] for p in parts]) if parts else pa.array([], types[c])
+                    for c in range(self.schema.columns)
+                ]
+        return self._columns
+
+    @property
+    def weights(self) -> Int64s:
+        if self._weights is None:
+            self._weights = next(iter(self._batches.values())).weights()
+        return self._weights
+
+    def chunk(self) -> Chunk:
+        """The rows as kernels read them."""
+        if self._chunk is None:
+            if self._columns is None and len(self._batches) == 1:
+                batch = next(iter(self._batches.values()))
+                if len(batch.chunks) == 1:
+                    self._chunk = batch.chunks[0]
+                    return self._chunk
+            self._chunk = import_arrays(self.schema, self.columns, self.rows, self.weights)
+        return self._chunk
+
+    def arranged(self, arrangement: Arrangement) -> Batch:
+        """The rows sorted and consolidated by an arrangement; computed once."""
+        found = self._batches.get(arrangement)
+        if found is None:
+            if self._columns is None:
+                found = next(iter(self._batches.values())).rearranged(arrangement)
+            elif not self.rows:
+                found = Batch.empty(arrangement)
+            else:
+                chunk = self.chunk()
+                words = arrangement.words(chunk)
+                found = arrange(arrangement, chunk, words, arrangement.keys(chunk, words))
+            self._batches[arrangement] = found
+        return found
+
+    def batch(self) -> Batch:
+        """The rows sorted and consolidated, in whichever order is there already."""
+        for batch in self._batches.values():
+            return batch
+        return self.arranged(Arrangement(self.schema))
+
+    def select(self, columns: Sequence[int], schema: Schema) -> Delta:
+        """Some columns."""
+        given = self.columns
+        return Delta(schema, [given[c] for c in columns], self.weights)
+
+    def items(self) -> Iterator[tuple[Row, int]]:
+        """Consolidated rows and weights as Python values."""
+        batch = self.batch()
+        for chunk in batch.chunks:
+            yield from zip(decode_arrays(self.schema, chunk.arrays()), chunk.lane(nd.WEIGHT).tolist(), strict=True)
+
+    def __repr__(self) -> str:
+        return f"Delta({self.rows} rows: {self.schema!r})"
+
+
+class ZSetRef:
+    """A read-only view of the Z-set in a spine at one moment. Taking one costs nothing."""
+
+    __slots__ = ("spine",)
+
+    def __init__(self, spine: Spine) -> None:
+        self.spine = spine
+
+    @property
+    def schema(self) -> Schema:
+        return self.spine.arrangement.schema
+
+    def iter(self) -> Iterator[tuple[Row, int]]:
+        """Rows and weights as Python values."""
+        return Delta.of(self.spine.consolidated()).items()
+
+    def lookup_by_key(self, *key: Any) -> list[tuple[Row, int]]:
+        """The rows of one key."""
+        columns = self.spine.arrangement.key
+        form = row_form(self.schema if columns is None else self.schema.select(columns))
+        hits = probe(self.spine, Keys.of(self.spine.arrangement, [form(key)]))
+        return list(Delta.of(hits.batch()).items())
+
+    def delta(self) -> Delta:
+        """Everything, as what a stream of values carries."""
+        return Delta.of(self.spine.consolidated())
+
+
+def taken(hits: Hits, columns: Sequence[int]) -> list[pa.Array]:
+    """Some columns of the rows that were found."""
+    return gather_columns(hits.spine.arrangement.schema, hits.spine.sources[0], hits.pos, columns)
+
+
+def merged(arrangement: Arrangement, batches: Iterable[Batch]) -> Batch:
+    """The sum of batches of one arrangement."""
+    some = [b for b in batches if b.rows]
+    return merge(some) if some else Batch.empty(arrangement)

@@ -1,0 +1,329 @@
+"""Joins of two arranged streams.
+
+The product: `d(L x R) = dL x R' + L x dR`, with L before and R' after the tick: the three-term formula with the last
+two terms taken together. Each term probes an integral with the rows of a delta, so the cost is that of the delta and of
+what it matches. Integrals are those of the arrange operators in front; a join keeps nothing itself.
+
+Which rows of a side have a partner is a function of their key, say s (0 or 1), where there is no residual condition:
+
+    semi:  dL s' + L (s' - s)        anti:  dL (1 - s') + L (s - s')
+
+so beside the delta only the rows of keys whose answer has changed are touched. With a residual condition it is a
+function of the row; then the rows of the keys in either delta are judged before and after. An outer join is the product
+and the rows without partner, with NULLs for the other side; an existence join is the semi join and the anti join with a
+flag.
+
+A NULL in a key matches nothing, unless the join is NULL-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.batch import Arrangement, Batch
+from dbspark.batch.chunk import Chunk, gather_columns
+from dbspark.batch.memory import Int64s, int64s
+from dbspark.batch.schema import Schema
+from dbspark.errors import SchemaError
+from dbspark.kernels import group as kg
+from dbspark.kernels import nodes as nd
+from dbspark.operators.delta import Delta
+from dbspark.operators.linear import Function, true_rows
+from dbspark.operators.operator import Arranged, Operator, State
+from dbspark.trace.reading import Hits, Keys, key_columns, probe, ranges_of
+from dbspark.trace.spine import Spine
+from dbspark.zset.payload import exact_product
+
+How = Literal["inner", "left", "right", "full", "semi", "anti", "existence"]
+PAIRS = 1 << 20
+"""Pairs of rows that are in memory at once."""
+
+
+class Join(Operator):
+    """A join of two arranged streams; see the module's preface."""
+
+    def __init__(
+        self,
+        left: Arrangement,
+        right: Arrangement,
+        how: How = "inner",
+        *,
+        columns: Sequence[tuple[int, int]] | None = None,
+        names: Sequence[str] | None = None,
+        residual: Function | None = None,
+        null_safe: bool = False,
+    ) -> None:
+        """`columns`: (side, column) of what goes out; `residual` is given all columns of both sides."""
+        mine, theirs = ([a.schema.types[c] for c in key_columns(a)] for a in (left, right))
+        if mine != theirs:
+            raise SchemaError(f"keys of a join have the same types on both sides; these have {mine} and {theirs}")
+        self.sides = (left, right)
+        self.how = how
+        self.residual = residual
+        self.null_safe = null_safe
+        one_sided = how in ("semi", "anti", "existence")
+        if columns is None:
+            columns = [(0, c) for c in range(left.schema.columns)]
+            columns += [] if one_sided else [(1, c) for c in range(right.schema.columns)]
+        self.columns = tuple(columns)
+        self.schema = _joined_schema((left.schema, right.schema), self.columns, names, how)
+
+    def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
+        left, right = inputs
+        out: list[Delta] = []
+        how = self.how
+        if not left.delta.rows and not right.delta.rows:
+            return (), Delta.empty(self.schema)
+        if how in ("inner", "left", "right", "full"):
+            out += self._products(0, left.delta, right.after)
+            out += self._products(1, right.delta, left.before)
+        if how in ("left", "full", "anti", "existence"):
+            out += self._alone(0, left, right, 0)
+        if how in ("right", "full"):
+            out += self._alone(1, right, left, 0)
+        if how in ("semi", "existence"):
+            out += self._alone(0, left, right, 1)
+        return (), Delta.sum(self.schema, out)
+
+    def parameters(self) -> tuple[Any, ...]:
+        residual = self.residual.name if self.residual else None
+        return self.how, self.columns, self.schema.names, residual, self.null_safe
+
+    def label(self) -> str:
+        names = [[a.schema.names[c] for c in key_columns(a)] for a in self.sides]
+        on = " and ".join(f"{a} = {b}" for a, b in zip(*names, strict=True)) or "true"
+        return f"{self.how} join on {on}" + (f" and {self.residual.name}" if self.residual else "")
+
+    # ------------------------------------------------------------------ the product
+
+    def _products(self, side: int, delta: Batch, spine: Spine) -> Iterator[Delta]:
+        """Rows of a delta of one side times rows of the integral of the other."""
+        for chunk, which, hits in self._pairs(side, delta, spine):
+            weights = exact_product(_lane_at(chunk, which), hits.weights)
+            yield self._output(side, chunk, which, hits, weights)
+
+    def _pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, Hits]]:
+        """(chunk of the delta, row in it, row of the spine) for every pair that matches, some at a time."""
+        if not delta.rows or not spine.entries:
+            return
+        for chunk in delta.chunks:
+            for part in _bounded(chunk, spine, delta.arrangement):
+                keys = Keys(part, part.lane(nd.KEY), delta.arrangement.key_nodes)
+                hits = probe(spine, keys)
+                if len(hits) and not self.null_safe:
+                    valid = _valid_keys(part, delta.arrangement)
+                    if valid is not None:
+                        hits = hits.only(valid[hits.which])
+                if len(hits) and self.residual is not None:
+                    hits = hits.only(self._accepted(side, part, hits))
+                if len(hits):
+                    yield part, hits.which, hits
+
+    def _accepted(self, side: int, chunk: Chunk, hits: Hits) -> Any:
+        """Which pairs satisfy the residual condition."""
+        assert self.residual is not None
+        tables = np.array((chunk.table,), np.int64)
+        mine = gather_columns(chunk.schema, tables, hits.which, range(chunk.schema.columns))
+        other = hits.spine.arrangement.schema
+        theirs = gather_columns(other, hits.spine.sources[0], hits.pos, range(other.columns))
+        return true_rows(self.residual([*mine, *theirs] if side == 0 else [*theirs, *mine]))
+
+    def _output(self, side: int, chunk: Chunk, which: Int64s, hits: Hits, weights: Int64s) -> Delta:
+        tables = np.array((chunk.table,), np.int64)
+        columns = []
+        for s, c in self.columns:
+            if s == side:
+                columns += gather_columns(chunk.schema, tables, which, (c,))
+            else:
+                columns += gather_columns(hits.spine.arrangement.schema, hits.spine.sources[0], hits.pos, (c,))
+        return Delta(self.schema, columns, weights)
+
+    # ------------------------------------------------------------------ rows with and without partner
+
+    def _alone(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
+        """The change of the rows of one side that have a partner (`wanted` = 1) or none (0)."""
+        if self.residual is not None:
+            yield from self._alone_judged(side, mine, other, wanted)
+            return
+        for chunk in mine.delta.chunks:
+            has = self._has_partner(chunk, mine.arrangement, other.after)
+            rows = np.flatnonzero(has == wanted)
+            if len(rows):
+                yield self._one_sided(side, chunk, rows, _lane_at(chunk, rows), wanted)
+        if not other.delta.rows or not mine.before.entries:
+            return
+        keys = distinct_keys(other.delta)
+        chunk = keys.chunk
+        arrangement = Arrangement(chunk.schema, range(chunk.schema.columns))
+        before = self._has_partner(chunk, arrangement, other.before, keys)
+        after = self._has_partner(chunk, arrangement, other.after, keys)
+        changed = np.flatnonzero(before != after)
+        if not len(changed):
+            return
+        hits = probe(mine.before, keys)
+        hits = hits.only(np.isin(hits.which, changed))
+        if len(hits):
+            sign = np.where(after == wanted, 1, -1)[hits.which]
+            yield self._one_sided_hits(side, hits, hits.weights * sign, wanted)
+
+    def _has_partner(self, chunk: Chunk, arrangement: Arrangement, spine: Spine, keys: Keys | None = None) -> Any:
+        """For each row, 1 if its key is there on the other side with a positive weight, else 0."""
+        if keys is None:
+            keys = Keys(chunk, chunk.lane(nd.KEY), arrangement.key_nodes)
+        has = (weights_of_keys(spine, keys) > 0).astype(np.int64)
+        if not self.null_safe:
+            valid = _valid_keys(chunk, arrangement)
+            if valid is not None:
+                has[~valid] = 0
+        return has
+
+    def _alone_judged(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
+        """The same with a residual condition: rows of all keys in either delta, after and before."""
+        for sign, own, there in ((1, mine.after, other.after), (-1, mine.before, other.before)):
+            for delta in (mine.delta, other.delta):
+                if not delta.rows or not own.entries:
+                    continue
+                keys = distinct_keys(delta)
+                if delta is other.delta and mine.delta.rows:  # keys of my own delta have been judged already
+                    known = weights_of_keys(Spine(mine.arrangement, (_absolute(mine.delta),)), keys)
+                    keys = _some_keys(keys, known == 0)
+                if not len(keys):
+                    continue
+                rows = probe(own, keys).batch()
+                for chunk, matched in self._matched(side, rows, there):
+                    here = np.flatnonzero((matched > 0) == bool(wanted))
+                    if len(here):
+                        yield self._one_sided(side, chunk, here, sign * _lane_at(chunk, here), wanted)
+
+    def _matched(self, side: int, rows: Batch, spine: Spine) -> Iterator[tuple[Chunk, Any]]:
+        """For each row of a batch, the weight of its partners."""
+        totals = [np.zeros(chunk.rows, np.int64) for chunk in rows.chunks]
+        by_chunk = {chunk.table: total for chunk, total in zip(rows.chunks, totals, strict=True)}
+        for chunk in rows.chunks:
+            one = Batch(rows.arrangement, (chunk,))
+            at = 0
+            for part in _bounded(chunk, spine, rows.arrangement):
+                for _, which, hits in self._pairs(side, Batch(one.arrangement, (part,)), spine):
+                    np.add.at(by_chunk[chunk.table], which + at, hits.weights)
+                at += part.rows
+        yield from zip(rows.chunks, totals, strict=True)
+
+    def _one_sided(self, side: int, chunk: Chunk, rows: Int64s, weights: Int64s, flag: int) -> Delta:
+        tables = np.array((chunk.table,), np.int64)
+        return self._padded(side, lambda c: gather_columns(chunk.schema, tables, rows, (c,))[0], weights, flag)
+
+    def _one_sided_hits(self, side: int, hits: Hits, weights: Int64s, flag: int) -> Delta:
+        schema, tables = hits.spine.arrangement.schema, hits.spine.sources[0]
+        return self._padded(side, lambda c: gather_columns(schema, tables, hits.pos, (c,))[0], weights, flag)
+
+    def _padded(self, side: int, column: Any, weights: Int64s, flag: int) -> Delta:
+        """Columns of one side, NULLs for the other, and the flag of an existence join."""
+        n = len(weights)
+        columns = [column(c) if s == side else pa.nulls(n, self.sides[s].schema.types[c]) for s, c in self.columns]
+        if self.how == "existence":
+            columns.append(pa.array(np.full(n, bool(flag))))
+        return Delta(self.schema, columns, weights)
+
+
+def _joined_schema(
+    schemas: tuple[Schema, Schema], columns: Sequence[tuple[int, int]], names: Sequence[str] | None, how: How
+) -> Schema:
+    fields: list[pa.Field] = []
+    nullable = {"left": (False, True), "right": (True, False), "full": (True, True)}.get(how, (False, False))
+    for i, (side, c) in enumerate(columns):
+        field = schemas[side].arrow.field(c)
+        name = field.name
+        if names is not None:
+            name = names[i]
+        else:
+            while any(f.name == name for f in fields):
+                name += "_right"
+        fields.append(field.with_name(name).with_nullable(field.nullable or nullable[side]))
+    if how == "existence":
+        fields.append(pa.field("exists" if names is None else names[len(columns)], pa.bool_(), False))
+    return Schema(pa.schema(fields))
+
+
+def _lane_at(chunk: Chunk, rows: Int64s) -> Int64s:
+    weights: Int64s = chunk.lane(nd.WEIGHT)[rows]
+    return weights
+
+
+def _valid_keys(chunk: Chunk, arrangement: Arrangement) -> Any:
+    """Which rows have no NULL in their key; None where all have none."""
+    mask = None
+    for c in key_columns(arrangement):
+        if chunk.nodes()[nd.LANES + c, nd.VALID] or chunk.schema.nodes[nd.LANES + c].kind == nd.NULL:
+            tables = np.array((chunk.table,), np.int64)
+            column = gather_columns(chunk.schema, tables, np.arange(chunk.rows), (c,))[0]
+            if column.null_count:
+                valid = column.is_valid().to_numpy(zero_copy_only=False)
+                mask = valid if mask is None else mask & valid
+    return mask
+
+
+def _bounded(chunk: Chunk, spine: Spine, arrangement: Arrangement) -> Iterator[Chunk]:
+    """A chunk in slices that have a bounded number of rows with equal key hashes in the spine."""
+    if chunk.rows * 4 < PAIRS and spine.rows * chunk.rows < PAIRS:
+        yield chunk
+        return
+    keys = Keys(chunk, chunk.lane(nd.KEY), arrangement.key_nodes)
+    ranges, total = ranges_of(spine, keys)
+    if total <= PAIRS:
+        yield chunk
+        return
+    counts = np.cumsum(ranges[:, :, 2].sum(axis=1))
+    begin = 0
+    while begin < chunk.rows:
+        done = counts[begin - 1] if begin else 0
+        end = max(int(np.searchsorted(counts, done + PAIRS, "right")), begin + 1)
+        yield chunk.slice(begin, end - begin)
+        begin = end
+
+
+def distinct_keys(batch: Batch) -> Keys:
+    """The keys that occur in a batch, once each."""
+    arrangement = batch.arrangement
+    pos = int64s(batch.rows)
+    n = kg.distinct_keys(batch.tables, batch.lens, arrangement.key_nodes, batch.schema.node_count, pos)
+    columns = key_columns(arrangement)
+    return keys_of(batch.schema.select(columns), gather_columns(batch.schema, batch.tables, pos[:n], columns), n)
+
+
+def keys_of(schema: Schema, columns: Sequence[pa.Array], rows: int) -> Keys:
+    """Keys in columns of their own."""
+    from dbspark.batch.chunk import describe_arrays
+
+    return Keys.in_chunk(describe_arrays(schema, columns, rows, None), range(schema.columns))
+
+
+def _some_keys(keys: Keys, mask: Any) -> Keys:
+    chunk = keys.chunk
+    rows = np.flatnonzero(mask)
+    tables = np.array((chunk.table,), np.int64)
+    return keys_of(chunk.schema, gather_columns(chunk.schema, tables, rows, range(chunk.schema.columns)), len(rows))
+
+
+def weights_of_keys(spine: Spine, keys: Keys) -> Int64s:
+    """The sum of the weights of all rows of each key."""
+    out = np.zeros(len(keys), np.int64)
+    if spine.entries and len(keys):
+        ranges, total = ranges_of(spine, keys)
+        if total:
+            nodes = max(spine.arrangement.schema.node_count, keys.chunk.schema.node_count)
+            tables, lens = spine.sources[0], spine.sources[1]
+            here = spine.arrangement.key_nodes
+            kg.sum_of_keys(tables, lens, ranges, keys.chunk.table, keys.nodes, here, nodes, out)
+    return out
+
+
+def _absolute(batch: Batch) -> Batch:
+    """A batch with all weights 1: whether a key occurs in it is then whether they add up to more than zero."""
+    return batch.with_weights(np.ones(batch.rows, np.int64))
+
+
+__all__ = ["How", "Join", "distinct_keys", "keys_of", "weights_of_keys"]

@@ -1,0 +1,245 @@
+"""Linear operators: what they do to a change is what they do to the whole. No state; cost: the delta.
+
+Functions work on columns: they take the Arrow arrays of the input and give those of the output (`map`), a boolean
+array (`filter`), or arrays with the number of the row that each output row comes from (`flat_map`). They must be
+deterministic and look at rows one by one, or a change of some rows would mean something else than the change of the
+whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbspark.batch.conform import conform
+from dbspark.batch.schema import Schema
+from dbspark.errors import SchemaError
+from dbspark.operators.delta import Delta
+from dbspark.operators.operator import Operator, State
+from dbspark.zset.payload import exact_product
+
+Columns = Sequence[pa.Array]
+
+
+class Function:
+    """A function on columns with a name that says what it computes: two of one name are the same function."""
+
+    __slots__ = ("call", "name")
+
+    def __init__(self, call: Callable[..., Any], name: str | None = None) -> None:
+        self.call = call
+        self.name = name or _name_of(call)
+
+    @staticmethod
+    def of(given: Function | Callable[..., Any]) -> Function:
+        return given if isinstance(given, Function) else Function(given)
+
+    def __call__(self, columns: Columns) -> Any:
+        return self.call(columns)
+
+
+def _name_of(call: Callable[..., Any]) -> str:
+    """A name for a function without one: where it stands and what it says, its constants and what it closes over."""
+    code = getattr(call, "__code__", None)
+    name = getattr(call, "__qualname__", type(call).__name__)
+    if code is None:
+        return f"{name}@{id(call):x}"
+    cells = [c.cell_contents for c in getattr(call, "__closure__", None) or ()]
+    content = (
+        code.co_code,
+        repr(code.co_consts),
+        code.co_names,
+        repr(cells),
+        repr(getattr(call, "__defaults__", None)),
+    )
+    return f"{name}#{hashlib.blake2b(repr(content).encode(), digest_size=6).hexdigest()}"
+
+
+class Stateless(Operator):
+    """An operator without state."""
+
+    def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Any]:
+        return (), self.apply(inputs)
+
+    def apply(self, inputs: Sequence[Delta]) -> Delta:
+        raise NotImplementedError
+
+
+class Map(Stateless):
+    """Every row becomes one row."""
+
+    def __init__(self, schema: Schema, function: Function) -> None:
+        self.schema = schema
+        self.function = function
+
+    def apply(self, inputs: Sequence[Delta]) -> Delta:
+        delta = inputs[0]
+        if not delta.rows:
+            return Delta.empty(self.schema)
+        given = [_one_array(c) for c in self.function(delta.columns)]
+        return Delta(self.schema, _fitting(self.schema, given, delta.rows), delta.weights)
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.function.name, str(self.schema.arrow)
+
+    def label(self) -> str:
+        return f"map {self.function.name}"
+
+
+class Filter(Stateless):
+    """Rows for which a function is true; NULL is not true."""
+
+    def __init__(self, schema: Schema, function: Function) -> None:
+        self.schema = schema
+        self.function = function
+
+    def apply(self, inputs: Sequence[Delta]) -> Delta:
+        delta = inputs[0]
+        if not delta.rows:
+            return delta
+        mask = true_rows(self.function(delta.columns))
+        if mask.all():
+            return delta
+        return filtered(delta, mask)
+
+    def parameters(self) -> tuple[Any, ...]:
+        return (self.function.name,)
+
+    def label(self) -> str:
+        return f"filter {self.function.name}"
+
+
+def true_rows(condition: Any) -> Any:
+    """A boolean column as a numpy mask; NULL is not true."""
+    array = _one_array(condition)
+    if array.null_count:
+        array = pc.fill_null(array, False)
+    return array.to_numpy(zero_copy_only=False)
+
+
+def filtered(delta: Delta, mask: Any) -> Delta:
+    """Some rows of a delta."""
+    given = pa.array(mask)
+    return Delta(delta.schema, [c.filter(given) for c in delta.columns], delta.weights[mask])
+
+
+class Project(Stateless):
+    """Some columns, perhaps under other names."""
+
+    def __init__(self, schema: Schema, columns: Sequence[int]) -> None:
+        self.schema = schema
+        self.columns = tuple(columns)
+
+    def apply(self, inputs: Sequence[Delta]) -> Delta:
+        return inputs[0].select(self.columns, self.schema)
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.columns, self.schema.names
+
+    def label(self) -> str:
+        return f"project {', '.join(self.schema.names)}"
+
+
+class FlatMap(Stateless):
+    """Every row becomes any number of rows: the function gives (columns, row each one comes from)."""
+
+    def __init__(self, schema: Schema, function: Function) -> None:
+        self.schema = schema
+        self.function = function
+
+    def apply(self, inputs: Sequence[Delta]) -> Delta:
+        delta = inputs[0]
+        if not delta.rows:
+            return Delta.empty(self.schema)
+        columns, origin = self.function(delta.columns)
+        origin = np.asarray(origin, np.int64)
+        given = _fitting(self.schema, [_one_array(c) for c in columns], len(origin))
+        return Delta(self.schema, given, delta.weights[origin])
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.function.name, str(self.schema.arrow)
+
+    def label(self) -> str:
+        return f"flat map {self.function.name}"
+
+
+class Scale(Stateless):
+    """All weights times a factor; negation is the factor -1."""
+
+    def __init__(self, schema: Schema, factor: int) -> None:
+        self.schema = schema
+        self.factor = factor
+
+    def apply(self, inputs: Sequence[Delta]) -> Delta:
+        delta = inputs[0]
+        if not delta.rows or self.factor == 0:
+            return Delta.empty(self.schema)
+        return Delta(self.schema, delta.columns, exact_product(delta.weights, self.factor))
+
+    def parameters(self) -> tuple[Any, ...]:
+        return (self.factor,)
+
+    def label(self) -> str:
+        return "negate" if self.factor == -1 else f"times {self.factor}"
+
+
+class Sum(Stateless):
+    """The sum of any number of streams of one schema; `signs` makes it a difference."""
+
+    def __init__(self, schema: Schema, signs: Sequence[int]) -> None:
+        self.schema = schema
+        self.signs = tuple(signs)
+
+    def apply(self, inputs: Sequence[Delta]) -> Delta:
+        signed = [
+            d if s == 1 or not d.rows else Delta(self.schema, d.columns, exact_product(d.weights, s))
+            for d, s in zip(inputs, self.signs, strict=True)
+        ]
+        return Delta.sum(self.schema, signed)
+
+    def parameters(self) -> tuple[Any, ...]:
+        return (self.signs,)
+
+    def label(self) -> str:
+        return " ".join("+" if s == 1 else "-" if s == -1 else f"{s:+}" for s in self.signs)
+
+
+class Exchange(Stateless):
+    """Says that rows change shard by some columns here; on one machine they stay where they are."""
+
+    def __init__(self, schema: Schema, key: Sequence[int]) -> None:
+        self.schema = schema
+        self.key = tuple(key)
+
+    def apply(self, inputs: Sequence[Delta]) -> Delta:
+        return inputs[0]
+
+    def parameters(self) -> tuple[Any, ...]:
+        return (self.key,)
+
+    def label(self) -> str:
+        return f"exchange by ({', '.join(self.schema.names[c] for c in self.key)})"
+
+
+def _one_array(column: Any) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return column if isinstance(column, pa.Array) else pa.array(column)
+
+
+def _fitting(schema: Schema, columns: list[pa.Array], rows: int) -> Columns:
+    """Columns that a function has given, in the schema's types."""
+    if len(columns) != schema.columns:
+        raise SchemaError(f"a function gave {len(columns)} columns for the {schema.columns} of {schema!r}")
+    for name, column in zip(schema.names, columns, strict=True):
+        if len(column) != rows:
+            raise SchemaError(f"a function gave {len(column)} values for the {rows} rows of column {name!r}")
+    if all(c.type == t for c, t in zip(columns, schema.types, strict=True)):
+        return columns
+    given = pa.schema([pa.field(n, c.type) for n, c in zip(schema.names, columns, strict=True)])
+    return conform(schema, given, columns)
