@@ -145,8 +145,7 @@ class Builder:
 
     def combine(self, left: Stream, right: Stream, operation: SetOperation) -> Stream:
         """INTERSECT or EXCEPT, with or without ALL."""
-        self._check_same((left, right))
-        both = [self.arrange(left, None), self.arrange(right, None)]
+        both = [self.arrange(s, None) for s in self._alike((left, right))]
         return self.graph.add(Combine(_arrangement(both[0]), operation), both, ["arranged", "arranged"], "delta")
 
     def aggregate(self, stream: Stream, key: Sequence[str], **aggregates: tuple[str, str | None] | Aggregate) -> Stream:
@@ -185,14 +184,20 @@ class Builder:
         return self.graph.add(operator, [stream], [_plain(stream)], _plain(stream))
 
     def _sum(self, streams: Sequence[Stream], signs: Sequence[int]) -> Stream:
-        self._check_same(streams)
+        streams = self._alike(streams)
         kind = _plain(streams[0])
         return self.graph.add(linear.Sum(streams[0].schema, signs), list(streams), [kind] * len(streams), kind)
 
-    def _check_same(self, streams: Sequence[Stream]) -> None:
-        for stream in streams[1:]:
-            if stream.schema.types != streams[0].schema.types:
-                raise CircuitError(f"streams of different types: {streams[0].schema!r} and {stream.schema!r}")
+    def _alike(self, streams: Sequence[Stream]) -> list[Stream]:
+        """Streams of the same types, brought to the column names of the first."""
+        schema = streams[0].schema
+        out = []
+        for stream in streams:
+            if stream.schema.types != schema.types:
+                raise CircuitError(f"streams of different types: {schema!r} and {stream.schema!r}")
+            same = stream.schema is schema
+            out.append(stream if same else self._linear(linear.Project(schema, range(schema.columns)), stream))
+        return out
 
     def _aggregate(self, schema: Schema, function: str, column: str | None) -> Aggregate:
         if function == "count":

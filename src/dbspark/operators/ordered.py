@@ -1,8 +1,8 @@
 """The first rows of keys in order: top-k, LIMIT and OFFSET.
 
-Takes a stream arranged by key and ordered inside it. For the keys in the delta, the first rows before the tick are taken
-away and the first rows after it are given; what is in both cancels. Cost: limit + offset rows for every key touched,
-however many rows it has. Rows of weight n count n times.
+Takes a stream arranged by key and ordered inside it. For the keys in the delta, the first rows before the tick are
+taken away and the first rows after it are given; what is in both cancels. Cost: limit + offset rows for every key
+touched, however many rows it has. Rows of weight n count n times.
 
 A limit without an order takes the rows that come first in the arrangement: some rows, always the same.
 """
