@@ -166,7 +166,7 @@ def row_form(schema: Schema) -> Callable[[Any], Row]:
     """A function that turns a tuple, list, dict or Spark Row into a canonical row of this schema."""
     names = [f"c{i}" for i in range(schema.columns)]
     lines = ["def form(row):", "    if type(row) is not tuple:", "        row = listed(row)", "    try:"]
-    lines += [f"        {', '.join(names)}{',' if len(names) == 1 else ''} = row"]
+    lines += [f"        ({', '.join(names)}{',' if len(names) == 1 else ''}) = row"]
     lines += ["    except (TypeError, ValueError):", "        raise misshapen(row) from None"]
     space: dict[str, Any] = {"coerce": _coerce, "NAN": NAN, "unicode": _check_unicode}
     for name, field in zip(names, schema.arrow, strict=True):

@@ -16,7 +16,7 @@ from an arrange node, which is made on demand and shared by all that need the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,8 +32,9 @@ from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, Floa
 from dbspark.operators.distinct import Combine, Distinct, SetOperation
 from dbspark.operators.join import How, Join
 from dbspark.operators.linear import Function
-from dbspark.operators.operator import Arrange
+from dbspark.operators.operator import Arrange, Operator
 from dbspark.operators.ordered import TopK
+from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
 
 OrderBy = str | tuple[str, str] | tuple[str, str, str]
 """A column, or (column, "asc" or "desc"), or with "nulls first" or "nulls last" as well."""
@@ -48,6 +49,31 @@ class Builder:
     def source(self, name: str, schema: SchemaLike) -> Stream:
         """A stream of changes that comes from outside."""
         return self.graph.source(name, Schema.of(schema))
+
+    def value_source(self, name: str, schema: SchemaLike) -> Stream:
+        """A stream of whole values that comes from outside: for circuits that say what a query means."""
+        return self.graph.source(name, Schema.of(schema), "value")
+
+    def delay(self, stream: Stream, seed: Any = None) -> Stream:
+        """What the stream carried one tick ago, and the seed in the first tick."""
+        return self.graph.delay(stream.schema, _plain(stream), seed, stream)
+
+    def loop(self, schema: SchemaLike, seed: Any = None, values: bool = False) -> Stream:
+        """A delay whose input comes later, by `connect`: the only way to build a cycle."""
+        return self.graph.delay(Schema.of(schema), "value" if values else "delta", seed)
+
+    def connect(self, delay: Stream, stream: Stream) -> None:
+        """Close a loop."""
+        self.graph.connect(delay, stream)
+
+    def integrate(self, stream: Stream, key: Sequence[str] | None = None) -> Stream:
+        """The value of a stream of changes, kept by a key."""
+        columns = None if key is None else [stream.schema.index(c) for c in key]
+        return self.graph.add(Integrate(Arrangement(stream.schema, columns)), [stream], ["delta"], "value")
+
+    def differentiate(self, stream: Stream) -> Stream:
+        """The changes of a stream of values."""
+        return self.graph.add(Differentiate(Arrangement(stream.schema)), [stream], ["value"], "delta")
 
     def output(self, name: str, stream: Stream) -> None:
         """Give a stream a name to read it by."""
@@ -122,8 +148,10 @@ class Builder:
         The columns of the left come out, then those of the right that are not keys of the same name.
         """
         pairs = [(c, c) if isinstance(c, str) else c for c in on]
-        mine = self.arrange(left, [a for a, _ in pairs])
-        theirs = self.arrange(right, [b for _, b in pairs])
+        mine, theirs = (
+            Arrangement(stream.schema, [stream.schema.index(p[side]) for p in pairs])
+            for side, stream in enumerate((left, right))
+        )
         if select is None:
             chosen = [(0, c) for c in range(left.schema.columns)]
             if how not in ("semi", "anti", "existence"):
@@ -133,33 +161,37 @@ class Builder:
             chosen = [(side, (left, right)[side].schema.index(name)) for side, name in select]
         residual = None if where is None else Function.of(where)
         operator = Join(
-            _arrangement(mine), _arrangement(theirs), how,
+            mine, theirs, how,
             columns=chosen, names=names, residual=residual, null_safe=null_safe,
         )  # fmt: skip
-        return self.graph.add(operator, [mine, theirs], ["arranged", "arranged"], "delta")
+        if "value" in (left.kind, right.kind) and how == "inner":
+            kind: Any = "value" if left.kind == right.kind else "delta"
+            return self.graph.add(Product(operator), [left, right], [left.kind, right.kind], kind)
+        return self._with_state(operator, [left, right], [mine, theirs])
 
     def distinct(self, stream: Stream) -> Stream:
         """Every row of positive weight once."""
-        arranged = self.arrange(stream, None)
-        return self.graph.add(Distinct(_arrangement(arranged)), [arranged], ["arranged"], "delta")
+        arrangement = Arrangement(stream.schema)
+        return self._with_state(Distinct(arrangement), [stream], [arrangement])
 
     def combine(self, left: Stream, right: Stream, operation: SetOperation) -> Stream:
         """INTERSECT or EXCEPT, with or without ALL."""
-        both = [self.arrange(s, None) for s in self._alike((left, right))]
-        return self.graph.add(Combine(_arrangement(both[0]), operation), both, ["arranged", "arranged"], "delta")
+        arrangement = Arrangement(left.schema)
+        return self._with_state(Combine(arrangement, operation), self._alike((left, right)), [arrangement] * 2)
 
     def aggregate(self, stream: Stream, key: Sequence[str], **aggregates: tuple[str, str | None] | Aggregate) -> Stream:
         """One row for every key: its columns, then the aggregates, given as name=(function, column)."""
         schema = stream.schema
         made = [a if isinstance(a, Aggregate) else self._aggregate(schema, *a) for a in aggregates.values()]
         operator = GroupAggregate(schema, [schema.index(c) for c in key], made, list(aggregates))
-        arranged = [self._arranged(stream, a) for a in operator.orders()]
-        return self.graph.add(operator, [stream, *arranged], ["delta", *["arranged"] * len(arranged)], "delta")  # type: ignore[list-item]
+        orders = operator.orders()
+        return self._with_state(operator, [stream] * (1 + len(orders)), [None, *orders])
 
     def top(self, stream: Stream, key: Sequence[str], order: Sequence[OrderBy], limit: int, offset: int = 0) -> Stream:
         """The first rows of every key by some order; of all rows where there is no key."""
-        arranged = self.arrange(stream, key, order)
-        return self.graph.add(TopK(_arrangement(arranged), limit, offset), [arranged], ["arranged"], "delta")
+        schema = stream.schema
+        arrangement = Arrangement(schema, [schema.index(c) for c in key], self.order_columns(schema, order))
+        return self._with_state(TopK(arrangement, limit, offset), [stream], [arrangement])
 
     # ------------------------------------------------------------------ inside
 
@@ -179,6 +211,17 @@ class Builder:
 
     def _arranged(self, stream: Stream, arrangement: Arrangement) -> Stream:
         return self.graph.add(Arrange(arrangement), [stream], ["delta"], "arranged")
+
+    def _with_state(
+        self, operator: Operator, streams: Sequence[Stream], arrangements: Sequence[Arrangement | None]
+    ) -> Stream:
+        """An operator over streams that it wants arranged; on streams of values, applied to them as a whole."""
+        if any(s.kind == "value" for s in streams):
+            lifted = OnValues(operator, arrangements)
+            return self.graph.add(lifted, streams, ["value"] * len(streams), "value")
+        given = [s if a is None else self._arranged(s, a) for s, a in zip(streams, arrangements, strict=True)]
+        kinds: list[Any] = ["delta" if a is None else "arranged" for a in arrangements]
+        return self.graph.add(operator, given, kinds, "delta")
 
     def _linear(self, operator: linear.Stateless, stream: Stream) -> Stream:
         return self.graph.add(operator, [stream], [_plain(stream)], _plain(stream))
@@ -222,10 +265,4 @@ def _plain(stream: Stream) -> Any:
     return stream.kind
 
 
-def _arrangement(arranged: Stream) -> Arrangement:
-    operator = arranged.node.operator
-    assert isinstance(operator, Arrange)
-    return operator.arrangement
-
-
-__all__ = ["Builder", "Mapping", "OrderBy"]
+__all__ = ["Builder", "OrderBy"]

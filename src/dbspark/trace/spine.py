@@ -301,9 +301,18 @@ class Spine:
         ready = self._ready(entries)
         if ready > 1 and not any(type(e) is Merging for e in entries):
             entries = (*entries[: ready - 2], self._begun(entries[ready - 2 : ready]), *entries[ready:])
+        elif ready == 1 and self._outdated(entries[0]):
+            entries = (self._begun(entries[:1]), *entries[1:])
         if any(type(e) is Merging for e in entries):
             entries, _ = self._advance(entries, max(effort, self.config.step), self.config.background)
         return self if entries == self.entries else self._with(entries, self.credit, self._bound)
+
+    def _outdated(self, entry: Entry) -> bool:
+        """Whether merging a batch with nothing would make it smaller: it keeps times that nobody can tell apart."""
+        if self.compaction is None or type(entry) is not Batch or not entry.rows:
+            return False
+        since = self.compaction.logical.join(entry.description.since)
+        return entry.description.since != since and entry.time is None
 
     def compacted(self) -> Spine:
         """The spine as one batch."""
