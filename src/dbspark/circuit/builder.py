@@ -16,7 +16,7 @@ from an arrange node, which is made on demand and shared by all that need the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from dbspark.batch.arrangement import OrderColumn
 from dbspark.batch.schema import Schema, SchemaLike
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Graph, Stream
+from dbspark.circuit.nested import LIMIT, Fixpoint, Result
 from dbspark.errors import CircuitError, SchemaError
 from dbspark.operators import linear
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, FloatSum, GroupAggregate, Sum
@@ -192,6 +193,50 @@ class Builder:
         schema = stream.schema
         arrangement = Arrangement(schema, [schema.index(c) for c in key], self.order_columns(schema, order))
         return self._with_state(TopK(arrangement, limit, offset), [stream], [arrangement])
+
+    # ------------------------------------------------------------------ recursion
+
+    def fixpoint(
+        self,
+        variables: Mapping[str, SchemaLike],
+        imports: Sequence[Stream],
+        body: Callable[..., Stream | Sequence[Stream]],
+        limit: int = LIMIT,
+    ) -> list[Stream]:
+        """Iterate until nothing changes: `body(builder, *variables, *imports)` gives the next value of each variable.
+
+        Variables begin empty. A recursion that should end has to come to rest, which usually takes a `distinct`.
+
+            >>> b = Builder()
+            >>> edges = b.source("edges", "src BIGINT, dst BIGINT")
+            >>> def step(s, reach, edges):
+            ...     further = s.join(reach, edges, [("dst", "src")], select=[(0, "src"), (1, "dst")])
+            ...     return s.distinct(s.union(edges, further))
+            >>> (reach,) = b.fixpoint({"reach": "src BIGINT, dst BIGINT"}, [edges], step)
+            >>> b.output("reach", reach)
+            >>> c = b.circuit()
+            >>> sorted(row for row, _ in c.tick({"edges": [(1, 2), (2, 3)]})["reach"])
+            [(1, 2), (1, 3), (2, 3)]
+            >>> list(c.tick({"edges": {(2, 3): -1}})["reach"]) == [((1, 3), -1), ((2, 3), -1)]
+            True
+        """
+        inner = Builder()
+        names = list(variables)
+        loops = [inner.graph.delay(Schema.of(variables[n]), "delta", None, None, n) for n in names]
+        outside = [inner.graph.source(f"import{i}", s.schema) for i, s in enumerate(imports)]
+        given = body(inner, *loops, *outside)
+        bodies = [given] if isinstance(given, Stream) else list(given)
+        if len(bodies) != len(names):
+            raise CircuitError(f"the body of a fixpoint gives a stream for each of {', '.join(names)}")
+        for name, loop, stream in zip(names, loops, bodies, strict=True):
+            aligned = inner._alike([loop, stream])[1]
+            inner.graph.connect(loop, aligned)
+            inner.graph.output(name, aligned)
+        kinds: list[Any] = ["delta"] * len(imports)
+        fixpoint = Fixpoint(inner.graph, limit)
+        node = self.graph.add(fixpoint, imports, kinds, "nested")
+        by_name = {str(v.name): v for v in fixpoint.variables}
+        return [self.graph.add(Result(by_name[n]), [node], ["nested"], "delta") for n in names]
 
     # ------------------------------------------------------------------ inside
 

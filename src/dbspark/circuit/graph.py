@@ -1,8 +1,9 @@
 """The graph of a circuit: nodes, the streams between them, and what must be true of it before it runs.
 
-A stream carries *deltas* (changes), *values* (whole Z-sets) or *arranged* deltas (in order, with their integral); which
-one is part of its type and is checked when a node is added. Nodes are added after their inputs, except that a delay
-may be given its input later: only so can a cycle come about, and every cycle then holds a delay.
+A stream carries *deltas* (changes), *values* (whole Z-sets), *arranged* deltas (in order, with their integral) or the
+results of a *nested* circuit; which one is part of its type and is checked when a node is added. Nodes are added after
+their inputs, except that a delay may be given its input later: only so can a cycle come about, and every cycle then
+holds a delay.
 
 A node's id is a hash of its operator and of the ids of what feeds it. The same sub-query gives the same id in another
 graph, another process, another version of a program; that is how state finds its operator again. Adding the same
@@ -20,7 +21,7 @@ from dbspark.batch.schema import Schema
 from dbspark.errors import CircuitError
 from dbspark.operators.operator import Operator
 
-Kind = Literal["delta", "value", "arranged"]
+Kind = Literal["delta", "value", "arranged", "nested"]
 
 
 @dataclass(frozen=True, slots=True)
