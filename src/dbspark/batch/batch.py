@@ -391,7 +391,7 @@ class Plan:
     ) -> None:
         """Merge batches, each from row `offset` of its first chunk on; only the times `within` bounds, if given."""
         self.bounds = bounds(since) if within is None else within
-        self.time = _common_time(batches, since) if within is None and len(batches) > 1 else None
+        self.time = _common_time(batches, since) if within is None else None
         self.arrangement = batches[0].arrangement
         given = sorted(zip(batches, offsets or (0,) * len(batches), strict=True), key=lambda pair: len(pair[0]))
         batches = [batch for batch, _ in given]

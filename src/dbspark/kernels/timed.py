@@ -208,6 +208,13 @@ def merge_timed(
             out += 1
         if n == 0:
             cancelled += 1
+    if done == 0:
+        done = i64(1)
+        for s in range(k):
+            for chunk in range(cursors[s, 0], ends[s, 0] + 1):
+                begin = cursors[s, 1] if chunk == cursors[s, 0] else i64(0)
+                if begin < (ends[s, 1] if chunk == ends[s, 0] else lens[chunk]):
+                    done = i64(0)
     info[0] = out
     info[1] = read
     info[2] = 1 if ones == 0 else 0

@@ -242,9 +242,9 @@ class Spine:
     def compacting(self, compaction: Compaction) -> Spine:
         """The spine with other permissions for merges, and with those begun that they allow."""
         spine = self.under(compaction)
-        if spine.bound() <= INT64_MAX:
-            spine.entries = spine._scheduled(spine._pruned(self.entries))
-        return spine
+        if self.bound() > INT64_MAX:
+            return spine
+        return spine._with(spine._scheduled(spine._pruned(self.entries)), self.credit, self._bound)
 
     def under(self, compaction: Compaction) -> Spine:
         """The same spine with other permissions for the merges to come."""
