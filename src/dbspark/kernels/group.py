@@ -79,9 +79,9 @@ def distinct_keys(tables: Any, lens: Any, key: Any, nodes: int, pos: Any) -> int
 def sum_of_keys(
     tables: Any, lens: Any, ranges: Any, probe: int, probe_key: Any, key: Any, nodes: int, out: Any
 ) -> None:
-    """out[i] = the sum of the weights of all rows that have the key of probe row i."""
+    """out[i] = the sum of the weights of all rows that have the key of probe row i, as near to it as int64 comes."""
     for i in range(ranges.shape[0]):
-        total = i64(0)
+        high, low = i64(0), i64(0)
         for b in range(ranges.shape[1]):
             c = ranges[i, b, 0]
             at = ranges[i, b, 1]
@@ -91,9 +91,13 @@ def sum_of_keys(
                     at = i64(0)
                 table = tables[c]
                 if same_key(probe, i64(i), probe_key, table, at, key, nodes):
-                    total += load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT))
+                    weight = load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT))
+                    high += weight >> 32
+                    low += weight & 0xFFFFFFFF
                 at += 1
-        out[i] = total
+        high += low >> 32
+        low &= 0xFFFFFFFF
+        out[i] = min(max(high, i64(-0x7FFFFFFF)), i64(0x7FFFFFFF)) << 32 | low
 
 
 @kernel

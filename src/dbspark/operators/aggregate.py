@@ -34,7 +34,7 @@ from dbspark.errors import DbsparkError, SchemaError
 from dbspark.kernels import exact as ke
 from dbspark.kernels import group as kg
 from dbspark.kernels import nodes as nd
-from dbspark.operators.delta import Delta
+from dbspark.operators.delta import Delta, Parts
 from dbspark.operators.join import keys_of
 from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State
@@ -313,6 +313,8 @@ class GroupAggregate(Operator):
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
         delta: Delta = inputs[0]
+        if isinstance(delta, Parts):
+            return self._step_by_parts(state, delta, inputs[1:])
         spine = state[0]
         fresh = not self.key and not spine.entries
         if not delta.rows and not fresh:
@@ -336,6 +338,15 @@ class GroupAggregate(Operator):
         change = Delta.sum(schema, [removed, added]).arranged(self.accumulators)
         out = Delta.sum(self.schema, [self._results(old, -1), self._results(new, 1)])
         return (spine.insert(change),), out
+
+    def _step_by_parts(self, state: State, delta: Parts, arranged: Sequence[Arranged]) -> tuple[State, Delta]:
+        """A large delta as several small ones; what they give is the same when it is added up."""
+        out: list[Delta] = []
+        for part in delta.parts():
+            state, change = self.step(state, [part, *arranged])
+            out.append(Delta.of(Delta.sum(self.schema, [*out, change]).arranged(Arrangement(self.schema))))
+            del out[:-1]
+        return state, Delta.sum(self.schema, out)
 
     def _touched(self, delta: Delta, spine: Any, arranged: Sequence[Arranged]) -> tuple[Touched, Hits]:
         chunk = delta.chunk()

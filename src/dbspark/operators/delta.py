@@ -9,7 +9,7 @@ cancel: everything that is seen from outside, and everything that is kept as sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,8 @@ class Delta:
         some = [d for d in deltas if d.rows]
         if not some:
             return Delta.empty(schema)
+        if any(isinstance(d, Parts) for d in some):
+            return Parts(schema, sum(d.rows for d in some), lambda: (p for d in some for p in d.parts()))
         if len(some) == 1:
             return some[0] if some[0].schema is schema else Delta(schema, some[0].columns, some[0].weights)
         columns = [pa.concat_arrays([d.columns[c] for d in some]) for c in range(schema.columns)]
@@ -123,6 +125,10 @@ class Delta:
         given = self.columns
         return Delta(schema, [given[c] for c in columns], self.weights)
 
+    def parts(self) -> Iterator[Delta]:
+        """The rows, perhaps part by part."""
+        yield self
+
     def items(self) -> Iterator[tuple[Row, int]]:
         """Consolidated rows and weights as Python values."""
         batch = self.batch()
@@ -131,6 +137,47 @@ class Delta:
 
     def __repr__(self) -> str:
         return f"Delta({self.rows} rows: {self.schema!r})"
+
+
+class Parts(Delta):
+    """A delta so large that it is made part by part whenever it is read: who works on parts need not hold it all."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, schema: Schema, rows: int, make: Callable[[], Iterator[Delta]]) -> None:
+        """`make` gives the parts, the same ones every time; `rows` is about how many rows they have."""
+        self.schema = schema
+        self.rows = rows
+        self._columns = self._weights = self._chunk = None
+        self._batches = {}
+        self._make = make
+
+    def parts(self) -> Iterator[Delta]:
+        return self._make()
+
+    def mapped(self, schema: Schema, function: Callable[[Delta], Delta]) -> Parts:
+        """The parts after a linear operator."""
+        return Parts(schema, self.rows, lambda: (function(part) for part in self._make()))
+
+    def arranged(self, arrangement: Arrangement) -> Batch:
+        if arrangement not in self._batches:
+            self._batches[arrangement] = merged(arrangement, (p.arranged(arrangement) for p in self._make()))
+            self.rows = self._batches[arrangement].rows
+        return self._batches[arrangement]
+
+    @property
+    def columns(self) -> Sequence[pa.Array]:
+        self.batch()
+        return super().columns
+
+    @property
+    def weights(self) -> Int64s:
+        self.batch()
+        return super().weights
+
+    def chunk(self) -> Chunk:
+        self.batch()
+        return super().chunk()
 
 
 class ZSetRef:

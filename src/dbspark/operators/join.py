@@ -18,7 +18,7 @@ A NULL in a key matches nothing, unless the join is NULL-safe.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -31,16 +31,18 @@ from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError
 from dbspark.kernels import group as kg
 from dbspark.kernels import nodes as nd
-from dbspark.operators.delta import Delta
+from dbspark.operators.delta import Delta, Parts
 from dbspark.operators.linear import Function, true_rows
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.reading import Hits, Keys, key_columns, probe, ranges_of
+from dbspark.trace.reading import Hits, Keys, expanded, key_columns, probe, ranges_of
 from dbspark.trace.spine import Spine
 from dbspark.zset.payload import exact_product
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "existence"]
 PAIRS = 1 << 20
-"""Pairs of rows that are in memory at once."""
+"""Pairs of rows that are made at once."""
+MANY = 4
+"""From so many times as many on, the result of a join is handed on part by part."""
 
 
 class Join(Operator):
@@ -100,24 +102,38 @@ class Join(Operator):
 
     # ------------------------------------------------------------------ the product
 
-    def _products(self, side: int, delta: Batch, spine: Spine) -> Iterator[Delta]:
+    def _products(self, side: int, delta: Batch, spine: Spine) -> list[Delta]:
         """Rows of a delta of one side times rows of the integral of the other."""
-        for chunk, which, hits in self._pairs(side, delta, spine):
-            weights = exact_product(_lane_at(chunk, which), hits.weights)
-            yield self._output(side, chunk, which, hits, weights)
+        found = list(_found(delta, spine))
+        total = sum(rows for _, _, _, rows in found)
+
+        def make() -> Iterator[Delta]:
+            for chunk, which, hits in self._expanded(side, delta.arrangement, spine, found):
+                weights = exact_product(_lane_at(chunk, which), hits.weights)
+                yield self._output(side, chunk, which, hits, weights)
+
+        return [Parts(self.schema, total, make)] if total > MANY * PAIRS else list(make())
 
     def _pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, Hits]]:
         """(chunk of the delta, row in it, row of the spine) for every pair that matches, some at a time."""
-        if not delta.rows or not spine.entries:
-            return
-        for chunk in delta.chunks:
-            for part in _bounded(chunk, spine, delta.arrangement):
-                keys = Keys(part, part.lane(nd.KEY), delta.arrangement.key_nodes)
-                hits = probe(spine, keys)
-                if len(hits) and not self.null_safe:
-                    valid = _valid_keys(part, delta.arrangement)
-                    if valid is not None:
-                        hits = hits.only(valid[hits.which])
+        return self._expanded(side, delta.arrangement, spine, _found(delta, spine))
+
+    def _expanded(
+        self, side: int, arrangement: Arrangement, spine: Spine, found: Iterable[tuple[Chunk, Keys, Int64s, int]]
+    ) -> Iterator[tuple[Chunk, Int64s, Hits]]:
+        for chunk, keys, ranges, total in found:
+            if not total:
+                continue
+            valid = None if self.null_safe else _valid_keys(chunk, arrangement)
+            for begin, end, rows in _slices(ranges, total):
+                if rows == total:
+                    part, some = chunk, keys
+                else:
+                    part = chunk.slice(begin, end - begin)
+                    some = Keys(part, keys.hashes[begin:end], keys.nodes)
+                hits = expanded(spine, some, ranges[begin:end], rows)
+                if valid is not None and len(hits):
+                    hits = hits.only(valid[begin:end][hits.which])
                 if len(hits) and self.residual is not None:
                     hits = hits.only(self._accepted(side, part, hits))
                 if len(hits):
@@ -200,17 +216,14 @@ class Join(Operator):
                         yield self._one_sided(side, chunk, here, sign * _lane_at(chunk, here), wanted)
 
     def _matched(self, side: int, rows: Batch, spine: Spine) -> Iterator[tuple[Chunk, Any]]:
-        """For each row of a batch, the weight of its partners."""
-        totals = [np.zeros(chunk.rows, np.int64) for chunk in rows.chunks]
-        by_chunk = {chunk.table: total for chunk, total in zip(rows.chunks, totals, strict=True)}
+        """For each row of a batch, the weight of its partners, as near to it as int64 comes."""
         for chunk in rows.chunks:
-            one = Batch(rows.arrangement, (chunk,))
-            at = 0
-            for part in _bounded(chunk, spine, rows.arrangement):
-                for _, which, hits in self._pairs(side, Batch(one.arrangement, (part,)), spine):
-                    np.add.at(by_chunk[chunk.table], which + at, hits.weights)
-                at += part.rows
-        yield from zip(rows.chunks, totals, strict=True)
+            high, low = np.zeros(chunk.rows, np.int64), np.zeros(chunk.rows, np.int64)
+            for part, which, hits in self._pairs(side, Batch(rows.arrangement, (chunk,)), spine):
+                at = which + int(part.nodes()[nd.HASH, nd.START] - chunk.nodes()[nd.HASH, nd.START])
+                np.add.at(high, at, hits.weights >> 32)
+                np.add.at(low, at, hits.weights & 0xFFFFFFFF)
+            yield chunk, np.clip(high + (low >> 32), -(1 << 31), (1 << 31) - 1) << 32 | (low & 0xFFFFFFFF)
 
     def _one_sided(self, side: int, chunk: Chunk, rows: Int64s, weights: Int64s, flag: int) -> Delta:
         tables = np.array((chunk.table,), np.int64)
@@ -266,23 +279,27 @@ def _valid_keys(chunk: Chunk, arrangement: Arrangement) -> Any:
     return mask
 
 
-def _bounded(chunk: Chunk, spine: Spine, arrangement: Arrangement) -> Iterator[Chunk]:
-    """A chunk in slices that have a bounded number of rows with equal key hashes in the spine."""
-    if chunk.rows * 4 < PAIRS and spine.rows * chunk.rows < PAIRS:
-        yield chunk
+def _found(delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Keys, Int64s, int]]:
+    """For each chunk of a delta where the rows of its keys are in a spine: keys, ranges, and how many rows."""
+    if not spine.entries:
         return
-    keys = Keys(chunk, chunk.lane(nd.KEY), arrangement.key_nodes)
-    ranges, total = ranges_of(spine, keys)
+    for chunk in delta.chunks:
+        keys = Keys(chunk, chunk.lane(nd.KEY), delta.arrangement.key_nodes)
+        yield chunk, keys, *ranges_of(spine, keys)
+
+
+def _slices(ranges: Int64s, total: int) -> Iterator[tuple[int, int, int]]:
+    """(begin, end, pairs) of slices of the rows of ranges, of a bounded number of pairs each."""
+    rows = len(ranges)
     if total <= PAIRS:
-        yield chunk
+        yield 0, rows, total
         return
     counts = np.cumsum(ranges[:, :, 2].sum(axis=1))
-    begin = 0
-    while begin < chunk.rows:
-        done = counts[begin - 1] if begin else 0
+    begin = done = 0
+    while begin < rows:
         end = max(int(np.searchsorted(counts, done + PAIRS, "right")), begin + 1)
-        yield chunk.slice(begin, end - begin)
-        begin = end
+        yield begin, end, int(counts[end - 1]) - done
+        begin, done = end, int(counts[end - 1])
 
 
 def distinct_keys(batch: Batch) -> Keys:

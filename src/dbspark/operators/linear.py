@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dbspark.batch.conform import conform
 from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError
-from dbspark.operators.delta import Delta, ZSetRef
+from dbspark.operators.delta import Delta, Parts, ZSetRef
 from dbspark.operators.operator import Operator, State
 from dbspark.zset.payload import exact_product
 
@@ -64,7 +64,10 @@ class Stateless(Operator):
     """An operator without state."""
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Any]:
-        return (), self.apply([i.delta() if isinstance(i, ZSetRef) else i for i in inputs])
+        given = [i.delta() if isinstance(i, ZSetRef) else i for i in inputs]
+        if len(given) == 1 and isinstance(given[0], Parts):
+            return (), given[0].mapped(self.schema, lambda part: self.apply([part]))
+        return (), self.apply(given)
 
     def apply(self, inputs: Sequence[Delta]) -> Delta:
         raise NotImplementedError

@@ -164,16 +164,20 @@ class TraceImport:
 
     def poll(self) -> list[Batch]:
         """The batches that have come since the last call; afterwards `frontier` says how far they go."""
+        with self._arrived:
+            events = list(self._events)
+            self._events.clear()
+        trace = self._agent._trace
         given: list[Batch] = []
-        while self._events and not self._agent._dropped:
-            batch = self._events.popleft()
+        for batch in events:
             assert batch is not None
             self.frontier = batch.description.upper
-            seen = advanced_to(self._agent.trace.retention.applied(batch), self._since)
+            seen = advanced_to(trace.retention.applied(batch), self._since)
             if seen.rows:
                 given.append(seen)
-        if not self._agent._dropped:
-            self._agent.advance(self.frontier)
+        with trace._lock:  # where a cancel from another thread happens before this or after it
+            if not self._agent._dropped:
+                self._agent.advance(self.frontier)
         return given
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -184,9 +188,10 @@ class TraceImport:
     def cancel(self) -> None:
         """Follow no more, and hold the trace no more."""
         self._stop()
+        with self._agent._trace._lock:
+            self._agent.drop()
         with self._arrived:
             self._events.clear()
-            self._agent.drop()
             self._arrived.notify_all()
 
     def __enter__(self) -> TraceImport:

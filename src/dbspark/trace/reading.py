@@ -145,8 +145,12 @@ def ranges_of(spine: Spine, keys: Keys) -> tuple[Int64s, int]:
 
 def probe(spine: Spine, keys: Keys) -> Hits:
     """Every row, in whichever batch, that has one of the keys; a row taken back elsewhere counts with both weights."""
+    return expanded(spine, keys, *ranges_of(spine, keys))
+
+
+def expanded(spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Hits:
+    """The hits for ranges that have been found, of `total` rows."""
     sources = spine.sources
-    ranges, total = ranges_of(spine, keys)
     which, pos = int64s(total), int64s(total)
     nodes = max(spine.arrangement.schema.node_count, keys.chunk.schema.node_count)
     here = spine.arrangement.key_nodes
