@@ -13,10 +13,47 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64
+from dbspark.kernels.hash import NULL_WORD, SEED, bytes_word, double_word, fixed_word, fold, is_valid
+from dbspark.kernels.jit import (
+    add_overflows,
+    bits_f32,
+    bits_f64,
+    i64,
+    inlined,
+    kernel,
+    load_i32,
+    load_i64,
+    load_u32,
+    load_u64,
+    store_u64,
+)
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
-from dbspark.kernels.nodes import HASH, KEY, ROW_BITS, ROW_MASK, WEIGHT
+from dbspark.kernels.nodes import (
+    BIT,
+    DATA,
+    FIXED,
+    FLOAT32,
+    FLOAT64,
+    HASH,
+    KEY,
+    KIND,
+    LANES,
+    NODE_BYTES,
+    NULL,
+    OFFSETS,
+    ROW_BITS,
+    ROW_MASK,
+    VALID,
+    WEIGHT,
+    WIDTH,
+)
 from dbspark.kernels.order import compare_cells, compare_rows
+
+LEAST = -(1 << 63)
+"""No weight is this; a kernel that returns one weight says with it that the sum is beyond int64."""
+_TOP = np.uint64(0xFFFFFFFFFFFFFFFF)
+_NEAR = 8
+"""Rows of one key that are walked over before their hashes are searched."""
 
 
 @kernel
@@ -216,6 +253,7 @@ def find_row(
         return -1
     chunk = find_chunk(fences, first, last, key)
     at = lower_bound(lane(tables[chunk], KEY), i64(0), lens[chunk], key)
+    near = i64(0)
     while True:
         if at >= lens[chunk]:
             chunk += 1
@@ -225,17 +263,26 @@ def find_row(
         table = tables[chunk]
         if load_u64(lane(table, KEY), at) != key:
             return -1
-        # Within a key the rows are sorted by row hash, so skip to it, then compare values among its ties.
         hashes = lane(table, HASH)
-        if load_u64(hashes, at) == rh:
+        found = load_u64(hashes, at)
+        if found > rh:
+            return -1
+        if found == rh:
             order = compare_rows(table, at, probe, row, columns, nodes)
             if order == 0:
                 return chunk << ROW_BITS | at
             if order > 0:
                 return -1
-        elif load_u64(hashes, at) > rh:
-            return -1
-        at += 1
+            at += 1
+        elif near < _NEAR:
+            near += 1
+            at += 1
+        else:
+            # A key of many rows: they are sorted by row hash, so search for it instead of walking there.
+            above = lens[chunk]
+            if key != _TOP:
+                above = lower_bound(lane(table, KEY), at, above, key + np.uint64(1))
+            at = lower_bound(hashes, at, above, rh)
 
 
 @kernel
@@ -259,6 +306,61 @@ def sum_weights(
                 total += w
         out[i] = total
     return 0
+
+
+@inlined
+def _word(node: int) -> Any:
+    """The word that the first value of a flat column contributes to a hash; see `dbspark.kernels.hash`."""
+    kind = load_i64(node, KIND)
+    valid = load_i64(node, VALID)
+    if kind == NULL or (valid != 0 and not is_valid(valid, i64(0))):
+        return NULL_WORD
+    data = load_i64(node, DATA)
+    if kind == FIXED:
+        return fixed_word(data, load_i64(node, WIDTH), i64(0))
+    if kind == FLOAT64:
+        return double_word(bits_f64(load_u64(data, 0)))
+    if kind == FLOAT32:
+        return double_word(bits_f32(load_u32(data, 0)))
+    if kind == BIT:
+        return np.uint64(is_valid(data, i64(0)))
+    offsets = load_i64(node, OFFSETS)
+    low = i64(load_i32(offsets, 0))
+    return bytes_word(data + low, i64(load_i32(offsets, 1)) - low)
+
+
+@inlined
+def _hash_point(probe: int, columns: int, mask: int) -> Any:
+    h = SEED
+    for column in range(LANES, LANES + columns):
+        h = fold(h, _word(probe + column * NODE_BYTES))
+    h &= np.uint64(mask)
+    store_u64(lane(probe, HASH), 0, h)
+    return h
+
+
+@kernel
+def hash_point(probe: int, columns: int, mask: int) -> None:
+    """Set the hash lane of a probe of one row, which is also its key lane; columns are flat."""
+    _hash_point(probe, columns, mask)
+
+
+@kernel
+def weigh_point(
+    tables: Any, lens: Any, fences: Any, starts: Any, probe: int, columns: int, nodes: int, mask: int
+) -> int:
+    """Hash the one row of a probe and return its total weight over all batches, or LEAST if that is beyond int64."""
+    h = _hash_point(probe, columns, mask)
+    total = i64(0)
+    for b in range(starts.shape[0] - 1):
+        at = find_row(tables, lens, fences, starts[b], starts[b + 1], probe, i64(0), h, h, columns, nodes)
+        if at >= 0:
+            table = tables[at >> ROW_BITS]
+            w = load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
+            if add_overflows(total, w):
+                return i64(LEAST)
+            total += w
+    return total
 
 
 @kernel

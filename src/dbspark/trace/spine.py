@@ -164,8 +164,11 @@ class Spine:
 
     # ------------------------------------------------------------------ writing
 
-    def insert(self, batch: Batch) -> Spine:
-        """The spine with one more batch, newer than all others."""
+    def insert(self, batch: Batch, pay: bool = True) -> Spine:
+        """The spine with one more batch, newer than all others.
+
+        Without `pay` the merging that this pays for is left for `paid`.
+        """
         if batch.rows == 0:
             return self
         if not self.entries:
@@ -176,7 +179,7 @@ class Spine:
         self.stats.inserted(batch)
         entries = self._scheduled((*self.entries, batch))
         credit = self.credit + batch.rows * self.config.credit
-        if credit >= self.config.step:
+        if pay and credit >= self.config.step:
             if any(type(e) is Merging for e in entries):
                 entries, credit = self._advance(entries, credit)
             else:
@@ -199,6 +202,17 @@ class Spine:
             ).insert(batch)
         whole = merge((self.consolidated(), batch))
         return Spine(self.arrangement, (whole,) if whole.rows else (), self.config, self.stats, self.credit)
+
+    def paid(self, most: int) -> Spine:
+        """The spine after merging for up to `most` rows of what inserts have paid; itself if nothing is paid or due."""
+        if self.credit < self.config.step:
+            return self
+        entries, left = self.entries, 0
+        if any(type(e) is Merging for e in entries):
+            spent = min(self.credit, max(most, self.config.step))
+            entries, left = self._advance(entries, spent)
+            left += self.credit - spent if any(type(e) is Merging for e in entries) else 0
+        return Spine(self.arrangement, entries, self.config, self.stats, left, self._bound)
 
     def work(self, budget_ms: float | None = None) -> Spine:
         """Go on with merges in progress for some time, or until nothing is left to do."""

@@ -21,9 +21,11 @@ from dbspark.batch.arrangement import hash_rows
 from dbspark.batch.batch import INT64_MAX, arrange
 from dbspark.batch.chunk import Chunk, gather_chunks, import_arrays
 from dbspark.batch.memory import Int64s, int64s, uint64s
+from dbspark.batch.point import Probe, codec_of, hash_mask
 from dbspark.batch.rows import Row, encode_rows
 from dbspark.errors import WeightOverflowError
 from dbspark.kernels import nodes as nd
+from dbspark.kernels import probe as kp
 from dbspark.kernels import table as kt
 from dbspark.kernels.sort import sort_hashes
 from dbspark.zset.versions import Moment
@@ -46,17 +48,26 @@ def overflow(row: Any) -> WeightOverflowError:
 
 
 class Columns:
-    """A consolidated delta in columns, as the table takes it: positions in chunks, with weights."""
+    """Deltas in columns, as the table takes them: positions in chunks, with weights."""
 
-    __slots__ = ("chunks", "largest", "negative", "pos", "tables", "weights")
+    __slots__ = ("chunks", "deltas", "largest", "negative", "pos", "tables", "weights")
 
-    def __init__(self, batch: Batch) -> None:
-        self.chunks = batch.chunks
-        self.tables = batch.tables
-        self.pos = int64s(batch.rows)
-        self.weights = int64s(batch.rows)
-        kt.positions(batch.lens, batch.tables, self.pos, self.weights)
-        self.largest, self.negative = batch.largest, batch.negative
+    def __init__(self, *batches: Batch) -> None:
+        first = batches[0]
+        lens = first.lens
+        self.chunks, self.tables, rows = first.chunks, first.tables, first.rows
+        self.largest, self.negative = first.largest, first.negative
+        self.deltas = len(batches)
+        if len(batches) > 1:
+            self.chunks = tuple([chunk for batch in batches for chunk in batch.chunks])
+            lens = np.array([chunk.rows for chunk in self.chunks], np.int64)
+            self.tables = np.array([chunk.table for chunk in self.chunks], np.int64)
+            rows = sum([batch.rows for batch in batches])
+            self.largest = sum([batch.largest for batch in batches])
+            self.negative = sum([batch.negative for batch in batches])
+        self.pos = int64s(rows)
+        self.weights = int64s(rows)
+        kt.positions(lens, self.tables, self.pos, self.weights)
 
 
 class RobinHood:
@@ -102,7 +113,10 @@ class RobinHood:
         return other
 
     def apply(self, delta: Columns, factor: int) -> tuple[int, int]:
-        """Add a delta; returns (rows appended, rows that became zero). Raises on overflow, changing nothing."""
+        """Add a delta; returns (rows appended, rows that became zero). Raises on overflow, changing nothing.
+
+        Where a sum might overflow, no row may be in the delta twice.
+        """
         rows = len(delta.pos)
         schema = self.arrangement.schema
         self._reserve(rows)
@@ -231,6 +245,15 @@ class RobinHood:
         )  # fmt: skip
         return out
 
+    def weight_of(self, probe: Probe) -> int:
+        """The weight of the row of a probe whose hash is set."""
+        schema = self.arrangement.schema
+        weight: int = kt.lookup_point(
+            self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight, self.entries,
+            probe.table, schema.columns, schema.node_count,
+        )  # fmt: skip
+        return weight
+
     def batch(self, pos: Int64s, weights: Int64s) -> Batch:
         """Some of the live rows as a sorted batch."""
         n = len(pos)
@@ -314,6 +337,7 @@ class Memtable:
         "head",
         "large",
         "lock",
+        "look_at",
         "removed",
         "row_bytes",
         "rows",
@@ -334,6 +358,7 @@ class Memtable:
         self.seen = 0
         self.removed = 0
         self.singles = 0  # rows given by themselves so far
+        self.look_at = 0  # how many they may become before whoever adds them has to look at more than this
         self.sampled = 0
         self.row_bytes = 0
 
@@ -376,7 +401,7 @@ class Memtable:
             self.large |= self.table.bound > LARGE
             self.seen += len(delta.pos)
             self.removed += delta.negative
-            self.deltas += 1
+            self.deltas += delta.deltas
 
     def waiting(self) -> dict[Row, int] | None:
         """A copy of the rows, if they are few and all of them were given by themselves."""
@@ -425,9 +450,19 @@ class Memtable:
         self.sampled = len(self.rows)
         self.row_bytes = 8 + sum(_size_of(row) for row in rows) // max(len(rows), 1)
 
-    def weight(self, row: Row, probe: Chunk | None) -> int:
-        """The weight of a row; `probe` is the row in columns, needed where there is a table."""
+    def weight(self, row: Row) -> int:
+        """The weight of a row."""
         weight = self.rows.get(row, 0)
-        if self.table is not None and probe is not None and len(self.table):
-            weight += int(self.table.weights_of(probe)[0])
+        table = self.table
+        if table is None or not len(table):
+            return weight
+        codec = codec_of(self.arrangement.schema)
+        made = None if codec is None else codec.probe(row)
+        if made is None:
+            probe = batch_of_rows(self.arrangement, {row: 1}).chunks[0]
+            return weight + int(table.weights_of(probe)[0])
+        point, pool = made
+        kp.hash_point(point.table, table.arrangement.schema.columns, hash_mask())
+        weight += table.weight_of(point)
+        pool.append(point)
         return weight
