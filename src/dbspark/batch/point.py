@@ -5,7 +5,7 @@ table was written beforehand: fixed widths at fixed places, then the bytes of st
 pool and given back, so threads never share one, and a row costs no allocation.
 
 Every flat type whose canonical Python values are exact is known; for the others (nested ones, times of day,
-intervals), and for rows longer than the buffer, `probe_of` says None and the caller goes through Arrow.
+intervals), and for rows longer than the buffer, a codec says None and the caller goes through Arrow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _DECIMALS = Context(prec=80)
-_UNFIT = (struct.error, AttributeError, TypeError, OverflowError)
+UNFIT = (struct.error, AttributeError, TypeError, OverflowError)
 """What packing raises for a NULL, or for text beyond the buffer."""
 
 
@@ -64,13 +64,58 @@ def _packing(name: str, dtype: pa.DataType) -> tuple[str, str] | None:
     return None
 
 
-def _fill(schema: Schema, flags: bool) -> tuple[Callable[[Any, Row], None], list[dict[int, int]], int] | None:
-    """A function that packs a row into a buffer, the places in the node table of each column, and the size before text.
+class Encoding:
+    """How rows of one schema are packed, and a pool of probes to pack them into.
 
-    With `flags` a byte per column says whether it is NULL, and values that are NULL are packed as zeros.
+    `probe(row)` gives a probe to append to `pool` after use. `weigh(tables, lens, fences, starts, row)` is the total
+    weight of a row in some batches (as `Spine.sources` describes them) by their whole-row order, in one go. Both raise
+    one of `UNFIT` where the row cannot be packed.
+    """
+
+    __slots__ = ("places", "pool", "probe", "schema", "size", "weigh")
+
+    probe: Callable[[Row], Probe]
+    weigh: Callable[..., int]
+
+    def __init__(self, schema: Schema, lines: list[str], store: list[str], places: list[dict[int, int]], size: int,
+                 space: dict[str, Any]) -> None:  # fmt: skip
+        self.schema = schema
+        self.places = places
+        self.size = size
+        self.pool: list[Probe] = []
+        space |= {"pool": self.pool, "make": self._make, "kernel": kp.weigh_point, "hashing": hashing}
+        space |= {"usual": _USUAL_MASK, "hash_mask": hash_mask}
+        packing = [
+            *lines, "try:", "    probe = pool.pop()", "except IndexError:", "    probe = make()",
+            "buffer = probe.buffer", "try:", *["    " + line for line in store or ["pass"]],
+            "except BaseException:", "    pool.append(probe)", "    raise",
+        ]  # fmt: skip
+        weighing = [
+            "weight = kernel(tables, lens, fences, starts, probe.table, "
+            f"{schema.columns}, {schema.node_count}, -1 if hashing._mask is usual else hash_mask())",
+            "pool.append(probe)", "return weight",
+        ]  # fmt: skip
+        code = ["def probe_of(row):", *packing, "return probe"]
+        code += ["", "def weigh(tables, lens, fences, starts, row):", *packing, *weighing]
+        exec("\n".join(line if line.startswith("def ") else "    " + line for line in code), space)
+        self.probe, self.weigh = space["probe_of"], space["weigh"]
+
+    def _make(self) -> Probe:
+        return Probe(self.schema, self.places, self.size)
+
+
+def _encoding(schema: Schema, flags: bool) -> Encoding | None:
+    """The encoding of a schema; None if a column is of a type that is not known here.
+
+    With `flags` a byte per column says whether it is NULL, and values that are NULL are packed as zeros; without, a
+    NULL is refused.
     """
     names = [f"c{i}" for i in range(schema.columns)]
-    codes, packed, before, texts, places = "", [], [], [], []
+    codes = ""
+    packed: list[str] = []
+    before: list[str] = []
+    texts: list[str] = []
+    places: list[dict[int, int]] = []
     at = 8  # the hash comes first
 
     def place(code: str, expression: str) -> int:
@@ -111,19 +156,19 @@ def _fill(schema: Schema, flags: bool) -> tuple[Callable[[Any, Row], None], list
             spot[nd.DATA] = place(code, f"0 if {name} is None else {value}" if flags else value)
         places.append(spot)
     lines = [f"{', '.join(names)}{',' if len(names) == 1 else ''} = row", *before]
+    store: list[str] = []
     if texts:
         lines += [f"if e{texts[-1]} > {TEXT}:", "    raise OverflowError"]
     if packed:
-        lines.append(f"pack(buffer, 8, {', '.join(packed)})")
+        store.append(f"pack(buffer, 8, {', '.join(packed)})")
     if texts:
-        joined = texts[0] if len(texts) == 1 else f'b"".join(({", ".join(texts)}))'
-        lines.append(f"buffer[{at} : {at} + e{texts[-1]}] = {joined}")
+        joined = texts[0] if len(texts) == 1 else f"b''.join(({', '.join(texts)}))"
+        store.append(f"buffer[{at} : {at} + e{texts[-1]}] = {joined}")
     space: dict[str, Any] = {
         "pack": struct.Struct("<" + codes).pack_into, "micros": _micros, "unscaled": _unscaled, "EPOCH": _EPOCH,
         "EPOCH_UTC": _EPOCH_UTC,
     }  # fmt: skip
-    exec("def fill(buffer, row):\n    " + "\n    ".join(lines), space)
-    return space["fill"], places, at
+    return Encoding(schema, lines, store, places, at, space)
 
 
 class Probe:
@@ -150,50 +195,30 @@ class Probe:
 class Codec:
     """Makes probes of rows of one flat schema."""
 
-    __slots__ = ("_nullable", "_plain", "columns", "nodes", "schema")
+    __slots__ = ("nullable", "plain")
 
-    def __init__(self, schema: Schema, plain: Any, nullable: Any) -> None:
-        self.schema = schema
-        self.columns = schema.columns
-        self.nodes = schema.node_count
-        self._plain = (*plain, [])
-        self._nullable = (*nullable, [])
+    def __init__(self, plain: Encoding, nullable: Encoding) -> None:
+        self.plain = plain
+        self.nullable = nullable
 
     def probe(self, row: Row) -> tuple[Probe, list[Probe]] | None:
-        """A probe of a canonical row and the pool to append it to after use; None if the row has to go through Arrow."""
-        fill, places, size, pool = self._plain
-        try:
-            probe = pool.pop()
-        except IndexError:
-            probe = Probe(self.schema, places, size)
-        try:
-            fill(probe.buffer, row)
-        except _UNFIT:
-            pool.append(probe)
-            return self._with_nulls(row) if None in row else None
-        return probe, pool
-
-    def _with_nulls(self, row: Row) -> tuple[Probe, list[Probe]] | None:
-        fill, places, size, pool = self._nullable
-        try:
-            probe = pool.pop()
-        except IndexError:
-            probe = Probe(self.schema, places, size)
-        try:
-            fill(probe.buffer, row)
-        except _UNFIT:
-            pool.append(probe)
-            return None
-        return probe, pool
+        """A probe of a canonical row, and the pool to append it to after use; None if Arrow has to be asked."""
+        for encoding in (self.plain, self.nullable):
+            try:
+                return encoding.probe(row), encoding.pool
+            except UNFIT:
+                pass
+        return None
 
     def weigh(self, row: Row, sources: tuple[Any, Any, Any, Any]) -> int | None:
-        """The total weight of a row in some batches (as `Spine.sources` describes them), by their whole-row order."""
-        made = self.probe(row)
-        if made is None:
-            return None
-        probe, pool = made
-        weight: int = kp.weigh_point(*sources, probe.table, self.columns, self.nodes, hash_mask())
-        pool.append(probe)
+        """The total weight of a row in some batches; None if Arrow has to be asked."""
+        try:
+            weight = self.plain.weigh(*sources, row)
+        except UNFIT:
+            try:
+                weight = self.nullable.weigh(*sources, row)
+            except UNFIT:
+                return None
         return None if weight == kp.LEAST else weight
 
 
@@ -208,8 +233,8 @@ def codec_of(schema: Schema) -> Codec | None:
     """The codec of a schema; None if it has columns that are not known here."""
     if schema.nested:
         return None
-    plain, nullable = _fill(schema, False), _fill(schema, True)
-    return None if plain is None or nullable is None else Codec(schema, plain, nullable)
+    plain, nullable = _encoding(schema, False), _encoding(schema, True)
+    return None if plain is None or nullable is None else Codec(plain, nullable)
 
 
-__all__ = ["Codec", "Probe", "codec_of", "hash_mask"]
+__all__ = ["UNFIT", "Codec", "Probe", "codec_of", "hash_mask"]

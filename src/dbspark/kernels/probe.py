@@ -308,6 +308,45 @@ def sum_weights(
     return 0
 
 
+@kernel
+def count_change(
+    tables: Any, lens: Any, fences: Any, starts: Any,
+    more_tables: Any, more_lens: Any, more_fences: Any, more_starts: Any,
+    probe: int, rows: int, columns: int, nodes: int,
+) -> int:  # fmt: skip
+    """How many rows more there are when the rows of the probe chunk are added to those of two lists of batches.
+
+    No sum overflows; that is the caller's promise.
+    """
+    keys = lane(probe, KEY)
+    hashes = lane(probe, HASH)
+    own = lane(probe, WEIGHT)
+    mask = lane_mask(probe, WEIGHT)
+    change = i64(0)
+    for i in range(rows):
+        key = load_u64(keys, i)
+        rh = load_u64(hashes, i)
+        total = i64(0)
+        for b in range(starts.shape[0] - 1):
+            at = find_row(tables, lens, fences, starts[b], starts[b + 1], probe, i, key, rh, columns, nodes)
+            if at >= 0:
+                table = tables[at >> ROW_BITS]
+                total += load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
+        for b in range(more_starts.shape[0] - 1):
+            at = find_row(
+                more_tables, more_lens, more_fences, more_starts[b], more_starts[b + 1], probe, i, key, rh, columns,
+                nodes,
+            )  # fmt: skip
+            if at >= 0:
+                table = more_tables[at >> ROW_BITS]
+                total += load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
+        if total == 0:
+            change += 1
+        elif total + load_i64(own, i & mask) == 0:
+            change -= 1
+    return change
+
+
 @inlined
 def _word(node: int) -> Any:
     """The word that the first value of a flat column contributes to a hash; see `dbspark.kernels.hash`."""

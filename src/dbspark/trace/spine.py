@@ -383,6 +383,10 @@ class Spine:
 
     def disjoint(self) -> list[Batch]:
         """Batches of which no two hold the same row, with total weights; a large batch is not copied."""
+        whole = max(self.batches, key=len, default=None)
+        taken = sum([b.negative for b in self.batches if b is not whole])
+        if whole is not None and taken * 2 > _CUTS * len(whole.chunks):
+            return [self.consolidated()]  # there would be so many cuts that it is no use to look where
         corrected = self._corrected
         if corrected is None:
             return [self.consolidated()]

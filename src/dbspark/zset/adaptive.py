@@ -20,21 +20,22 @@ other threads see the old form or the new one.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
-
-import numpy as np
 
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.chunk import CHUNK_ROWS
+from dbspark.batch.point import UNFIT, codec_of
 from dbspark.batch.rows import Row
-from dbspark.trace.spine import Spine, summable
+from dbspark.kernels.probe import count_change
+from dbspark.trace.spine import Spine, sources_of, summable
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, batch_of_rows
 from dbspark.zset.metrics import Metrics
 from dbspark.zset.payload import FastPayload, Payload, merged, spine_config, weight_in
 from dbspark.zset.policy import CLOCK_EVERY, FEW, Policy
-from dbspark.zset.versions import Version
+from dbspark.zset.versions import Moment, Version
 
 DIRECT: Final = 48
 """A delta of this many rows goes to the spine, not to the memtable: it is sorted already."""
@@ -49,14 +50,36 @@ PAY_ROWS: Final = 2 * CHUNK_ROWS
 
 MemtableVersion = Version[Memtable]
 Log = tuple[Batch, ...]
-State = tuple["Body", MemtableVersion | None, Log, int]
+Counted = tuple[int, int]
+"""How many rows the body and so many deltas of the log hold together."""
+State = tuple["Body", MemtableVersion | None, Log, int, Counted | None]
 _new = object.__new__
+
+
+def _nowhere(_: Row) -> int:
+    return 0
+
+
+def _unfit(row: Row) -> int:
+    raise TypeError(row)
 
 
 class Body:
     """Everything of a payload but its memtable and its log; shared by all payloads between two flushes."""
 
-    __slots__ = ("_asked", "_known", "_reader", "arrangement", "config", "grown", "policy", "small", "spine")
+    __slots__ = (
+        "_asked",
+        "_known",
+        "_reader",
+        "arrangement",
+        "config",
+        "grown",
+        "look",
+        "policy",
+        "small",
+        "sole",
+        "spine",
+    )
 
     def __init__(
         self,
@@ -74,6 +97,12 @@ class Body:
         self.policy = policy
         self.grown = grown
         """Without a spine: whether the rows are a memtable rather than a small vector with a few rows waiting."""
+        self.sole: Batch | None = small
+        """All rows outside the memtable and the log, if they are one batch."""
+        if spine is not None:
+            only = spine.entries[0] if len(spine.entries) == 1 else None
+            self.sole = only if type(only) is Batch else None
+        self.look: Callable[[Row], int] | None = None
         self._reader = spine
         self._known: int | None = None
         self._asked = False
@@ -81,11 +110,15 @@ class Body:
     def with_small(self, small: Batch) -> Body:
         return Body(self.arrangement, self.config, small, None, self.policy)
 
-    def with_spine(self, spine: Spine, known: int | None = None) -> Body:
+    def with_spine(self, spine: Spine, known: int | None = None, asked: bool = False) -> Body:
         """With another spine, of which the number of rows may be known."""
         body = Body(self.arrangement, self.config, self.small, spine, self.policy)
-        body._known = known
+        body._known, body._asked = known, asked
         return body
+
+    def known(self, rows: int) -> None:
+        """Somebody has counted the rows of the spine."""
+        self._known, self._asked = rows, True
 
     def bound(self) -> int:
         """No weight outside the memtable and the log is larger in magnitude."""
@@ -103,32 +136,43 @@ class Body:
             self._reader = Spine(self.arrangement, (self.small,))
         return self._reader
 
+    def looking(self) -> Callable[[Row], int]:
+        """How to look up a row outside the memtable and the log. It may raise one of UNFIT."""
+        spine = self.reader()
+        if spine is None:
+            self.look = _nowhere
+        else:
+            codec = codec_of(self.arrangement.schema)
+            self.look = _unfit if codec is None else partial(codec.plain.weigh, *spine.sources)
+        return self.look
+
     def count(self) -> int:
         """Rows outside the memtable and the log."""
-        if self.spine is None:
-            return self.small.rows
         if self._known is None:
-            self._known = self.spine.count()
+            if self.sole is not None:
+                self._known = self.sole.rows
+            else:
+                assert self.spine is not None
+                self._known = self.spine.count()
+        self._asked = True  # so what is inserted next is counted as it comes
         return self._known
 
-    def will_count(self) -> None:
-        """Somebody counts: what is inserted next is counted as it comes."""
-        self._asked = True
-
-    def counted(self, batch: Batch) -> int | None:
-        """What `count` will be with one more batch in the spine, if that is known and somebody has asked for it."""
-        spine = self.spine
-        if not self._asked or spine is None:
+    def count_with(self, batch: Batch) -> int | None:
+        """What `count` will be with one more batch in the spine, if that is cheap to say and somebody counts."""
+        if not self._asked or self._known is None or batch.rows * 8 > self._known:
             return None
-        known = self._known
-        if known is None and len(spine.batches) == 1:
-            known = spine.batches[0].rows
-        if known is None or batch.rows * 8 > known or not batch.rows:
-            return known if not batch.rows else None
-        there = spine.weights_of(batch)
-        new = np.count_nonzero(there == 0)
-        gone = np.count_nonzero(there + batch.weights() == 0)
-        return known + int(new) - int(gone)
+        return self._known + self.count_change((), batch)
+
+    def count_change(self, log: Log, batch: Batch) -> int:
+        """How many rows more there are when a batch is added to this and some deltas."""
+        reader = self.reader()
+        here = sources_of(()) if reader is None else reader.sources
+        more = sources_of(log)
+        schema = self.arrangement.schema
+        change = 0
+        for chunk in batch.chunks:
+            change += count_change(*here, *more, chunk.table, chunk.rows, schema.columns, schema.node_count)
+        return change
 
 
 def _room(body: Body, memtable: MemtableVersion | None) -> int:
@@ -153,7 +197,7 @@ class AdaptivePayload(Payload):
     _state: State
 
     def __init__(self, body: Body, memtable: MemtableVersion | None) -> None:
-        self._state = (body, memtable, (), _room(body, memtable))
+        self._state = (body, memtable, (), _room(body, memtable), None)
 
     @staticmethod
     def empty(arrangement: Arrangement, config: ZSetConfig) -> AdaptivePayload:
@@ -172,7 +216,7 @@ class AdaptivePayload(Payload):
         """What holds the rows, after the log has been taken in."""
         if self._state[2]:
             self._take_in()
-        return self._state[:2]
+        return self._state[0], self._state[1]
 
     @property
     def metrics(self) -> Metrics | None:
@@ -187,16 +231,17 @@ class AdaptivePayload(Payload):
         return "memtable" if body.grown else "small"
 
     def _set(self, body: Body, memtable: MemtableVersion | None) -> None:
-        self._state = (body, memtable, (), _room(body, memtable))
+        self._state = (body, memtable, (), _room(body, memtable), None)
 
     # ------------------------------------------------------------------ rows one by one
 
     def add(self, row: Row, weight: int) -> Payload:
-        body, version, log, room = self._state
+        body, version, log, room, _ = self._state
         if version is not None:
             store = version.store
             with store.lock:
-                if store.head is version.moment and store.singles < store.look_at:
+                moment = version.moment
+                if store.head is moment and store.singles < store.look_at:
                     rows = store.rows
                     total = rows.get(row, 0) + weight
                     if -LARGE <= total <= LARGE:
@@ -205,8 +250,14 @@ class AdaptivePayload(Payload):
                         else:
                             del rows[row]
                         store.singles += 1
+                        # As `Version.advanced` does it, without its calls.
+                        moment.delta = (row, weight)
+                        moment.next = store.head = moment = Moment()
+                        version = _new(Version)
+                        version.store = store
+                        version.moment = moment
                         payload: AdaptivePayload = _new(AdaptivePayload)
-                        payload._state = (body, version.applied((row, weight)), log, room)
+                        payload._state = (body, version, log, room, None)
                         return payload
         return self._add(row, weight)
 
@@ -241,16 +292,16 @@ class AdaptivePayload(Payload):
         return Version(memtable)
 
     def waiting_rows(self) -> dict[Row, int] | None:
-        body, memtable, log, _ = self._state
+        body, memtable, log, _, _ = self._state
         if memtable is None or log or body.spine is not None or body.grown or body.small.rows:
             return None
         return memtable.read(Memtable.waiting)
 
     def _with_rows(self, memtable: MemtableVersion) -> AdaptivePayload:
         """With a memtable that has just taken rows given by themselves; looks at what needs a look now and then."""
-        body, before, log, room = self._state
+        body, before, log, room, _ = self._state
         payload: AdaptivePayload = _new(AdaptivePayload)
-        payload._state = (body, memtable, log, _room(body, memtable) if before is None else room)
+        payload._state = (body, memtable, log, _room(body, memtable) if before is None else room, None)
         store = memtable.store
         rows = len(store.rows)
         policy = body.policy
@@ -271,7 +322,7 @@ class AdaptivePayload(Payload):
 
     def _set_look_at(self) -> None:
         """How many single rows may come before `_look_at_rows` is due."""
-        body, memtable, _, _ = self._state
+        body, memtable, _, _, _ = self._state
         if memtable is None:
             return
         store = memtable.store
@@ -291,7 +342,7 @@ class AdaptivePayload(Payload):
 
     def _look_at_rows(self, store: Memtable, rows: int) -> None:
         """What single rows need now and then: to leave the small form or return to it, to be counted, to be flushed."""
-        body, memtable, log, room = self._state
+        body, memtable, _, _, _ = self._state
         assert memtable is not None
         policy = body.policy or Policy(body.config, Metrics())
         if body.spine is None and not body.grown:
@@ -316,23 +367,23 @@ class AdaptivePayload(Payload):
     # ------------------------------------------------------------------ deltas in columns
 
     def bound(self) -> int:
-        body, memtable, log, _ = self._state
+        body, memtable, log, _, _ = self._state
         bound = body.bound() if memtable is None else body.bound() + memtable.read(Memtable.bound)
         return bound + sum([batch.largest for batch in log])
 
     def plus(self, other: Payload) -> Payload:
         if type(other) is AdaptivePayload:
-            theirs, waiting, their_log, _ = other._state
-            if waiting is None and not their_log and theirs.spine is None:
-                batch = theirs.small
+            theirs, waiting, their_log, _, _ = other._state
+            batch = theirs.sole
+            if batch is not None and waiting is None and not their_log:
                 rows = batch.rows
                 if 0 < rows <= self._state[3] and batch.largest <= MODEST:
-                    body, memtable, log, room = self._state
+                    body, memtable, log, room, counted = self._state
                     if len(log) < LOG_DELTAS:
                         if not log and memtable is None and body.policy is not None:
                             body.policy.began()
                         payload: AdaptivePayload = _new(AdaptivePayload)
-                        payload._state = (body, memtable, (*log, batch), room - rows)
+                        payload._state = (body, memtable, (*log, batch), room - rows, counted)
                         return payload
         waits = other.waiting_rows()
         if waits is not None:
@@ -342,13 +393,16 @@ class AdaptivePayload(Payload):
         return self.plus_batches(other.parts())
 
     def plus_many(self, batches: Sequence[Batch]) -> Payload:
-        rows = sum([batch.rows for batch in batches])
-        if rows <= self._state[3] and sum([batch.largest for batch in batches if batch.rows]) <= MODEST:
-            body, memtable, log, room = self._state
+        some = [batch for batch in batches if batch.rows]
+        rows = sum([batch.rows for batch in some])
+        body, memtable, log, room, counted = self._state
+        if body.sole is body.small and not body.grown and not body.small.rows and memtable is None and not log:
+            room = body.room()
+        if rows <= room and sum([batch.largest for batch in some]) <= MODEST:
             if not log and memtable is None and body.policy is not None:
                 body.policy.began()
             payload: AdaptivePayload = _new(AdaptivePayload)
-            payload._state = (body, memtable, (*log, *[b for b in batches if b.rows]), room - rows)
+            payload._state = (body, memtable, (*log, *some), room - rows, counted)
             return payload
         return super().plus_many(batches)
 
@@ -365,14 +419,14 @@ class AdaptivePayload(Payload):
     def _plus(self, batch: Batch) -> AdaptivePayload:
         """With a batch, put in its place, or in the log where there is room for it."""
         self._take_in()
-        body, memtable, log, room = self._state
+        body, memtable, _, room, counted = self._state
         payload: AdaptivePayload = _new(AdaptivePayload)
         if batch.rows <= room and batch.largest <= MODEST:
             if memtable is None and body.policy is not None:
                 body.policy.began()
-            payload._state = (body, memtable, (batch,), room - batch.rows)
+            payload._state = (body, memtable, (batch,), room - batch.rows, counted)
             return payload
-        payload._state = (body, memtable, log, room)
+        payload._state = (body, memtable, (), room, None)
         if body.spine is None and not body.grown:
             payload._take_small(batch)
             return payload
@@ -387,7 +441,7 @@ class AdaptivePayload(Payload):
     def _take_in(self) -> None:
         """Go on with the merges that are due, then put the deltas of the log in their places."""
         self._pay()
-        body, memtable, log, _ = self._state
+        body, memtable, log, _, counted = self._state
         if not log:
             return
         if body.spine is None and not body.grown:
@@ -397,9 +451,11 @@ class AdaptivePayload(Payload):
         few = [batch for batch in log if batch.rows < DIRECT] if len(large) < len(log) else large[:0]
         del body, memtable, log
         taken: AdaptivePayload = _new(AdaptivePayload)  # so that nobody sees a part of it
-        taken._state = (*self._state[:2], (), 0)
+        taken._state = (*self._state[:2], (), 0, None)
         if large:
             taken._insert(large)
+            if not few and counted is not None and counted[1] == len(large):
+                taken._state[0].known(counted[0])
         if few:
             taken._upsert(few, begun=True)
         self._state = taken._state
@@ -407,18 +463,18 @@ class AdaptivePayload(Payload):
     def _pay(self) -> None:
         """Merge as much as inserts have paid for, giving back what has been merged: nobody else holds this form."""
         while True:
-            body, memtable, log, room = self._state
+            body, memtable, log, room, counted = self._state
             if body.spine is None or body.spine.credit < body.spine.config.step:
                 return
             spine = body.spine.paid(PAY_ROWS)
-            body = body.with_spine(spine, body._known)
+            body = body.with_spine(spine, body._known, body._asked)
             if body.policy is not None:
                 body.policy.metrics.spine = spine
-            self._state = (body, memtable, log, room)
+            self._state = (body, memtable, log, room, counted)
 
     def _insert(self, batches: Sequence[Batch]) -> None:
         """Add batches to the spine, as one."""
-        body, memtable, _, _ = self._state
+        body, memtable, _, _, _ = self._state
         assert body.spine is not None
         assert body.policy is not None
         batch = batches[0] if len(batches) == 1 else merge(batches)
@@ -426,14 +482,14 @@ class AdaptivePayload(Payload):
         if _is_few(spine, FEW * body.config.small_limit):
             spine = spine.compacted()
         body.policy.inserted(batches, spine)
-        self._set(body.with_spine(spine, body.counted(batch)), memtable)
+        self._set(body.with_spine(spine, body.count_with(batch)), memtable)
         if memtable is not None and spine.bound() > LARGE:
             self._flush("large", keep_hot=False)  # a memtable beside large weights has to be made for it
         self._slim()
 
     def _upsert(self, batches: Sequence[Batch], begun: bool = False) -> None:
         """Add batches to the memtable; `begun`: they have waited in the log."""
-        body, memtable, _, _ = self._state
+        body, memtable, _, _, _ = self._state
         if memtable is None:
             memtable = self._new_memtable(begun)
         self._set(body, memtable.advanced(Columns(*batches)))
@@ -442,7 +498,7 @@ class AdaptivePayload(Payload):
 
     def _take_small(self, batch: Batch) -> None:
         """Add a batch to the small form, and leave it if there is too much of it now."""
-        body, memtable, _, _ = self._state
+        body, memtable, _, _, _ = self._state
         small = body.small
         if memtable is not None:
             waiting = memtable.read(lambda m: batch_of_rows(body.arrangement, m.rows))
@@ -468,7 +524,7 @@ class AdaptivePayload(Payload):
     # ------------------------------------------------------------------ changing the form
 
     def _consider_flush(self, changes: int = 1) -> bool:
-        body, memtable, _, _ = self._state
+        body, memtable, _, _, _ = self._state
         policy = body.policy
         if policy is None or memtable is None:
             return False
@@ -481,7 +537,7 @@ class AdaptivePayload(Payload):
     def _flush(self, trigger: str, keep_hot: bool = True, few: Sequence[Batch] = ()) -> None:
         """Turn the memtable, and small deltas of the log, into a batch of the spine, except for hot rows; then spend
         the budget on merging."""
-        body, memtable, _, _ = self._state
+        body, memtable, _, _, _ = self._state
         policy = body.policy or Policy(body.config, Metrics())
         started = time.perf_counter()
         hot = Batch.empty(body.arrangement)
@@ -498,7 +554,7 @@ class AdaptivePayload(Payload):
             spine = Spine(body.arrangement, (), spine_config(body.config)).insert(body.small)
             policy.moved("memtable" if body.grown else "small", "trace")
         else:
-            known = body.counted(cold)
+            known = body.count_with(cold)
         spine = spine.insert(cold, pay=False)
         flushed = time.perf_counter()
         is_few = _is_few(spine, FEW * body.config.small_limit)
@@ -519,7 +575,7 @@ class AdaptivePayload(Payload):
 
     def _slim(self) -> None:
         """Back to the small form where few rows are left."""
-        body, memtable, log, _ = self._state
+        body, memtable, log, _, _ = self._state
         limit = body.config.shrink_limit
         if body.spine is None:
             if not body.grown:
@@ -539,7 +595,7 @@ class AdaptivePayload(Payload):
 
     def _settle(self) -> Body:
         """Sort what waits: somebody reads in columns, and the next reader should not sort it again."""
-        body, memtable, log, _ = self._state
+        body, memtable, log, _, _ = self._state
         if memtable is None and not log:
             return body
         if body.spine is None and not body.grown:
@@ -548,7 +604,7 @@ class AdaptivePayload(Payload):
             self._set(body.with_small(self._collected()), None)
             return self._state[0]
         settled: AdaptivePayload = _new(AdaptivePayload)
-        settled._state = (body, memtable, (), 0)
+        settled._state = (body, memtable, (), 0, None)
         large = [batch for batch in log if batch.rows >= DIRECT]
         few = [batch for batch in log if batch.rows < DIRECT]
         if large:
@@ -565,7 +621,7 @@ class AdaptivePayload(Payload):
 
     def _collected(self) -> Batch:
         """All rows as one batch, leaving the form as it is: for decisions about the form itself."""
-        body, memtable, log, _ = self._state
+        body, memtable, log, _, _ = self._state
         parts = [*((body.small,) if body.spine is None else body.spine.batches), *log]
         if memtable is not None:
             parts.append(memtable.read(Memtable.batch))
@@ -578,7 +634,7 @@ class AdaptivePayload(Payload):
         return (body.small,) if body.spine is None else body.spine.batches
 
     def pieces(self) -> Sequence[Batch]:
-        body, memtable, log, _ = self._state
+        body, memtable, log, _, _ = self._state
         if memtable is not None:
             return self.parts()
         return (*((body.small,) if body.spine is None else body.spine.batches), *log)
@@ -588,7 +644,7 @@ class AdaptivePayload(Payload):
         return self._settle().reader() or Spine(self.arrangement)
 
     def weight(self, row: Row) -> int:
-        body, version, log, _ = self._state
+        body, version, log, _, _ = self._state
         if log:
             body, version = self.state
         total = 0
@@ -601,22 +657,31 @@ class AdaptivePayload(Payload):
             else:
                 store.lock.release()
                 total = version.read(lambda store: store.weight(row))
-        spine = body.reader()
-        return total if spine is None else total + weight_in(spine, row)
+        look = body.look or body.looking()
+        try:
+            return total + look(row)
+        except UNFIT:
+            spine = body.reader()
+            return total if spine is None else total + weight_in(spine, row)
 
     def count(self) -> int:
-        body, memtable, log, _ = self._state
-        if body.spine is None and not body.small.rows:
-            memtable = self.state[1]
-            if self._state[0].spine is None and not self._state[0].small.rows:
-                return 0 if memtable is None else FastPayload(body.arrangement, body.config, memtable).count()
-        body.will_count()
-        body = self._settle()
-        body.will_count()
-        return body.count()
+        body, memtable, log, room, counted = self._state
+        if memtable is None and body.spine is not None:  # the log is counted as it is
+            if not log:
+                return body.count()
+            rows, at = (body.count(), 0) if counted is None else counted
+            if at < len(log):
+                change = log[at] if at + 1 == len(log) else merge(log[at:])
+                rows += body.count_change(log[:at], change)
+                self._state = (body, memtable, log, room, (rows, len(log)))
+            return rows
+        body, memtable = self.state
+        if memtable is not None and body.spine is None and not body.small.rows:
+            return FastPayload(body.arrangement, body.config, memtable).count()
+        return self._settle().count()
 
     def total_weight(self) -> int:
-        body, memtable, log, _ = self._state
+        body, memtable, log, _, _ = self._state
         total = 0 if memtable is None else FastPayload(body.arrangement, body.config, memtable).total_weight()
         beside = (body.small,) if body.spine is None else body.spine.batches
         return total + sum([batch.total_weight for batch in beside]) + sum([batch.total_weight for batch in log])
@@ -628,27 +693,42 @@ class AdaptivePayload(Payload):
         return super().items()
 
     def disjoint(self) -> Sequence[Batch]:
-        return self._read_spine().disjoint()
+        spine = self._read_spine()
+        parts = spine.disjoint()
+        self._adopt(spine)
+        return parts
+
+    def _adopt(self, spine: Spine) -> None:
+        """Keep the one batch that a reader had to make of the spine, and nothing else beside it."""
+        body, memtable, log, room, counted = self._state
+        if body.spine is spine and len(spine.entries) > 1 and "_consolidated" in spine.__dict__:
+            whole = spine.compacted()
+            if body.policy is not None:
+                body.policy.metrics.spine = whole
+            self._state = (body.with_spine(whole), memtable, log, room, counted)
 
     def batch(self) -> Batch:
         try:
             cached = self._batch
         except AttributeError:
-            cached = self._batch = self._read_spine().consolidated()
+            spine = self._read_spine()
+            cached = self._batch = spine.consolidated()
+            self._adopt(spine)
         else:
             if self.metrics is not None:
                 self.metrics.cache_hits += 1
         return cached
 
     def arranged(self) -> Batch:
-        body, memtable, log, _ = self._state
-        waits = memtable is not None or (body.spine is not None or body.grown) and any(b.rows < DIRECT for b in log)
+        body, memtable, log, _, _ = self._state
+        small = body.spine is None and not body.grown
+        waits = memtable is not None or (not small and any(batch.rows < DIRECT for batch in log))
         if body.policy is not None and not waits:
             body.policy.demanded()
         return self.batch()
 
     def subscribe(self, change: int) -> None:
-        body, memtable, log, _ = self._state
+        body, memtable, log, _, _ = self._state
         policy = body.policy
         if policy is None:
             body = Body(body.arrangement, body.config, body.small, body.spine, None, body.grown)
@@ -657,7 +737,7 @@ class AdaptivePayload(Payload):
         policy.retune()
         if memtable is not None:
             memtable.store.look_at = 0  # what may wait is another matter now
-        self._state = (body, memtable, log, min(self._state[3], _room(body, memtable)))
+        self._state = (body, memtable, log, min(self._state[3], _room(body, memtable)), None)
 
 
 def _is_few(spine: Spine, limit: int) -> bool:
@@ -670,7 +750,7 @@ def _is_few(spine: Spine, limit: int) -> bool:
 
 def _size(payload: AdaptivePayload) -> int:
     """About how many rows are held; good enough to choose which of two summands to add to the other."""
-    body, memtable, log, _ = payload._state
+    body, memtable, log, _, _ = payload._state
     rows = body.small.rows if body.spine is None else body.spine.rows
     rows += sum([batch.rows for batch in log])
     return rows if memtable is None else rows + len(memtable.store)

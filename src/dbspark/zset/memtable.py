@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ LARGE = 1 << 60
 WAITING = 24
 """Up to this many rows given by themselves are kept as Python rows; more are worth columns at once."""
 _SMALLEST = 16
+_FEW_ROWS = 64
+"""Chunks of fewer rows each are gathered before they go to the table."""
 _PILE = 16
 """Chunks of one size class that are gathered into one of the next."""
 HOT_TOUCHES = 4
@@ -54,20 +57,26 @@ class Columns:
 
     def __init__(self, *batches: Batch) -> None:
         first = batches[0]
-        lens = first.lens
-        self.chunks, self.tables, rows = first.chunks, first.tables, first.rows
+        self.chunks, self.tables, lens, rows = first.chunks, first.tables, first.lens, first.rows
         self.largest, self.negative = first.largest, first.negative
         self.deltas = len(batches)
         if len(batches) > 1:
             self.chunks = tuple([chunk for batch in batches for chunk in batch.chunks])
             lens = np.array([chunk.rows for chunk in self.chunks], np.int64)
             self.tables = np.array([chunk.table for chunk in self.chunks], np.int64)
-            rows = sum([batch.rows for batch in batches])
-            self.largest = sum([batch.largest for batch in batches])
-            self.negative = sum([batch.negative for batch in batches])
+            rows = int(lens.sum())
+            for batch in batches[1:]:
+                largest, negative, _, _ = batch._survey
+                self.largest += largest
+                self.negative += negative
         self.pos = int64s(rows)
         self.weights = int64s(rows)
         kt.positions(lens, self.tables, self.pos, self.weights)
+        if rows < _FEW_ROWS * len(self.chunks) and len(self.chunks) > 1:  # one chunk of all is easier to keep
+            schema = first.schema
+            self.chunks = tuple(gather_chunks(schema, 0, self.tables, self.pos, self.weights, 1))
+            self.tables = np.array([chunk.table for chunk in self.chunks], np.int64)
+            self.pos = _sequence(0, self.chunks)
 
 
 class RobinHood:
@@ -271,7 +280,7 @@ class RobinHood:
         return Batch(arrangement, gather_chunks(arrangement.schema, 0, tables, sorted_pos, sorted_weights, one))
 
 
-def _sequence(first: int, chunks: list[Chunk]) -> Int64s:
+def _sequence(first: int, chunks: Sequence[Chunk]) -> Int64s:
     """Positions of all rows of chunks that are numbered from `first` on."""
     return np.concatenate(
         [np.arange(c.rows, dtype=np.int64) + ((first + i) << nd.ROW_BITS) for i, c in enumerate(chunks)]
@@ -437,7 +446,7 @@ class Memtable:
 
     def nbytes(self) -> int:
         """About how many bytes the rows take as columns."""
-        if len(self.rows) >= 2 * self.sampled:
+        if len(self.rows) >= 4 * self.sampled:
             self._sample()
         size = len(self.rows) * self.row_bytes
         if self.table is not None:
@@ -445,8 +454,8 @@ class Memtable:
         return size
 
     def _sample(self) -> None:
-        """Estimate the size of a row given by itself, each time their number has doubled."""
-        rows = list(itertools.islice(self.rows, 64))
+        """Estimate the size of a row given by itself, now and then as they become more."""
+        rows = list(itertools.islice(self.rows, 16))
         self.sampled = len(self.rows)
         self.row_bytes = 8 + sum(_size_of(row) for row in rows) // max(len(rows), 1)
 

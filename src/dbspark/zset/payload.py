@@ -386,17 +386,17 @@ def spine_config(config: ZSetConfig) -> SpineConfig:
 
 def same_rows(a: Payload, b: Payload) -> bool:
     """Whether two values are equal. What they share is not looked at, so relatives are compared by their difference."""
-    if a.total_weight() != b.total_weight():
-        return False
     mine, theirs = list(a.pieces()), list(b.pieces())
-    shared = {id(batch): batch for batch in mine}.keys() & {id(batch): batch for batch in theirs}.keys()
-    if shared and a.bound() + b.bound() <= INT64_MAX:  # no sum of some batches overflows
-        for which in shared:
-            times = min(sum([id(x) == which for x in mine]), sum([id(x) == which for x in theirs]))
-            _drop(mine, which, times)
-            _drop(theirs, which, times)
-        if not mine and not theirs:
-            return True
+    shared = set(map(id, mine)) & set(map(id, theirs))
+    for which in shared:
+        times = min(sum([id(x) == which for x in mine]), sum([id(x) == which for x in theirs]))
+        _drop(mine, which, times)
+        _drop(theirs, which, times)
+    if not mine and not theirs:
+        return True
+    if sum([x.total_weight for x in mine]) != sum([x.total_weight for x in theirs]):
+        return False
+    if shared and a.bound() + b.bound() <= INT64_MAX:  # so no sum of some batches overflows
         return merged(a.arrangement, mine).same(merged(b.arrangement, theirs))
     return a.batch().same(b.batch())
 

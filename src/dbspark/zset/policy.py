@@ -38,7 +38,7 @@ FALLBACK_SECONDS: Final = 0.05
 FALLBACK_BYTES: Final = 8
 FEW: Final = 4
 """A trace of up to this many times N is consolidated at once when it might have become small."""
-CLOCK_EVERY: Final = 16
+CLOCK_EVERY: Final = 32
 """Changes between two looks at the clock."""
 
 

@@ -63,7 +63,7 @@ class Version(Generic[S]):
                     self._detach()
 
     def applied(self, delta: Any) -> Version[S]:
-        """The version after a delta that has been applied to the store; this was the newest, and the store is locked."""
+        """The version after a delta that is in the store already; this one was the newest, and the store is locked."""
         moment = Moment()
         self.moment.delta = delta
         self.moment.next = moment
