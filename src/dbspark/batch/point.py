@@ -27,6 +27,8 @@ from dbspark.batch.schema import Schema
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import probe as kp
 
+Directory = tuple[int, Int64s]
+"""An address for a kernel, and what is there."""
 TEXT = 4096
 """Bytes for all strings of a row."""
 _USUAL_MASK = hashing._mask
@@ -67,9 +69,9 @@ def _packing(name: str, dtype: pa.DataType) -> tuple[str, str] | None:
 class Encoding:
     """How rows of one schema are packed, and a pool of probes to pack them into.
 
-    `probe(row)` gives a probe to append to `pool` after use. `weigh(tables, lens, fences, starts, row)` is the total
-    weight of a row in some batches (as `Spine.sources` describes them) by their whole-row order, in one go. Both raise
-    one of `UNFIT` where the row cannot be packed.
+    `probe(row)` gives a probe to append to `pool` after use. `weigh(directory, row)` is the total weight of a row in
+    some batches, given by the address of their directory, in one go. Both raise one of `UNFIT` where the row cannot be
+    packed.
     """
 
     __slots__ = ("places", "pool", "probe", "schema", "size", "weigh")
@@ -91,12 +93,11 @@ class Encoding:
             "except BaseException:", "    pool.append(probe)", "    raise",
         ]  # fmt: skip
         weighing = [
-            "weight = kernel(tables, lens, fences, starts, probe.table, "
-            f"{schema.columns}, {schema.node_count}, -1 if hashing._mask is usual else hash_mask())",
+            "weight = kernel(directory, probe.table, -1 if hashing._mask is usual else hash_mask())",
             "pool.append(probe)", "return weight",
         ]  # fmt: skip
         code = ["def probe_of(row):", *packing, "return probe"]
-        code += ["", "def weigh(tables, lens, fences, starts, row):", *packing, *weighing]
+        code += ["", "def weigh(directory, row):", *packing, *weighing]
         exec("\n".join(line if line.startswith("def ") else "    " + line for line in code), space)
         self.probe, self.weigh = space["probe_of"], space["weigh"]
 
@@ -210,16 +211,22 @@ class Codec:
                 pass
         return None
 
-    def weigh(self, row: Row, sources: tuple[Any, Any, Any, Any]) -> int | None:
-        """The total weight of a row in some batches; None if Arrow has to be asked."""
-        try:
-            weight = self.plain.weigh(*sources, row)
-        except UNFIT:
+    def weigh(self, row: Row, directory: Directory) -> int | None:
+        """The total weight of a row in the batches of a directory; None if Arrow has to be asked."""
+        for encoding in (self.plain, self.nullable):
             try:
-                weight = self.nullable.weigh(*sources, row)
+                weight = encoding.weigh(directory[0], row)
             except UNFIT:
-                return None
-        return None if weight == kp.LEAST else weight
+                continue
+            return None if weight == kp.LEAST else weight
+        return None
+
+    def directory(self, sources: tuple[Any, Any, Any, Any]) -> Directory:
+        """What `weigh` wants to know of some batches, given as `Spine.sources`, whose arrays have to be kept beside it.
+        They are ordered by the whole row."""
+        schema = self.plain.schema
+        directory: Int64s = kp.directory_of(*sources, schema.columns, schema.node_count)
+        return directory.ctypes.data, directory
 
 
 def hash_mask() -> int:
@@ -237,4 +244,4 @@ def codec_of(schema: Schema) -> Codec | None:
     return None if plain is None or nullable is None else Codec(plain, nullable)
 
 
-__all__ = ["UNFIT", "Codec", "Probe", "codec_of", "hash_mask"]
+__all__ = ["UNFIT", "Codec", "Directory", "Probe", "codec_of", "hash_mask"]

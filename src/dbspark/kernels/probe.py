@@ -111,17 +111,25 @@ def lower_bound(keys: int, begin: int, end: int, key: Any) -> int:
 
 
 @inlined
-def find_chunk(fences: Any, first: int, last: int, key: Any) -> int:
-    """The chunk in first … last-1 where the first row with a key not below `key` is, or would be at its end."""
+def find_chunk(fences: int, first: int, last: int, key: Any) -> int:
+    """The chunk in first … last-1 where the first row with a key not below `key` is, or would be at its end.
+
+    `fences` is the address of the first keys of all chunks.
+    """
     a = first
     b = last
     while b - a > 1:
         middle = (a + b) >> 1
-        if fences[middle] < key:
+        if load_u64(fences, middle) < key:
             a = middle
         else:
             b = middle
     return a
+
+
+@inlined
+def address(array: Any) -> int:
+    return i64(array.ctypes.data)
 
 
 @inlined
@@ -245,22 +253,25 @@ def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, ou
 
 @inlined
 def find_row(
-    tables: Any, lens: Any, fences: Any, first: int, last: int,
+    tables: int, lens: int, fences: int, first: int, last: int,
     probe: int, row: int, key: Any, rh: Any, columns: int, nodes: int,
 ) -> int:  # fmt: skip
-    """Position in one batch of the row equal to row `row` of chunk table `probe`, or -1."""
+    """Position in one batch of the row equal to row `row` of chunk table `probe`, or -1.
+
+    The batch is chunks first … last-1 of those whose tables, lengths and first keys are at these addresses.
+    """
     if first >= last:
         return -1
     chunk = find_chunk(fences, first, last, key)
-    at = lower_bound(lane(tables[chunk], KEY), i64(0), lens[chunk], key)
+    at = lower_bound(lane(load_i64(tables, chunk), KEY), i64(0), load_i64(lens, chunk), key)
     near = i64(0)
     while True:
-        if at >= lens[chunk]:
+        if at >= load_i64(lens, chunk):
             chunk += 1
             if chunk >= last:
                 return -1
             at = i64(0)
-        table = tables[chunk]
+        table = load_i64(tables, chunk)
         if load_u64(lane(table, KEY), at) != key:
             return -1
         hashes = lane(table, HASH)
@@ -279,7 +290,7 @@ def find_row(
             at += 1
         else:
             # A key of many rows: they are sorted by row hash, so search for it instead of walking there.
-            above = lens[chunk]
+            above = load_i64(lens, chunk)
             if key != _TOP:
                 above = lower_bound(lane(table, KEY), at, above, key + np.uint64(1))
             at = lower_bound(hashes, at, above, rh)
@@ -292,12 +303,13 @@ def sum_weights(
     """out[i] = total weight, over all batches, of the row equal to row i of the probe chunk. Returns 0 or OVERFLOW."""
     keys = lane(probe, KEY)
     hashes = lane(probe, HASH)
+    where = address(tables), address(lens), address(fences)
     for i in range(rows):
         key = load_u64(keys, i)
         rh = load_u64(hashes, i)
         total = i64(0)
         for b in range(starts.shape[0] - 1):
-            at = find_row(tables, lens, fences, starts[b], starts[b + 1], probe, i, key, rh, columns, nodes)
+            at = find_row(*where, starts[b], starts[b + 1], probe, i, key, rh, columns, nodes)
             if at >= 0:
                 table = tables[at >> ROW_BITS]
                 w = load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
@@ -323,20 +335,19 @@ def count_change(
     own = lane(probe, WEIGHT)
     mask = lane_mask(probe, WEIGHT)
     change = i64(0)
+    here = address(tables), address(lens), address(fences)
+    more = address(more_tables), address(more_lens), address(more_fences)
     for i in range(rows):
         key = load_u64(keys, i)
         rh = load_u64(hashes, i)
         total = i64(0)
         for b in range(starts.shape[0] - 1):
-            at = find_row(tables, lens, fences, starts[b], starts[b + 1], probe, i, key, rh, columns, nodes)
+            at = find_row(*here, starts[b], starts[b + 1], probe, i, key, rh, columns, nodes)
             if at >= 0:
                 table = tables[at >> ROW_BITS]
                 total += load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
         for b in range(more_starts.shape[0] - 1):
-            at = find_row(
-                more_tables, more_lens, more_fences, more_starts[b], more_starts[b + 1], probe, i, key, rh, columns,
-                nodes,
-            )  # fmt: skip
+            at = find_row(*more, more_starts[b], more_starts[b + 1], probe, i, key, rh, columns, nodes)
             if at >= 0:
                 table = more_tables[at >> ROW_BITS]
                 total += load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
@@ -385,21 +396,32 @@ def hash_point(probe: int, columns: int, mask: int) -> None:
 
 
 @kernel
-def weigh_point(
-    tables: Any, lens: Any, fences: Any, starts: Any, probe: int, columns: int, nodes: int, mask: int
-) -> int:
-    """Hash the one row of a probe and return its total weight over all batches, or LEAST if that is beyond int64."""
+def weigh_point(directory: int, probe: int, mask: int) -> int:
+    """Hash the one row of a probe and return its total weight over all batches, or LEAST if that is beyond int64.
+
+    `directory` is the address of what `directory_of` has written: a call takes longer the more arguments it has.
+    """
+    tables, lens, fences = load_i64(directory, 0), load_i64(directory, 1), load_i64(directory, 2)
+    starts, batches = load_i64(directory, 3), load_i64(directory, 4)
+    columns, nodes = load_i64(directory, 5), load_i64(directory, 6)
     h = _hash_point(probe, columns, mask)
     total = i64(0)
-    for b in range(starts.shape[0] - 1):
-        at = find_row(tables, lens, fences, starts[b], starts[b + 1], probe, i64(0), h, h, columns, nodes)
+    for b in range(batches):
+        first, last = load_i64(starts, b), load_i64(starts, b + 1)
+        at = find_row(tables, lens, fences, first, last, probe, i64(0), h, h, columns, nodes)
         if at >= 0:
-            table = tables[at >> ROW_BITS]
+            table = load_i64(tables, at >> ROW_BITS)
             w = load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
             if add_overflows(total, w):
                 return i64(LEAST)
             total += w
     return total
+
+
+def directory_of(tables: Any, lens: Any, fences: Any, starts: Any, columns: int, nodes: int) -> Any:
+    """Some batches for `weigh_point`; their arrays must be kept as long as it is used."""
+    where = [array.ctypes.data for array in (tables, lens, fences, starts)]
+    return np.array([*where, len(starts) - 1, columns, nodes], np.int64)
 
 
 @kernel
@@ -409,9 +431,10 @@ def locate(
     """out[i] = position, in the first batch, of the row equal to row i of the probe chunk, or -1."""
     keys = lane(probe, KEY)
     hashes = lane(probe, HASH)
+    where = address(tables), address(lens), address(fences)
     for i in range(rows):
         out[i] = find_row(
-            tables, lens, fences, starts[0], starts[1], probe, i, load_u64(keys, i), load_u64(hashes, i), columns, nodes
+            *where, starts[0], starts[1], probe, i, load_u64(keys, i), load_u64(hashes, i), columns, nodes
         )
 
 
@@ -435,7 +458,7 @@ def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ra
                 continue
             # Clustered probes stay in the chunk they are in; others go through the fences.
             if i == 0 or key < before or (chunk + 1 < last and fences[chunk + 1] < key):
-                chunk = find_chunk(fences, first, last, key)
+                chunk = find_chunk(address(fences), first, last, key)
                 row = i64(0)
             before = key
             row = lower_bound(lane(tables[chunk], KEY), row, lens[chunk], key)

@@ -12,9 +12,10 @@ When to merge (with fan-out R):
 
 * *tiers*: when R neighbours at the new end are of one level (sizes within a factor of R) or below it, they become
   one batch of the next level. Every row takes part in about log_R(n) merges.
-* *space*: when everything newer than the oldest batch exceeds a share of it, all become one. Cancelled rows are
-  thereby bounded by that share. The share is small while merges shrink what they read (updates and deletes) and
-  grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth much.
+* *space*: when everything newer than the oldest batch exceeds a share of it, all become one. A row that takes away
+  counts twice, because an older one is useless with it. Cancelled rows are thereby bounded by that share. The share
+  is small while merges shrink what they read (updates and deletes) and grows to 1 while they do not (inserts only):
+  a merge that reduces nothing is not worth much.
 
 How fast: merges of few rows run at once. Larger ones advance in steps paid by credit, some rows for every row
 inserted, enough that a merge is done long before the next one of its level is due; no insert ever waits for a whole
@@ -280,7 +281,7 @@ class Spine:
             if of_highest >= fanout or level < highest:
                 begin = i
         if begin != 0 and whole:
-            newer = sum(b.rows for b in tail[1:])
+            newer = sum(b.rows + b.negative for b in tail[1:])  # what takes away makes older rows useless too
             if newer >= tail[0].rows * self.space_share():
                 begin = 0
         return begin

@@ -33,7 +33,7 @@ from dbspark.trace.spine import Spine, sources_of, summable
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, batch_of_rows
 from dbspark.zset.metrics import Metrics
-from dbspark.zset.payload import FastPayload, Payload, merged, spine_config, weight_in
+from dbspark.zset.payload import FastPayload, Payload, directory_of, merged, spine_config, weight_in
 from dbspark.zset.policy import CLOCK_EVERY, FEW, Policy
 from dbspark.zset.versions import Moment, Version
 
@@ -45,6 +45,8 @@ LOG_DELTAS: Final = CLOCK_EVERY
 """Deltas that may."""
 MODEST: Final = 1 << 40
 """Weights up to this may wait in the log: those of a full one do not add up to anything near int64."""
+_GROUP: Final = 8
+"""Deltas that are merged at a time."""
 PAY_ROWS: Final = 2 * CHUNK_ROWS
 """Rows of merging between two moments at which what has been merged is given back."""
 
@@ -143,7 +145,9 @@ class Body:
             self.look = _nowhere
         else:
             codec = codec_of(self.arrangement.schema)
-            self.look = _unfit if codec is None else partial(codec.plain.weigh, *spine.sources)
+            self.look = _unfit
+            if codec is not None:
+                self.look = partial(codec.plain.weigh, directory_of(codec, spine)[0])
         return self.look
 
     def count(self) -> int:
@@ -330,12 +334,14 @@ class AdaptivePayload(Payload):
         policy = body.policy
         if store.large:
             more = 0
-        elif body.spine is not None:
-            assert policy is not None
-            more = min(CLOCK_EVERY, policy.check_rows - rows) - 1
-        elif body.grown:
-            assert policy is not None
-            more = min(policy.check_rows - 1 - rows, len(store) - body.config.shrink_limit)
+        elif policy is not None and (body.spine is not None or body.grown):
+            # Only S is met exactly; elsewhere a few rows too many cost less than looking at each of them.
+            more = CLOCK_EVERY - 1 if body.spine is not None else max(policy.check_rows - rows, CLOCK_EVERY) - 1
+            if policy.counts_singles and not policy.fallback:
+                more = min(more, policy.flush_rows - 1 - len(store))
+            if body.spine is None:
+                shrink = body.config.shrink_limit
+                more = min(more, max(len(store) - shrink, shrink // 8))
         else:
             more = body.room() - rows
         store.look_at = store.singles + max(more, 0)
@@ -377,14 +383,13 @@ class AdaptivePayload(Payload):
             batch = theirs.sole
             if batch is not None and waiting is None and not their_log:
                 rows = batch.rows
-                if 0 < rows <= self._state[3] and batch.largest <= MODEST:
+                if 0 < rows <= self._state[3] and len(self._state[2]) < LOG_DELTAS and batch.largest <= MODEST:
                     body, memtable, log, room, counted = self._state
-                    if len(log) < LOG_DELTAS:
-                        if not log and memtable is None and body.policy is not None:
-                            body.policy.began()
-                        payload: AdaptivePayload = _new(AdaptivePayload)
-                        payload._state = (body, memtable, (*log, batch), room - rows, counted)
-                        return payload
+                    if not log and memtable is None and body.policy is not None:
+                        body.policy.began()
+                    payload: AdaptivePayload = _new(AdaptivePayload)
+                    payload._state = (body, memtable, (*log, batch), room - rows, counted)
+                    return payload
         waits = other.waiting_rows()
         if waits is not None:
             return self.plus_rows(waits)
@@ -418,7 +423,7 @@ class AdaptivePayload(Payload):
 
     def _plus(self, batch: Batch) -> AdaptivePayload:
         """With a batch, put in its place, or in the log where there is room for it."""
-        self._take_in()
+        self._take_in(batch.rows)
         body, memtable, _, room, counted = self._state
         payload: AdaptivePayload = _new(AdaptivePayload)
         if batch.rows <= room and batch.largest <= MODEST:
@@ -438,9 +443,12 @@ class AdaptivePayload(Payload):
             payload._upsert((batch,))
         return payload
 
-    def _take_in(self) -> None:
-        """Go on with the merges that are due, then put the deltas of the log in their places."""
-        self._pay()
+    def _take_in(self, coming: int = 0) -> None:
+        """Go on with the merges that are due, then put the deltas of the log in their places.
+
+        `coming`: rows about to be added. Whoever adds little does not wait for the merges that someone else has paid.
+        """
+        self._pay(coming + sum([batch.rows for batch in self._state[2]]))
         body, memtable, log, _, counted = self._state
         if not log:
             return
@@ -460,24 +468,28 @@ class AdaptivePayload(Payload):
             taken._upsert(few, begun=True)
         self._state = taken._state
 
-    def _pay(self) -> None:
+    def _pay(self, rows: int) -> None:
         """Merge as much as inserts have paid for, giving back what has been merged: nobody else holds this form."""
         while True:
             body, memtable, log, room, counted = self._state
             if body.spine is None or body.spine.credit < body.spine.config.step:
                 return
-            spine = body.spine.paid(PAY_ROWS)
+            most = min(PAY_ROWS, 2 * body.spine.config.credit * rows)
+            spine = body.spine.paid(most)
             body = body.with_spine(spine, body._known, body._asked)
             if body.policy is not None:
                 body.policy.metrics.spine = spine
             self._state = (body, memtable, log, room, counted)
+            rows -= PAY_ROWS // (2 * spine.config.credit)
+            if rows <= 0:
+                return
 
     def _insert(self, batches: Sequence[Batch]) -> None:
         """Add batches to the spine, as one."""
         body, memtable, _, _, _ = self._state
         assert body.spine is not None
         assert body.policy is not None
-        batch = batches[0] if len(batches) == 1 else merge(batches)
+        batch = _sum(batches)
         spine = body.spine.insert(batch, pay=False)
         if _is_few(spine, FEW * body.config.small_limit):
             spine = spine.compacted()
@@ -548,7 +560,7 @@ class AdaptivePayload(Payload):
             policy.observe(memtable.store)
         if few:
             policy.noted(few)
-            cold = merge((cold, *few))
+            cold = merge((cold, _sum(few)))
         spine, known = body.spine, None
         if spine is None:
             spine = Spine(body.arrangement, (), spine_config(body.config)).insert(body.small)
@@ -671,7 +683,7 @@ class AdaptivePayload(Payload):
                 return body.count()
             rows, at = (body.count(), 0) if counted is None else counted
             if at < len(log):
-                change = log[at] if at + 1 == len(log) else merge(log[at:])
+                change = _sum(log[at:])
                 rows += body.count_change(log[:at], change)
                 self._state = (body, memtable, log, room, (rows, len(log)))
             return rows
@@ -738,6 +750,13 @@ class AdaptivePayload(Payload):
         if memtable is not None:
             memtable.store.look_at = 0  # what may wait is another matter now
         self._state = (body, memtable, log, min(self._state[3], _room(body, memtable)), None)
+
+
+def _sum(batches: Sequence[Batch]) -> Batch:
+    """The sum of a log, by groups: merging many at a time takes longer the more of them hold the same rows."""
+    while len(batches) > _GROUP:
+        batches = [merge(batches[at : at + _GROUP]) for at in range(0, len(batches), _GROUP)]
+    return batches[0] if len(batches) == 1 else merge(batches)
 
 
 def _is_few(spine: Spine, limit: int) -> bool:

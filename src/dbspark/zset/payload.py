@@ -18,7 +18,7 @@ from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import INT64_MAX
 from dbspark.batch.chunk import Chunk, gather_chunks
 from dbspark.batch.memory import Int64s
-from dbspark.batch.point import codec_of
+from dbspark.batch.point import Codec, Directory, codec_of
 from dbspark.batch.rows import Row, decode_arrays
 from dbspark.kernels import nodes as nd
 from dbspark.trace.spine import Spine, SpineConfig, summable
@@ -376,8 +376,16 @@ class BatchPayload(Payload):
 def weight_in(spine: Spine, row: Row) -> int:
     """The total weight of a canonical row."""
     codec = codec_of(spine.arrangement.schema)
-    weight = None if codec is None else codec.weigh(row, spine.sources)
+    weight = None if codec is None else codec.weigh(row, directory_of(codec, spine))
     return int(spine.weights_of(batch_of_rows(spine.arrangement, {row: 1}))[0]) if weight is None else weight
+
+
+def directory_of(codec: Codec, spine: Spine) -> Directory:
+    """The directory of a spine, made once."""
+    made: Directory | None = spine.__dict__.get("_directory")
+    if made is None:
+        made = spine.__dict__["_directory"] = codec.directory(spine.sources)
+    return made
 
 
 def spine_config(config: ZSetConfig) -> SpineConfig:
