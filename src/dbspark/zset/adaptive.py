@@ -41,7 +41,7 @@ DIRECT: Final = 48
 """A delta of this many rows goes to the spine, not to the memtable: it is sorted already."""
 LOG_ROWS: Final = 4096
 """Rows that may wait in the log."""
-LOG_DELTAS: Final = CLOCK_EVERY
+LOG_DELTAS: Final = 64
 """Deltas that may."""
 MODEST: Final = 1 << 40
 """Weights up to this may wait in the log: those of a full one do not add up to anything near int64."""
@@ -617,6 +617,12 @@ class AdaptivePayload(Payload):
             return self._state[0]
         settled: AdaptivePayload = _new(AdaptivePayload)
         settled._state = (body, memtable, (), 0, None)
+        if memtable is None and body.spine is not None:
+            if body.policy is not None and any(batch.rows < DIRECT for batch in log):
+                body.policy.demanded()
+            settled._insert(log)
+            self._state = settled._state
+            return self._state[0]
         large = [batch for batch in log if batch.rows >= DIRECT]
         few = [batch for batch in log if batch.rows < DIRECT]
         if large:

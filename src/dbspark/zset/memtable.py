@@ -65,10 +65,8 @@ class Columns:
             lens = np.array([chunk.rows for chunk in self.chunks], np.int64)
             self.tables = np.array([chunk.table for chunk in self.chunks], np.int64)
             rows = int(lens.sum())
-            for batch in batches[1:]:
-                largest, negative, _, _ = batch._survey
-                self.largest += largest
-                self.negative += negative
+            self.largest = sum([batch.largest for batch in batches])
+            self.negative = sum([batch.negative for batch in batches])
         self.pos = int64s(rows)
         self.weights = int64s(rows)
         kt.positions(lens, self.tables, self.pos, self.weights)

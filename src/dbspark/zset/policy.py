@@ -125,7 +125,7 @@ class Policy:
         metrics.changes += singles + deltas
         metrics.rows_in += singles + seen
         if seen:
-            self.cancelled(removed / seen)
+            self.cancelled(removed / seen, 1 - (1 - ALPHA) ** max(1, deltas // CLOCK_EVERY))
         self._detail(f"{singles + seen} more rows, cancellation rate {metrics.cancel_rate:.2f}, S is {self.flush_rows}")
 
     def look_at_singles(self, memtable: Memtable) -> None:
