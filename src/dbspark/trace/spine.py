@@ -12,10 +12,11 @@ When to merge (with fan-out R):
 
 * *tiers*: when R neighbours at the new end are of one level (sizes within a factor of R) or below it, they become
   one batch of the next level. Every row takes part in about log_R(n) merges.
-* *space*: when everything newer than the oldest batch exceeds a share of it, all become one. A row that takes away
-  counts twice, because an older one is useless with it. Cancelled rows are thereby bounded by that share. The share
-  is small while merges shrink what they read (updates and deletes) and grows to 1 while they do not (inserts only):
-  a merge that reduces nothing is not worth much.
+* *space*: when everything newer than the oldest batch would exceed a share of it with one more batch like the newest,
+  all become one. Cancelled rows are thereby bounded by that share. The share is small while merges shrink what they
+  read (updates and deletes) and grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth
+  much. Where more is taken away than added, older rows become useless and few are left to compare with, so rows that
+  take away count for more: what is held stays below twice the size of what is left.
 
 How fast: merges of few rows run at once. Larger ones advance in steps paid by credit, some rows for every row
 inserted, enough that a merge is done long before the next one of its level is due; no insert ever waits for a whole
@@ -204,16 +205,25 @@ class Spine:
         whole = merge((self.consolidated(), batch))
         return Spine(self.arrangement, (whole,) if whole.rows else (), self.config, self.stats, self.credit)
 
-    def paid(self, most: int) -> Spine:
-        """The spine after merging for up to `most` rows of what inserts have paid; itself if nothing is paid or due."""
-        if self.credit < self.config.step:
+    def paid(self) -> Spine:
+        """The spine after one step of the newest merge, if inserts have paid for it; else itself."""
+        step = self.config.step
+        if self.credit < step:
             return self
-        entries, left = self.entries, 0
-        if any(type(e) is Merging for e in entries):
-            spent = min(self.credit, max(most, self.config.step))
-            entries, left = self._advance(entries, spent)
-            left += self.credit - spent if any(type(e) is Merging for e in entries) else 0
-        return Spine(self.arrangement, entries, self.config, self.stats, left, self._bound)
+        entries = list(self.entries)
+        at = max((i for i, e in enumerate(entries) if type(e) is Merging), default=-1)
+        if at < 0:
+            return Spine(self.arrangement, self.entries, self.config, self.stats, 0, self._bound)
+        started = time.perf_counter()
+        entry: Any = entries[at]
+        limit = min(max(self.credit // 2, step), CHUNK_ROWS)
+        entries[at] = stepped = entry.step(limit)
+        if type(stepped) is Batch:
+            self.stats.merged(entry.total, stepped.rows)
+        left = self.credit - max(limit, entry.rows - stepped.rows)
+        self.stats.seconds += time.perf_counter() - started
+        kept = self._scheduled(tuple(e for e in entries if e.rows))
+        return Spine(self.arrangement, kept, self.config, self.stats, max(left, 0), self._bound)
 
     def work(self, budget_ms: float | None = None) -> Spine:
         """Go on with merges in progress for some time, or until nothing is left to do."""
@@ -281,8 +291,9 @@ class Spine:
             if of_highest >= fanout or level < highest:
                 begin = i
         if begin != 0 and whole:
-            newer = sum(b.rows + b.negative for b in tail[1:])  # what takes away makes older rows useless too
-            if newer >= tail[0].rows * self.space_share():
+            newer, taken = sum([b.rows for b in tail[1:]]), sum([b.negative for b in tail[1:]])
+            newer = max(newer, (21 * taken - 2 * newer) // 8)  # what takes away makes older rows useless too
+            if newer + tail[-1].rows >= tail[0].rows * self.space_share():
                 begin = 0
         return begin
 

@@ -25,7 +25,6 @@ from functools import partial
 from typing import Final
 
 from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.chunk import CHUNK_ROWS
 from dbspark.batch.point import UNFIT, codec_of
 from dbspark.batch.rows import Row
 from dbspark.kernels.probe import count_change
@@ -47,9 +46,6 @@ MODEST: Final = 1 << 40
 """Weights up to this may wait in the log: those of a full one do not add up to anything near int64."""
 _GROUP: Final = 8
 """Deltas that are merged at a time."""
-PAY_ROWS: Final = 2 * CHUNK_ROWS
-"""Rows of merging between two moments at which what has been merged is given back."""
-
 MemtableVersion = Version[Memtable]
 Log = tuple[Batch, ...]
 Counted = tuple[int, int]
@@ -470,19 +466,17 @@ class AdaptivePayload(Payload):
 
     def _pay(self, rows: int) -> None:
         """Merge as much as inserts have paid for, giving back what has been merged: nobody else holds this form."""
-        while True:
+        while rows > 0:
             body, memtable, log, room, counted = self._state
             if body.spine is None or body.spine.credit < body.spine.config.step:
                 return
-            most = min(PAY_ROWS, 2 * body.spine.config.credit * rows)
-            spine = body.spine.paid(most)
+            before = body.spine.credit
+            spine = body.spine.paid()
             body = body.with_spine(spine, body._known, body._asked)
             if body.policy is not None:
                 body.policy.metrics.spine = spine
             self._state = (body, memtable, log, room, counted)
-            rows -= PAY_ROWS // (2 * spine.config.credit)
-            if rows <= 0:
-                return
+            rows -= (before - spine.credit) // (2 * spine.config.credit)
 
     def _insert(self, batches: Sequence[Batch]) -> None:
         """Add batches to the spine, as one."""
@@ -504,7 +498,10 @@ class AdaptivePayload(Payload):
         body, memtable, _, _, _ = self._state
         if memtable is None:
             memtable = self._new_memtable(begun)
-        self._set(body, memtable.advanced(Columns(*batches)))
+        memtable = memtable.advanced(Columns(*batches))
+        if memtable.store.large:
+            memtable.store.look_at = 0  # single rows are now summed with what is in columns
+        self._set(body, memtable)
         if self._consider_flush(len(batches)) or body.spine is None:
             self._slim()
 
@@ -668,12 +665,11 @@ class AdaptivePayload(Payload):
         total = 0
         if version is not None:
             store = version.store
-            store.lock.acquire()
-            if store.head is version.moment and store.table is None:
-                total = store.rows.get(row, 0)
-                store.lock.release()
-            else:
-                store.lock.release()
+            with store.lock:
+                plain = store.head is version.moment and store.table is None
+                if plain:
+                    total = store.rows.get(row, 0)
+            if not plain:
                 total = version.read(lambda store: store.weight(row))
         look = body.look or body.looking()
         try:
