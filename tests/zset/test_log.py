@@ -4,13 +4,13 @@ import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.errors import WeightOverflowError
+from dbspark.trace.spine import Merging
 from dbspark.zset import ZSet, ZSetConfig
 from dbspark.zset.adaptive import DIRECT, LOG_DELTAS, LOG_ROWS
 from tests.zset.model import MAX, contents
@@ -203,17 +203,23 @@ def test_readers_and_writers_of_one_value_do_not_disturb_each_other():
         assert set(pool.map(work, range(80))) == {5000 - 40 + 1}
 
 
-def test_merging_goes_on_before_the_next_change_and_gives_back_what_it_has_merged():
-    z = loaded(200_000)
-    size = z.to_arrow().nbytes
+def test_merging_goes_on_before_the_next_change_and_gives_back_what_it_has_merged(monkeypatch):
+    """Were it a part of the change, the value that is changed would keep all that has been merged until the end."""
+    seen = []
+    step = Merging.step
+
+    def watched(self, limit):
+        stepped = step(self, limit)
+        seen.append(pa.total_allocated_bytes() - before)
+        return stepped
+
+    monkeypatch.setattr(Merging, "step", watched)
     before = pa.total_allocated_bytes()
-    rng = np.random.default_rng(1)
-    most = 0
+    z = loaded(400_000)
+    held = pa.total_allocated_bytes() - before
     for i in range(12):
-        new = 1_000_000 + 10_000 * i
-        gone = rng.choice(200_000, 10_000, replace=False)
-        change = delta([*range(new, new + 10_000), *gone.tolist()], [1] * 10_000 + [-1] * 10_000)
-        z = z + change
-        del change
-        most = max(most, pa.total_allocated_bytes() - before)
-    assert most < 2 * size
+        new, gone = range(1_000_000 + 20_000 * i, 1_020_000 + 20_000 * i), range(20_000 * i, 20_000 * (i + 1))
+        z = z + delta([*new, *gone], [1] * 20_000 + [-1] * 20_000)
+    assert len(seen) > 10, "there was something to merge"
+    assert max(seen) < 2 * held
+    assert z.count == 400_000

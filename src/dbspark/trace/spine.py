@@ -12,11 +12,11 @@ When to merge (with fan-out R):
 
 * *tiers*: when R neighbours at the new end are of one level (sizes within a factor of R) or below it, they become
   one batch of the next level. Every row takes part in about log_R(n) merges.
-* *space*: when everything newer than the oldest batch would exceed a share of it with one more batch like the newest,
-  all become one. Cancelled rows are thereby bounded by that share. The share is small while merges shrink what they
-  read (updates and deletes) and grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth
-  much. Where more is taken away than added, older rows become useless and few are left to compare with, so rows that
-  take away count for more: what is held stays below twice the size of what is left.
+* *space*: when everything newer than the oldest batch exceeds a share of it, all become one. Cancelled rows are
+  thereby bounded by that share. The share is small while merges shrink what they read (updates and deletes) and
+  grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth much. Rows that take away make
+  older ones useless and leave few to compare with, so where there are any, they count for more, and one more batch
+  like the newest has to fit too: what is held stays below twice the size of what is left.
 
 How fast: merges of few rows run at once. Larger ones advance in steps paid by credit, some rows for every row
 inserted, enough that a merge is done long before the next one of its level is due; no insert ever waits for a whole
@@ -292,8 +292,9 @@ class Spine:
                 begin = i
         if begin != 0 and whole:
             newer, taken = sum([b.rows for b in tail[1:]]), sum([b.negative for b in tail[1:]])
-            newer = max(newer, (21 * taken - 2 * newer) // 8)  # what takes away makes older rows useless too
-            if newer + tail[-1].rows >= tail[0].rows * self.space_share():
+            if taken:
+                newer = max(newer, (21 * taken - 2 * newer) // 8) + tail[-1].rows
+            if newer >= tail[0].rows * self.space_share():
                 begin = 0
         return begin
 
