@@ -1,7 +1,8 @@
 """The gates: every workload with every backend, and whether the adaptive one keeps up with the best of the others.
 
 A workload passes if the adaptive backend takes at most 5 % longer than the best single one, a different one each
-time. A figure with a star is of a backend so slow that it was timed in the warm-up only.
+time, by the median of the ratios of their rounds, which take turns. A figure with a star is of a backend so slow that
+it was timed in the warm-up only.
 """
 
 from __future__ import annotations

@@ -13,10 +13,47 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64
+from dbspark.kernels.hash import NULL_WORD, SEED, bytes_word, double_word, fixed_word, fold, is_valid
+from dbspark.kernels.jit import (
+    add_overflows,
+    bits_f32,
+    bits_f64,
+    i64,
+    inlined,
+    kernel,
+    load_i32,
+    load_i64,
+    load_u32,
+    load_u64,
+    store_u64,
+)
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
-from dbspark.kernels.nodes import HASH, KEY, ROW_BITS, ROW_MASK, WEIGHT
+from dbspark.kernels.nodes import (
+    BIT,
+    DATA,
+    FIXED,
+    FLOAT32,
+    FLOAT64,
+    HASH,
+    KEY,
+    KIND,
+    LANES,
+    NODE_BYTES,
+    NULL,
+    OFFSETS,
+    ROW_BITS,
+    ROW_MASK,
+    VALID,
+    WEIGHT,
+    WIDTH,
+)
 from dbspark.kernels.order import compare_cells, compare_rows
+
+LEAST = -(1 << 63)
+"""No weight is this; a kernel that returns one weight says with it that the sum is beyond int64."""
+_TOP = np.uint64(0xFFFFFFFFFFFFFFFF)
+_NEAR = 8
+"""Rows of one key that are walked over before their hashes are searched."""
 
 
 @kernel
@@ -74,17 +111,25 @@ def lower_bound(keys: int, begin: int, end: int, key: Any) -> int:
 
 
 @inlined
-def find_chunk(fences: Any, first: int, last: int, key: Any) -> int:
-    """The chunk in first … last-1 where the first row with a key not below `key` is, or would be at its end."""
+def find_chunk(fences: int, first: int, last: int, key: Any) -> int:
+    """The chunk in first … last-1 where the first row with a key not below `key` is, or would be at its end.
+
+    `fences` is the address of the first keys of all chunks.
+    """
     a = first
     b = last
     while b - a > 1:
         middle = (a + b) >> 1
-        if fences[middle] < key:
+        if load_u64(fences, middle) < key:
             a = middle
         else:
             b = middle
     return a
+
+
+@inlined
+def address(array: Any) -> int:
+    return i64(array.ctypes.data)
 
 
 @inlined
@@ -208,34 +253,47 @@ def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, ou
 
 @inlined
 def find_row(
-    tables: Any, lens: Any, fences: Any, first: int, last: int,
+    tables: int, lens: int, fences: int, first: int, last: int,
     probe: int, row: int, key: Any, rh: Any, columns: int, nodes: int,
 ) -> int:  # fmt: skip
-    """Position in one batch of the row equal to row `row` of chunk table `probe`, or -1."""
+    """Position in one batch of the row equal to row `row` of chunk table `probe`, or -1.
+
+    The batch is chunks first … last-1 of those whose tables, lengths and first keys are at these addresses.
+    """
     if first >= last:
         return -1
     chunk = find_chunk(fences, first, last, key)
-    at = lower_bound(lane(tables[chunk], KEY), i64(0), lens[chunk], key)
+    at = lower_bound(lane(load_i64(tables, chunk), KEY), i64(0), load_i64(lens, chunk), key)
+    near = i64(0)
     while True:
-        if at >= lens[chunk]:
+        if at >= load_i64(lens, chunk):
             chunk += 1
             if chunk >= last:
                 return -1
             at = i64(0)
-        table = tables[chunk]
+        table = load_i64(tables, chunk)
         if load_u64(lane(table, KEY), at) != key:
             return -1
-        # Within a key the rows are sorted by row hash, so skip to it, then compare values among its ties.
         hashes = lane(table, HASH)
-        if load_u64(hashes, at) == rh:
+        found = load_u64(hashes, at)
+        if found > rh:
+            return -1
+        if found == rh:
             order = compare_rows(table, at, probe, row, columns, nodes)
             if order == 0:
                 return chunk << ROW_BITS | at
             if order > 0:
                 return -1
-        elif load_u64(hashes, at) > rh:
-            return -1
-        at += 1
+            at += 1
+        elif near < _NEAR:
+            near += 1
+            at += 1
+        else:
+            # A key of many rows: they are sorted by row hash, so search for it instead of walking there.
+            above = load_i64(lens, chunk)
+            if key != _TOP:
+                above = lower_bound(lane(table, KEY), at, above, key + np.uint64(1))
+            at = lower_bound(hashes, at, above, rh)
 
 
 @kernel
@@ -245,12 +303,13 @@ def sum_weights(
     """out[i] = total weight, over all batches, of the row equal to row i of the probe chunk. Returns 0 or OVERFLOW."""
     keys = lane(probe, KEY)
     hashes = lane(probe, HASH)
+    where = address(tables), address(lens), address(fences)
     for i in range(rows):
         key = load_u64(keys, i)
         rh = load_u64(hashes, i)
         total = i64(0)
         for b in range(starts.shape[0] - 1):
-            at = find_row(tables, lens, fences, starts[b], starts[b + 1], probe, i, key, rh, columns, nodes)
+            at = find_row(*where, starts[b], starts[b + 1], probe, i, key, rh, columns, nodes)
             if at >= 0:
                 table = tables[at >> ROW_BITS]
                 w = load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
@@ -262,15 +321,120 @@ def sum_weights(
 
 
 @kernel
+def count_change(
+    tables: Any, lens: Any, fences: Any, starts: Any,
+    more_tables: Any, more_lens: Any, more_fences: Any, more_starts: Any,
+    probe: int, rows: int, columns: int, nodes: int,
+) -> int:  # fmt: skip
+    """How many rows more there are when the rows of the probe chunk are added to those of two lists of batches.
+
+    No sum overflows; that is the caller's promise.
+    """
+    keys = lane(probe, KEY)
+    hashes = lane(probe, HASH)
+    own = lane(probe, WEIGHT)
+    mask = lane_mask(probe, WEIGHT)
+    change = i64(0)
+    here = address(tables), address(lens), address(fences)
+    more = address(more_tables), address(more_lens), address(more_fences)
+    for i in range(rows):
+        key = load_u64(keys, i)
+        rh = load_u64(hashes, i)
+        total = i64(0)
+        for b in range(starts.shape[0] - 1):
+            at = find_row(*here, starts[b], starts[b + 1], probe, i, key, rh, columns, nodes)
+            if at >= 0:
+                table = tables[at >> ROW_BITS]
+                total += load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
+        for b in range(more_starts.shape[0] - 1):
+            at = find_row(*more, more_starts[b], more_starts[b + 1], probe, i, key, rh, columns, nodes)
+            if at >= 0:
+                table = more_tables[at >> ROW_BITS]
+                total += load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
+        if total == 0:
+            change += 1
+        elif total + load_i64(own, i & mask) == 0:
+            change -= 1
+    return change
+
+
+@inlined
+def _word(node: int) -> Any:
+    """The word that the first value of a flat column contributes to a hash; see `dbspark.kernels.hash`."""
+    kind = load_i64(node, KIND)
+    valid = load_i64(node, VALID)
+    if kind == NULL or (valid != 0 and not is_valid(valid, i64(0))):
+        return NULL_WORD
+    data = load_i64(node, DATA)
+    if kind == FIXED:
+        return fixed_word(data, load_i64(node, WIDTH), i64(0))
+    if kind == FLOAT64:
+        return double_word(bits_f64(load_u64(data, 0)))
+    if kind == FLOAT32:
+        return double_word(bits_f32(load_u32(data, 0)))
+    if kind == BIT:
+        return np.uint64(is_valid(data, i64(0)))
+    offsets = load_i64(node, OFFSETS)
+    low = i64(load_i32(offsets, 0))
+    return bytes_word(data + low, i64(load_i32(offsets, 1)) - low)
+
+
+@inlined
+def _hash_point(probe: int, columns: int, mask: int) -> Any:
+    h = SEED
+    for column in range(LANES, LANES + columns):
+        h = fold(h, _word(probe + column * NODE_BYTES))
+    h &= np.uint64(mask)
+    store_u64(lane(probe, HASH), 0, h)
+    return h
+
+
+@kernel
+def hash_point(probe: int, columns: int, mask: int) -> None:
+    """Set the hash lane of a probe of one row, which is also its key lane; columns are flat."""
+    _hash_point(probe, columns, mask)
+
+
+@kernel
+def weigh_point(directory: int, probe: int, mask: int) -> int:
+    """Hash the one row of a probe and return its total weight over all batches, or LEAST if that is beyond int64.
+
+    `directory` is the address of what `directory_of` has written: a call takes longer the more arguments it has.
+    """
+    tables, lens, fences = load_i64(directory, 0), load_i64(directory, 1), load_i64(directory, 2)
+    starts, batches = load_i64(directory, 3), load_i64(directory, 4)
+    columns, nodes = load_i64(directory, 5), load_i64(directory, 6)
+    h = _hash_point(probe, columns, mask)
+    total = i64(0)
+    for b in range(batches):
+        first, last = load_i64(starts, b), load_i64(starts, b + 1)
+        at = find_row(tables, lens, fences, first, last, probe, i64(0), h, h, columns, nodes)
+        if at >= 0:
+            table = load_i64(tables, at >> ROW_BITS)
+            w = load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
+            if add_overflows(total, w):
+                return i64(LEAST)
+            total += w
+    return total
+
+
+def directory_of(tables: Any, lens: Any, fences: Any, starts: Any, columns: int, nodes: int) -> Any:
+    """Some batches for `weigh_point`; their arrays must be kept as long as it is used."""
+    where = [array.ctypes.data for array in (tables, lens, fences, starts)]
+    return np.array([*where, len(starts) - 1, columns, nodes], np.int64)
+
+
+@kernel
 def locate(
     tables: Any, lens: Any, fences: Any, starts: Any, probe: int, rows: int, columns: int, nodes: int, out: Any
 ) -> None:
     """out[i] = position, in the first batch, of the row equal to row i of the probe chunk, or -1."""
     keys = lane(probe, KEY)
     hashes = lane(probe, HASH)
+    where = address(tables), address(lens), address(fences)
     for i in range(rows):
         out[i] = find_row(
-            tables, lens, fences, starts[0], starts[1], probe, i, load_u64(keys, i), load_u64(hashes, i), columns, nodes
+            *where, starts[0], starts[1], probe, i, load_u64(keys, i), load_u64(hashes, i), columns, nodes
         )
 
 
@@ -294,7 +458,7 @@ def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ra
                 continue
             # Clustered probes stay in the chunk they are in; others go through the fences.
             if i == 0 or key < before or (chunk + 1 < last and fences[chunk + 1] < key):
-                chunk = find_chunk(fences, first, last, key)
+                chunk = find_chunk(address(fences), first, last, key)
                 row = i64(0)
             before = key
             row = lower_bound(lane(tables[chunk], KEY), row, lens[chunk], key)

@@ -5,7 +5,7 @@ Deleting shifts the following slots back, so there are no tombstones. Entries ar
 position `entry_pos[e]` with weight `entry_weight[e]`; a dead entry has weight 0 and no slot. Iterating is a walk
 over the entries, whose number the owner keeps below a constant times the live ones.
 
-The deltas that are applied are consolidated, so two rows of one delta are never equal.
+A delta may hold a row several times: what it has added so far is found through its own positions.
 """
 
 from __future__ import annotations
@@ -53,9 +53,13 @@ def _delete_slot(slot_hash: Any, slot_entry: Any, at: int) -> None:
 @inlined
 def _find_slot(
     slot_hash: Any, slot_entry: Any, h: Any, tables: Any, entry_pos: Any, entries: int,
-    table: int, row: int, columns: int, nodes: int,
+    sources: Any, appended: Any, table: int, row: int, columns: int, nodes: int,
 ) -> int:  # fmt: skip
-    """The slot of the row equal to row `row` of `table`, or -1. Entries from `entries` on belong to the same delta."""
+    """The slot of the row equal to row `row` of `table`, or -1.
+
+    Entries from `entries` on are of the delta that is being applied: their positions are in `appended`, and are those
+    of its own chunks, `sources`.
+    """
     mask = slot_hash.shape[0] - 1
     at = i64(h) & mask
     distance = i64(0)
@@ -64,8 +68,12 @@ def _find_slot(
             entry = slot_entry[at]
             if entry < entries:
                 p = entry_pos[entry]
-                if compare_rows(tables[p >> ROW_BITS], p & ROW_MASK, table, row, columns, nodes) == 0:
-                    return at
+                other = tables[p >> ROW_BITS]
+            else:
+                p = appended[entry - entries]
+                other = sources[p >> ROW_BITS]
+            if compare_rows(other, p & ROW_MASK, table, row, columns, nodes) == 0:
+                return at
         elif (at - (i64(slot_hash[at]) & mask)) & mask < distance:
             return -1
         at = (at + 1) & mask
@@ -92,7 +100,9 @@ def upsert(
         row = p & ROW_MASK
         h = load_u64(lane(table, HASH), row)
         w = weights[i] * factor
-        at = _find_slot(slot_hash, slot_entry, h, tables, entry_pos, entries, table, row, columns, nodes)
+        at = _find_slot(
+            slot_hash, slot_entry, h, tables, entry_pos, entries, sources, appended, table, row, columns, nodes
+        )
         if at >= 0:
             entry = slot_entry[at]
             entry_weight[entry] += w
@@ -123,7 +133,9 @@ def would_overflow(
         if multiply_overflows(weights[i], factor):
             return True
         h = load_u64(lane(table, HASH), row)
-        at = _find_slot(slot_hash, slot_entry, h, tables, entry_pos, entries, table, row, columns, nodes)
+        at = _find_slot(
+            slot_hash, slot_entry, h, tables, entry_pos, entries, tables, entry_pos, table, row, columns, nodes
+        )
         if at >= 0 and add_overflows(entry_weight[slot_entry[at]], weights[i] * factor):
             return True
     return False
@@ -149,9 +161,23 @@ def lookup(
     hashes = lane(probe, HASH)
     for i in range(rows):
         at = _find_slot(
-            slot_hash, slot_entry, load_u64(hashes, i), tables, entry_pos, entries, probe, i, columns, nodes
-        )
+            slot_hash, slot_entry, load_u64(hashes, i), tables, entry_pos, entries, tables, entry_pos,
+            probe, i, columns, nodes,
+        )  # fmt: skip
         out[i] = entry_weight[slot_entry[at]] if at >= 0 else 0
+
+
+@kernel
+def lookup_point(
+    slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, entries: int,
+    probe: int, columns: int, nodes: int,
+) -> int:  # fmt: skip
+    """The weight of the row equal to the one row of a probe, 0 if there is none."""
+    h = load_u64(lane(probe, HASH), 0)
+    at = _find_slot(
+        slot_hash, slot_entry, h, tables, entry_pos, entries, tables, entry_pos, probe, i64(0), columns, nodes
+    )
+    return entry_weight[slot_entry[at]] if at >= 0 else i64(0)
 
 
 @kernel

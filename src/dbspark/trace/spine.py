@@ -14,7 +14,9 @@ When to merge (with fan-out R):
   one batch of the next level. Every row takes part in about log_R(n) merges.
 * *space*: when everything newer than the oldest batch exceeds a share of it, all become one. Cancelled rows are
   thereby bounded by that share. The share is small while merges shrink what they read (updates and deletes) and
-  grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth much.
+  grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth much. Rows that take away make
+  older ones useless and leave few to compare with, so where there are any, they count for more, and one more batch
+  like the newest has to fit too: what is held stays below twice the size of what is left.
 
 Rows may have times (`dbspark.trace.time`). Then every batch has a description, each begins where the one before it
 ends, and a `Compaction` says what merges may do: only batches before its physical frontier are merged; times are
@@ -211,8 +213,11 @@ class Spine:
 
     # ------------------------------------------------------------------ writing
 
-    def insert(self, batch: Batch) -> Spine:
-        """The spine with one more batch, newer than all others."""
+    def insert(self, batch: Batch, pay: bool = True) -> Spine:
+        """The spine with one more batch, newer than all others.
+
+        Without `pay` the merging that this pays for is left for `paid`.
+        """
         if batch.rows == 0:
             if self.compaction is None:
                 return self
@@ -232,7 +237,7 @@ class Spine:
                 return self._with(entries, self.credit, bound)
         entries = self._scheduled(entries)
         credit = self.credit + batch.rows * self.config.credit
-        if credit >= self.config.step:
+        if pay and credit >= self.config.step:
             if any(type(e) is Merging for e in entries):
                 entries, credit = self._advance(entries, credit, self.config.background)
             else:
@@ -275,6 +280,26 @@ class Spine:
             return self._with(self.entries, self.credit, bound - batch.largest).insert(batch)
         whole = merge((self.consolidated(), batch))
         return self._with((whole,) if whole.rows else (), self.credit)
+
+    def paid(self) -> Spine:
+        """The spine after one step of the newest merge, if inserts have paid for it; else itself."""
+        step = self.config.step
+        if self.credit < step:
+            return self
+        entries = list(self.entries)
+        at = max((i for i, e in enumerate(entries) if type(e) is Merging), default=-1)
+        if at < 0:
+            return Spine(self.arrangement, self.entries, self.config, self.stats, 0, self._bound)
+        started = time.perf_counter()
+        entry: Any = entries[at]
+        limit = min(max(self.credit // 2, step), CHUNK_ROWS)
+        entries[at] = stepped = entry.step(limit)
+        if type(stepped) is Batch:
+            self.stats.merged(entry.total, stepped.rows)
+        left = self.credit - max(limit, entry.rows - stepped.rows)
+        self.stats.seconds += time.perf_counter() - started
+        kept = self._scheduled(tuple(e for e in entries if e.rows))
+        return Spine(self.arrangement, kept, self.config, self.stats, max(left, 0), self._bound)
 
     def work(self, budget_ms: float | None = None) -> Spine:
         """Go on with merges in progress for some time, or until nothing is left to do."""
@@ -415,7 +440,9 @@ class Spine:
             if of_highest >= fanout or level < highest:
                 begin = i
         if begin != 0 and whole:
-            newer = sum(b.rows for b in tail[1:])
+            newer, taken = sum([b.rows for b in tail[1:]]), sum([b.negative for b in tail[1:]])
+            if taken:
+                newer = max(newer, (21 * taken - 2 * newer) // 8) + tail[-1].rows
             if newer >= tail[0].rows * self.space_share():
                 begin = 0
         return begin
@@ -526,6 +553,10 @@ class Spine:
 
     def disjoint(self) -> list[Batch]:
         """Batches of which no two hold the same row, with total weights; a large batch is not copied."""
+        whole = max(self.batches, key=len, default=None)
+        taken = sum([b.negative for b in self.batches if b is not whole])
+        if whole is not None and taken * 2 > _CUTS * len(whole.chunks):
+            return [self.consolidated()]  # there would be so many cuts that it is no use to look where
         corrected = self._corrected
         if corrected is None:
             return [self.consolidated()]

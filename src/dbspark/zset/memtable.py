@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,11 @@ from dbspark.batch.arrangement import hash_rows
 from dbspark.batch.batch import INT64_MAX, arrange
 from dbspark.batch.chunk import Chunk, gather_chunks, import_arrays
 from dbspark.batch.memory import Int64s, int64s, uint64s
+from dbspark.batch.point import Probe, codec_of, hash_mask
 from dbspark.batch.rows import Row, encode_rows
 from dbspark.errors import WeightOverflowError
 from dbspark.kernels import nodes as nd
+from dbspark.kernels import probe as kp
 from dbspark.kernels import table as kt
 from dbspark.kernels.sort import sort_hashes
 from dbspark.zset.versions import Moment
@@ -33,6 +36,8 @@ LARGE = 1 << 60
 WAITING = 24
 """Up to this many rows given by themselves are kept as Python rows; more are worth columns at once."""
 _SMALLEST = 16
+_FEW_ROWS = 64
+"""Chunks of fewer rows each are gathered before they go to the table."""
 _PILE = 16
 """Chunks of one size class that are gathered into one of the next."""
 HOT_TOUCHES = 4
@@ -46,17 +51,30 @@ def overflow(row: Any) -> WeightOverflowError:
 
 
 class Columns:
-    """A consolidated delta in columns, as the table takes it: positions in chunks, with weights."""
+    """Deltas in columns, as the table takes them: positions in chunks, with weights."""
 
-    __slots__ = ("chunks", "largest", "negative", "pos", "tables", "weights")
+    __slots__ = ("chunks", "deltas", "largest", "negative", "pos", "tables", "weights")
 
-    def __init__(self, batch: Batch) -> None:
-        self.chunks = batch.chunks
-        self.tables = batch.tables
-        self.pos = int64s(batch.rows)
-        self.weights = int64s(batch.rows)
-        kt.positions(batch.lens, batch.tables, self.pos, self.weights)
-        self.largest, self.negative = batch.largest, batch.negative
+    def __init__(self, *batches: Batch) -> None:
+        first = batches[0]
+        self.chunks, self.tables, lens, rows = first.chunks, first.tables, first.lens, first.rows
+        self.largest, self.negative = first.largest, first.negative
+        self.deltas = len(batches)
+        if len(batches) > 1:
+            self.chunks = tuple([chunk for batch in batches for chunk in batch.chunks])
+            lens = np.array([chunk.rows for chunk in self.chunks], np.int64)
+            self.tables = np.array([chunk.table for chunk in self.chunks], np.int64)
+            rows = int(lens.sum())
+            self.largest = sum([batch.largest for batch in batches])
+            self.negative = sum([batch.negative for batch in batches])
+        self.pos = int64s(rows)
+        self.weights = int64s(rows)
+        kt.positions(lens, self.tables, self.pos, self.weights)
+        if rows < _FEW_ROWS * len(self.chunks) and len(self.chunks) > 1:  # one chunk of all is easier to keep
+            schema = first.schema
+            self.chunks = tuple(gather_chunks(schema, 0, self.tables, self.pos, self.weights, 1))
+            self.tables = np.array([chunk.table for chunk in self.chunks], np.int64)
+            self.pos = _sequence(0, self.chunks)
 
 
 class RobinHood:
@@ -102,7 +120,10 @@ class RobinHood:
         return other
 
     def apply(self, delta: Columns, factor: int) -> tuple[int, int]:
-        """Add a delta; returns (rows appended, rows that became zero). Raises on overflow, changing nothing."""
+        """Add a delta; returns (rows appended, rows that became zero). Raises on overflow, changing nothing.
+
+        Where a sum might overflow, no row may be in the delta twice.
+        """
         rows = len(delta.pos)
         schema = self.arrangement.schema
         self._reserve(rows)
@@ -231,6 +252,15 @@ class RobinHood:
         )  # fmt: skip
         return out
 
+    def weight_of(self, probe: Probe) -> int:
+        """The weight of the row of a probe whose hash is set."""
+        schema = self.arrangement.schema
+        weight: int = kt.lookup_point(
+            self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight, self.entries,
+            probe.table, schema.columns, schema.node_count,
+        )  # fmt: skip
+        return weight
+
     def batch(self, pos: Int64s, weights: Int64s) -> Batch:
         """Some of the live rows as a sorted batch."""
         n = len(pos)
@@ -248,7 +278,7 @@ class RobinHood:
         return Batch(arrangement, gather_chunks(arrangement.schema, 0, tables, sorted_pos, sorted_weights, one))
 
 
-def _sequence(first: int, chunks: list[Chunk]) -> Int64s:
+def _sequence(first: int, chunks: Sequence[Chunk]) -> Int64s:
     """Positions of all rows of chunks that are numbered from `first` on."""
     return np.concatenate(
         [np.arange(c.rows, dtype=np.int64) + ((first + i) << nd.ROW_BITS) for i, c in enumerate(chunks)]
@@ -314,6 +344,7 @@ class Memtable:
         "head",
         "large",
         "lock",
+        "look_at",
         "removed",
         "row_bytes",
         "rows",
@@ -334,6 +365,7 @@ class Memtable:
         self.seen = 0
         self.removed = 0
         self.singles = 0  # rows given by themselves so far
+        self.look_at = 0  # how many they may become before whoever adds them has to look at more than this
         self.sampled = 0
         self.row_bytes = 0
 
@@ -376,7 +408,7 @@ class Memtable:
             self.large |= self.table.bound > LARGE
             self.seen += len(delta.pos)
             self.removed += delta.negative
-            self.deltas += 1
+            self.deltas += delta.deltas
 
     def waiting(self) -> dict[Row, int] | None:
         """A copy of the rows, if they are few and all of them were given by themselves."""
@@ -412,7 +444,7 @@ class Memtable:
 
     def nbytes(self) -> int:
         """About how many bytes the rows take as columns."""
-        if len(self.rows) >= 2 * self.sampled:
+        if len(self.rows) >= 4 * self.sampled:
             self._sample()
         size = len(self.rows) * self.row_bytes
         if self.table is not None:
@@ -420,14 +452,24 @@ class Memtable:
         return size
 
     def _sample(self) -> None:
-        """Estimate the size of a row given by itself, each time their number has doubled."""
-        rows = list(itertools.islice(self.rows, 64))
+        """Estimate the size of a row given by itself, now and then as they become more."""
+        rows = list(itertools.islice(self.rows, 16))
         self.sampled = len(self.rows)
         self.row_bytes = 8 + sum(_size_of(row) for row in rows) // max(len(rows), 1)
 
-    def weight(self, row: Row, probe: Chunk | None) -> int:
-        """The weight of a row; `probe` is the row in columns, needed where there is a table."""
+    def weight(self, row: Row) -> int:
+        """The weight of a row."""
         weight = self.rows.get(row, 0)
-        if self.table is not None and probe is not None and len(self.table):
-            weight += int(self.table.weights_of(probe)[0])
+        table = self.table
+        if table is None or not len(table):
+            return weight
+        codec = codec_of(self.arrangement.schema)
+        made = None if codec is None else codec.probe(row)
+        if made is None:
+            probe = batch_of_rows(self.arrangement, {row: 1}).chunks[0]
+            return weight + int(table.weights_of(probe)[0])
+        point, pool = made
+        kp.hash_point(point.table, table.arrangement.schema.columns, hash_mask())
+        weight += table.weight_of(point)
+        pool.append(point)
         return weight

@@ -18,6 +18,7 @@ from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import INT64_MAX
 from dbspark.batch.chunk import Chunk, gather_chunks
 from dbspark.batch.memory import Int64s
+from dbspark.batch.point import Codec, Directory, codec_of
 from dbspark.batch.rows import Row, decode_arrays
 from dbspark.kernels import nodes as nd
 from dbspark.trace.spine import Spine, SpineConfig, summable
@@ -57,9 +58,17 @@ class Payload(ABC):
     @abstractmethod
     def plus_batches(self, batches: Sequence[Batch]) -> Payload: ...
 
+    def plus_many(self, batches: Sequence[Batch]) -> Payload:
+        """With the sum of any number of batches."""
+        return self.plus_batches((merged(self.arrangement, batches),))
+
     @abstractmethod
     def parts(self) -> Sequence[Batch]:
         """Batches whose sum is this value; rows may occur in several."""
+
+    def pieces(self) -> Sequence[Batch]:
+        """The same for someone who does not mind how many there are."""
+        return self.parts()
 
     @abstractmethod
     def batch(self) -> Batch:
@@ -82,8 +91,7 @@ class Payload(ABC):
         return empty.plus_batches((merge((self.batch(), change)),))
 
     def weight(self, row: Row) -> int:
-        probe = batch_of_rows(self.arrangement, {row: 1})
-        return int(Spine(self.arrangement, tuple(self.parts())).weights_of(probe)[0])
+        return weight_in(Spine(self.arrangement, tuple(self.parts())), row)
 
     def count(self) -> int:
         return Spine(self.arrangement, tuple(self.parts())).count()
@@ -292,13 +300,7 @@ class FastPayload(Payload):
         return payload
 
     def weight(self, row: Row) -> int:
-        def read(store: Memtable) -> int:
-            probe = None
-            if store.table is not None and len(store.table):
-                probe = batch_of_rows(self.arrangement, {row: 1}).chunks[0]
-            return store.weight(row, probe)
-
-        return self.version.read(read)
+        return self.version.read(lambda store: store.weight(row))
 
     def count(self) -> int:
         def read(store: Memtable) -> int | None:
@@ -370,7 +372,7 @@ class BatchPayload(Payload):
         return BatchPayload(self.arrangement, self.config, self.spine.insert_all(batches))
 
     def weight(self, row: Row) -> int:
-        return int(self.spine.weights_of(batch_of_rows(self.arrangement, {row: 1}))[0])
+        return weight_in(self.spine, row)
 
     def count(self) -> int:
         return self.spine.count()
@@ -385,8 +387,47 @@ class BatchPayload(Payload):
         return self.spine.batches
 
 
+def weight_in(spine: Spine, row: Row) -> int:
+    """The total weight of a canonical row."""
+    codec = codec_of(spine.arrangement.schema)
+    weight = None if codec is None else codec.weigh(row, directory_of(codec, spine))
+    return int(spine.weights_of(batch_of_rows(spine.arrangement, {row: 1}))[0]) if weight is None else weight
+
+
+def directory_of(codec: Codec, spine: Spine) -> Directory:
+    """The directory of a spine, made once."""
+    made: Directory | None = spine.__dict__.get("_directory")
+    if made is None:
+        made = spine.__dict__["_directory"] = codec.directory(spine.sources)
+    return made
+
+
 def spine_config(config: ZSetConfig) -> SpineConfig:
     return SpineConfig(fanout=config.level_fanout)
+
+
+def same_rows(a: Payload, b: Payload) -> bool:
+    """Whether two values are equal. What they share is not looked at, so relatives are compared by their difference."""
+    mine, theirs = list(a.pieces()), list(b.pieces())
+    shared = set(map(id, mine)) & set(map(id, theirs))
+    for which in shared:
+        times = min(sum([id(x) == which for x in mine]), sum([id(x) == which for x in theirs]))
+        _drop(mine, which, times)
+        _drop(theirs, which, times)
+    if not mine and not theirs:
+        return True
+    if sum([x.total_weight for x in mine]) != sum([x.total_weight for x in theirs]):
+        return False
+    if shared and a.bound() + b.bound() <= INT64_MAX:  # so no sum of some batches overflows
+        return merged(a.arrangement, mine).same(merged(b.arrangement, theirs))
+    return a.batch().same(b.batch())
+
+
+def _drop(batches: list[Batch], which: int, times: int) -> None:
+    for i in range(len(batches) - 1, -1, -1):
+        if times and id(batches[i]) == which:
+            del batches[i]
+            times -= 1
 
 
 def merged(arrangement: Arrangement, batches: Iterable[Batch]) -> Batch:

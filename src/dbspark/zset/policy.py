@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from dbspark.batch import Batch
@@ -37,7 +38,7 @@ FALLBACK_SECONDS: Final = 0.05
 FALLBACK_BYTES: Final = 8
 FEW: Final = 4
 """A trace of up to this many times N is consolidated at once when it might have become small."""
-CLOCK_EVERY: Final = 16
+CLOCK_EVERY: Final = 32
 """Changes between two looks at the clock."""
 
 
@@ -86,15 +87,22 @@ class Policy:
         """Whether rows given by themselves count towards S: from the first read in columns on."""
         return self.metrics.arranged_reads > 0 or self.metrics.subscribers > 0
 
-    def trigger(self, rows: int, memtable: Memtable, traced: int) -> str | None:
+    def headroom(self, memtable: Memtable) -> int:
+        """Rows that the memtable may take in columns without coming to S."""
+        if self.fallback:
+            return self.config.flush_size
+        there = 0 if memtable.table is None else len(memtable.table)
+        return self.flush_rows - 1 - there - (len(memtable.rows) if self.counts_singles else 0)
+
+    def trigger(self, rows: int, memtable: Memtable, traced: int, changes: int = 1) -> str | None:
         """Why the memtable, now of `rows` rows, should become a batch; None if it should not.
 
-        `traced` is the number of rows in the trace behind it.
+        `traced` is the number of rows in the trace behind it, `changes` what has been applied since the last call.
         """
         counted = rows if self.counts_singles else rows - len(memtable.rows)
         if counted >= self.flush_rows and not self.fallback:
             return "cancel" if self.cancelling and rows < self.config.flush_size else "size"
-        self.clock_in -= 1
+        self.clock_in -= changes
         if self.clock_in > 0:
             return None
         self.clock_in = CLOCK_EVERY
@@ -117,7 +125,7 @@ class Policy:
         metrics.changes += singles + deltas
         metrics.rows_in += singles + seen
         if seen:
-            self.cancelled(removed / seen)
+            self.cancelled(removed / seen, 1 - (1 - ALPHA) ** max(1, deltas // CLOCK_EVERY))
         self._detail(f"{singles + seen} more rows, cancellation rate {metrics.cancel_rate:.2f}, S is {self.flush_rows}")
 
     def look_at_singles(self, memtable: Memtable) -> None:
@@ -142,13 +150,19 @@ class Policy:
             self._say(f"cancellation rate {metrics.cancel_rate:.2f}, flushing {'sooner' if cancelling else 'as usual'}")
             self.retune()
 
-    def inserted(self, batch: Batch, spine: Spine) -> None:
-        """Note a delta that went to the spine as it was."""
+    def inserted(self, batches: Sequence[Batch], spine: Spine) -> None:
+        """Note deltas that went to the spine as they were."""
+        self.noted(batches)
+        self.metrics.spine = spine
+
+    def noted(self, batches: Sequence[Batch]) -> None:
+        """Note deltas that the memtable does not count."""
         metrics = self.metrics
-        metrics.changes += 1
-        metrics.rows_in += batch.rows
-        self.cancelled(batch.negative / batch.rows, 3 * ALPHA)  # one large delta says more than a few rows
-        metrics.spine = spine
+        rows = sum([batch.rows for batch in batches])
+        metrics.changes += len(batches)
+        metrics.rows_in += rows
+        removed = sum([batch.negative for batch in batches])
+        self.cancelled(removed / rows, 1 - (1 - 3 * ALPHA) ** len(batches))  # a large delta says more than a few rows
 
     def began(self) -> None:
         """Note that an empty memtable takes its first row."""

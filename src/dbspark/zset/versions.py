@@ -31,15 +31,12 @@ R = TypeVar("R")
 
 
 class Moment:
-    """A point in the history of a store: the next one, and the delta that leads there."""
+    """A point in the history of a store: the next one, and the delta that leads there. The newest has neither."""
 
     __slots__ = ("delta", "next")
 
     delta: Any
-    next: Moment | None
-
-    def __init__(self) -> None:
-        self.next = None
+    next: Moment
 
 
 class Version(Generic[S]):
@@ -61,13 +58,20 @@ class Version(Generic[S]):
             with store.lock:
                 if store.head is self.moment:
                     store.apply(delta, 1)
-                    moment = Moment()
-                    self.moment.delta = delta
-                    self.moment.next = moment
-                    store.head = moment
-                    return Version(store, moment)
+                    return self.applied(delta)
                 if self.store is store:
                     self._detach()
+
+    def applied(self, delta: Any) -> Version[S]:
+        """The version after a delta that is in the store already; this one was the newest, and the store is locked."""
+        moment = Moment()
+        self.moment.delta = delta
+        self.moment.next = moment
+        self.store.head = moment
+        version: Version[S] = object.__new__(Version)
+        version.store = self.store
+        version.moment = moment
+        return version
 
     def read(self, fn: Callable[[S], R]) -> R:
         """fn of the store in the state of this version; nobody changes it meanwhile."""
@@ -84,9 +88,9 @@ class Version(Generic[S]):
         store = self.store.copy()
         deltas = []
         moment = self.moment
-        while moment.next is not None:
+        while (after := getattr(moment, "next", None)) is not None:
             deltas.append(moment.delta)
-            moment = moment.next
+            moment = after
         for delta in reversed(deltas):
             store.apply(delta, -1)
         fresh = Moment()

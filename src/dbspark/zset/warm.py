@@ -31,6 +31,8 @@ def warm() -> None:
         assert z.count == 1980
         with z.arranged_view() as view:
             assert len(view) == 1980
+        assert (z.weight((100, 100)), z.weight((100, None))) == (1, 0)
+        assert (z + ZSet.from_arrow(flat.slice(0, 3), config=config)).count == 1983
         assert z.filter(columns(lambda b: pc.less(b["k"], 30))).count == 10
         assert sum(len(weights) for _, weights in z.scan()) == 1980
         indexed = z.group_by("k")

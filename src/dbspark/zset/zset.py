@@ -29,7 +29,7 @@ from dbspark.kernels import nodes as nd
 from dbspark.zset.adaptive import AdaptivePayload
 from dbspark.zset.config import ZSetConfig, current
 from dbspark.zset.memtable import overflow
-from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, merged, scaled
+from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, same_rows, scaled
 
 if TYPE_CHECKING:
     from dbspark.zset.indexed import IndexedZSet
@@ -175,7 +175,7 @@ class ZSet:
             return False
         if isinstance(mine, HashPayload) and isinstance(theirs, HashPayload):
             return mine.rows() == theirs.rows()
-        return mine.total_weight() == theirs.total_weight() and mine.batch().same(theirs.batch())
+        return same_rows(mine, theirs)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -224,8 +224,12 @@ class ZSet:
 
     def union(self, other: ZSet) -> ZSet:
         """The sum: weights are added row by row."""
-        self._check_schema(other)
-        return ZSet._of(self._payload.plus(other._payload), self._form)
+        if type(other) is not ZSet or other._form is not self._form:
+            self._check_schema(other)
+        z: ZSet = object.__new__(ZSet)
+        z._payload = self._payload.plus(other._payload)
+        z._form = self._form
+        return z
 
     def __add__(self, other: ZSet) -> ZSet:
         return self.union(other) if isinstance(other, ZSet) else NotImplemented
@@ -240,9 +244,7 @@ class ZSet:
             for other in others:
                 total = total + other
             return total
-        arrangement = self._payload.arrangement
-        sum_of_others = merged(arrangement, [part for other in others for part in other._payload.parts()])
-        return self._with(self._payload.plus_batches((sum_of_others,)))
+        return self._with(self._payload.plus_many([part for other in others for part in other._payload.pieces()]))
 
     def __sub__(self, other: ZSet) -> ZSet:
         return self.union(other.negate()) if isinstance(other, ZSet) else NotImplemented

@@ -1,0 +1,146 @@
+"""The settled part of an adaptive Z-set: a small vector or a spine, and what is known about its rows.
+
+A body never changes, except that it remembers answers: how to look up a row, and how many rows there are. Payloads
+share it between two flushes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from dbspark.batch import Arrangement, Batch
+from dbspark.batch.point import codec_of
+from dbspark.batch.rows import Row
+from dbspark.kernels.probe import count_change
+from dbspark.trace.spine import Spine, sources_of
+from dbspark.zset.config import ZSetConfig
+from dbspark.zset.payload import directory_of
+from dbspark.zset.policy import Policy
+
+Log = tuple[Batch, ...]
+"""Deltas that wait beside a body and a memtable."""
+
+
+def _nowhere(_: Row) -> int:
+    return 0
+
+
+def _unfit(row: Row) -> int:
+    raise TypeError(row)
+
+
+class Body:
+    """Everything of a payload but its memtable and its log; shared by all payloads between two flushes."""
+
+    __slots__ = (
+        "_asked",
+        "_known",
+        "_reader",
+        "arrangement",
+        "config",
+        "grown",
+        "look",
+        "policy",
+        "small",
+        "sole",
+        "spine",
+    )
+
+    def __init__(
+        self,
+        arrangement: Arrangement,
+        config: ZSetConfig,
+        small: Batch,
+        spine: Spine | None = None,
+        policy: Policy | None = None,
+        grown: bool = False,
+    ) -> None:
+        self.arrangement = arrangement
+        self.config = config
+        self.small = small
+        self.spine = spine
+        self.policy = policy
+        self.grown = grown
+        """Without a spine: whether the rows are a memtable rather than a small vector with a few rows waiting."""
+        self.sole: Batch | None = small
+        """All rows outside the memtable and the log, if they are one batch."""
+        if spine is not None:
+            only = spine.entries[0] if len(spine.entries) == 1 else None
+            self.sole = only if type(only) is Batch else None
+        self.look: Callable[[Row], int] | None = None
+        self._reader = spine
+        self._known: int | None = None
+        self._asked = False
+
+    def with_small(self, small: Batch) -> Body:
+        return Body(self.arrangement, self.config, small, None, self.policy)
+
+    def with_spine(self, spine: Spine, known: int | None = None, asked: bool = False) -> Body:
+        """With another spine, of which the number of rows may be known."""
+        body = Body(self.arrangement, self.config, self.small, spine, self.policy)
+        body._known, body._asked = known, asked
+        return body
+
+    def known(self, rows: int) -> None:
+        """Somebody has counted the rows of the spine."""
+        self._known, self._asked = rows, True
+
+    def bound(self) -> int:
+        """No weight outside the memtable and the log is larger in magnitude."""
+        if self.spine is None:
+            return self.small.largest if self.small.rows else 0
+        return self.spine.bound()
+
+    def room(self) -> int:
+        """Rows that may wait before something has to be looked at, in the small form."""
+        return self.config.small_limit - self.small.rows
+
+    def reader(self) -> Spine | None:
+        """A spine to look up rows in, if there are any outside the memtable and the log."""
+        if self._reader is None and self.small.rows:
+            self._reader = Spine(self.arrangement, (self.small,))
+        return self._reader
+
+    def looking(self) -> Callable[[Row], int]:
+        """How to look up a row outside the memtable and the log. It may raise one of UNFIT."""
+        spine = self.reader()
+        if spine is None:
+            self.look = _nowhere
+        else:
+            codec = codec_of(self.arrangement.schema)
+            self.look = _unfit
+            if codec is not None:
+                self.look = partial(codec.plain.weigh, directory_of(codec, spine)[0])
+        return self.look
+
+    def count(self) -> int:
+        """Rows outside the memtable and the log."""
+        if self._known is None:
+            if self.sole is not None:
+                self._known = self.sole.rows
+            else:
+                assert self.spine is not None
+                self._known = self.spine.count()
+        self._asked = True  # so what is inserted next is counted as it comes
+        return self._known
+
+    def count_with(self, batch: Batch) -> int | None:
+        """What `count` will be with one more batch in the spine, if that is cheap to say and somebody counts."""
+        if not self._asked or self._known is None or batch.rows * 8 > self._known:
+            return None
+        return self._known + self.count_change((), batch)
+
+    def count_change(self, log: Log, batch: Batch) -> int:
+        """How many rows more there are when a batch is added to this and some deltas."""
+        reader = self.reader()
+        here = sources_of(()) if reader is None else reader.sources
+        more = sources_of(log)
+        schema = self.arrangement.schema
+        change = 0
+        for chunk in batch.chunks:
+            change += count_change(*here, *more, chunk.table, chunk.rows, schema.columns, schema.node_count)
+        return change
+
+
+__all__ = ["Body", "Log"]
