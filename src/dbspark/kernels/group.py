@@ -176,7 +176,7 @@ def sum_integers(table: int, rows: int, node: int, mask: Any, ids: Any, limbs: A
 
 @kernel
 def finish_sums(limbs: Any, old: int, old_row: Any, out: int) -> int:
-    """Add the limbs of each group to its old 128-bit sum and write the new one; returns 1 if one does not fit.
+    """Add the limbs of each group to its old sum and write the new one; returns 1 if one has more than 38 digits.
 
     `old` is the address of 16-byte values, of which group g has number old_row[g], or none where that is negative.
     """
@@ -198,6 +198,74 @@ def finish_sums(limbs: Any, old: int, old_row: Any, out: int) -> int:
         for k in range(4, limbs.shape[1]):
             if limbs[g, k] != sign:
                 wrong = i64(1)
-        store_u64(out, 2 * g, np.uint64(limbs[g, 0]) | np.uint64(limbs[g, 1]) << np.uint64(32))
-        store_i64(out, 2 * g + 1, limbs[g, 2] | limbs[g, 3] << 32)
+        low = np.uint64(limbs[g, 0]) | np.uint64(limbs[g, 1]) << np.uint64(32)
+        high = limbs[g, 2] | limbs[g, 3] << 32
+        if beyond_38_digits(low, high):
+            wrong = i64(1)
+        store_u64(out, 2 * g, low)
+        store_i64(out, 2 * g + 1, high)
+    return wrong
+
+
+@inlined
+def beyond_38_digits(low: Any, high: int) -> Any:
+    """Whether a 128-bit integer is 10^38 or more, or its opposite is."""
+    if high < 0:
+        low = ~low + np.uint64(1)
+        high = ~high + (1 if low == np.uint64(0) else 0)
+        if high < 0:
+            return True
+    return high > 0x4B3B4CA85A86C47A or (high == 0x4B3B4CA85A86C47A and low >= np.uint64(0x098A224000000000))
+
+
+@kernel
+def divide_sums(sums: int, counts: Any, factor: int, out: int) -> int:
+    """Write sums times a small factor over counts, rounded half away from zero; 1 if one has too many digits."""
+    wrong = i64(0)
+    parts = np.empty(6, np.uint64)
+    ones = np.uint64(0xFFFFFFFF)
+    shift = np.uint64(32)
+    one = np.uint64(1)
+    for g in range(counts.shape[0]):
+        low, high = load_u64(sums, 2 * g), load_i64(sums, 2 * g + 1)
+        negative = high < 0
+        if negative:
+            low = ~low + one
+            high = ~high + (1 if low == np.uint64(0) else 0)
+        divisor = np.uint64(counts[g])
+        if counts[g] < 0:
+            negative = not negative
+            divisor = np.uint64(-counts[g])
+        parts[0], parts[1] = low & ones, low >> shift
+        parts[2], parts[3] = np.uint64(high) & ones, np.uint64(high) >> shift
+        parts[4] = parts[5] = np.uint64(0)
+        carry = np.uint64(0)
+        for k in range(6):
+            carry += parts[k] * np.uint64(factor)
+            parts[k] = carry & ones
+            carry >>= shift
+        rest = np.uint64(0)
+        for k in range(5, -1, -1):  # bit by bit: the divisor has up to 63 of them
+            quotient = np.uint64(0)
+            for b in range(31, -1, -1):
+                rest = rest << one | (parts[k] >> np.uint64(b)) & one
+                quotient <<= one
+                if rest >= divisor:
+                    rest -= divisor
+                    quotient |= one
+            parts[k] = quotient
+        if rest >= divisor - rest:
+            for k in range(6):
+                parts[k] = (parts[k] + one) & ones
+                if parts[k] != np.uint64(0):
+                    break
+        low = parts[0] | parts[1] << shift
+        high = i64(parts[2] | parts[3] << shift)
+        if parts[4] != np.uint64(0) or parts[5] != np.uint64(0) or high < 0 or beyond_38_digits(low, high):
+            wrong = i64(1)
+        if negative:
+            low = ~low + one
+            high = ~high + (1 if low == np.uint64(0) else 0)
+        store_u64(out, 2 * g, low)
+        store_i64(out, 2 * g + 1, high)
     return wrong

@@ -18,7 +18,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -27,10 +26,11 @@ import pyarrow.compute as pc
 
 from dbspark.batch import Arrangement
 from dbspark.batch.arrangement import hash_rows
+from dbspark.batch.batch import INT64_MAX
 from dbspark.batch.chunk import Chunk, gather_columns
 from dbspark.batch.memory import Int64s, allocate, int64s
 from dbspark.batch.schema import Schema
-from dbspark.errors import DbsparkError, SchemaError
+from dbspark.errors import DbsparkError, SchemaError, WeightOverflowError
 from dbspark.kernels import exact as ke
 from dbspark.kernels import group as kg
 from dbspark.kernels import nodes as nd
@@ -323,14 +323,18 @@ class GroupAggregate(Operator):
         width = len(self.key)
         counts = touched.old_numbers(width)
         chunk = touched.chunk
+        self._check_counts(touched, counts)
         kg.count_rows(chunk.table, chunk.rows, -1, _NO_MASK, touched.ids, counts)
         new: list[pa.Array] = [*touched.keys.chunk.arrays(), pa.array(counts)]
         for aggregate, (begin, _) in zip(self.aggregates, self.spans, strict=True):
             new += aggregate.update(touched, begin)
         alive = np.ones(touched.groups, bool) if not self.key else counts != 0
         if not alive.all():
-            mask = pa.array(alive)
-            new = [c.filter(mask) for c in new]
+            # Rows may outweigh each other without being the same; what they have added up to has to be remembered.
+            alive |= ~_zero(new[width + 1 :]) if len(new) > width + 1 else False
+            if not alive.all():
+                mask = pa.array(alive)
+                new = [c.filter(mask) for c in new]
         old = list(touched.old)
         schema = self.accumulators.schema
         removed = Delta(schema, old, np.full(len(hits), -1, np.int64))
@@ -370,7 +374,24 @@ class GroupAggregate(Operator):
         old_row[hits.which] = np.arange(len(hits))
         return Touched(delta, chunk, ids, keys, old, old_row, arranged), hits
 
+    def _check_counts(self, touched: Touched, counts: Int64s) -> None:
+        """Raise where the weights of a group add up to more than int64 holds."""
+        weights = touched.delta.weights
+        if not len(weights) or (int(np.abs(weights).max()) < 1 << 31 and (not len(counts) or counts.max() < 1 << 62)):
+            return
+        totals = counts.tolist()
+        for group, weight in zip(touched.ids.tolist(), weights.tolist(), strict=True):
+            totals[group] += weight
+        if any(abs(total) > INT64_MAX for total in totals):
+            raise WeightOverflowError("the weights of a group add up to more than int64 holds; nothing was applied")
+
     def _results(self, columns: Sequence[pa.Array], weight: int) -> Delta:
+        counts = columns[len(self.key)]
+        if self.key and len(counts):
+            shown = counts.to_numpy() != 0
+            if not shown.all():
+                mask = pa.array(shown)
+                columns = [c.filter(mask) for c in columns]
         rows = len(columns[len(self.key)])
         out = list(columns[: len(self.key)])
         for aggregate, (begin, end) in zip(self.aggregates, self.spans, strict=True):
@@ -396,22 +417,49 @@ def _null_where_none(values: pa.Array, counts: pa.Array) -> pa.Array:
 
 def _narrowed(sums: pa.Array, out: pa.DataType) -> pa.Array:
     """A 38-digit sum in the type of the result."""
+    if sums.type == out:
+        return sums
+    if pa.types.is_int64(out):
+        words = np.frombuffer(sums.buffers()[1], np.int64)[2 * sums.offset : 2 * (sums.offset + len(sums))]
+        low, high = words[::2], words[1::2]
+        if not (high == low >> 63).all():
+            raise DbsparkError("a sum does not fit BIGINT; nothing was applied. Cast the column to a decimal")
+        return pa.array(low)
     try:
-        return sums if sums.type == out else pc.cast(sums, out)
+        return pc.cast(sums, out)
     except pa.ArrowInvalid as error:
         raise DbsparkError(f"a sum does not fit {out}; nothing was applied ({error})") from None
 
 
 def _divided(sums: pa.Array, counts: Any, out: pa.DataType) -> pa.Array:
     """Decimal sums over counts, rounded half up to the result's digits."""
-    digits = out.scale - sums.type.scale
-    values = []
-    for total, count in zip(sums.to_pylist(), counts.tolist(), strict=True):
-        number = int(total.scaleb(sums.type.scale)) * 10**digits
-        quotient, rest = divmod(abs(number), abs(count))
-        quotient += 2 * rest >= abs(count)
-        values.append(quotient if (number < 0) == (count < 0) else -quotient)
-    return pa.array([Decimal(v).scaleb(-out.scale) for v in values], out)
+    quotients = allocate(16 * len(sums))
+    if not len(sums):
+        return pa.array([], out)
+    factor = 10 ** (out.scale - sums.type.scale)
+    address = sums.buffers()[1].address + 16 * sums.offset
+    wrong = kg.divide_sums(address, counts, factor, quotients.address)
+    exact = pa.Array.from_buffers(pa.decimal128(38, out.scale), len(sums), [None, quotients])
+    if wrong:
+        raise DbsparkError(f"an average does not fit {out}; nothing was applied")
+    return _narrowed(exact, out)
+
+
+def _zero(columns: Sequence[pa.Array]) -> Any:
+    """Which accumulators hold nothing: numbers that are all zero, sums that are empty."""
+    rows = len(columns[0])
+    out = np.ones(rows, bool)
+    for column in columns:
+        dtype = column.type
+        if pa.types.is_int64(dtype) and not column.null_count:
+            out &= column.to_numpy() == 0
+        elif pa.types.is_decimal(dtype) and not column.null_count:
+            words = np.frombuffer(column.buffers()[1], np.int64)[2 * column.offset : 2 * (column.offset + rows)]
+            out &= (words[::2] == 0) & (words[1::2] == 0)
+        elif pa.types.is_binary(dtype) and not column.null_count:
+            offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + rows + 1]
+            out &= offsets[1:] == offsets[:-1]
+    return out
 
 
 __all__ = [
