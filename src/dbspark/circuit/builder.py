@@ -177,8 +177,9 @@ class Builder:
 
     def combine(self, left: Stream, right: Stream, operation: SetOperation) -> Stream:
         """INTERSECT or EXCEPT, with or without ALL."""
-        arrangement = Arrangement(left.schema)
-        return self._with_state(Combine(arrangement, operation), self._alike((left, right)), [arrangement] * 2)
+        streams = self._alike((left, right))
+        arrangement = Arrangement(streams[0].schema)
+        return self._with_state(Combine(arrangement, operation), streams, [arrangement] * 2)
 
     def aggregate(self, stream: Stream, key: Sequence[str], **aggregates: tuple[str, str | None] | Aggregate) -> Stream:
         """One row for every key: its columns, then the aggregates, given as name=(function, column)."""
@@ -278,11 +279,14 @@ class Builder:
 
     def _alike(self, streams: Sequence[Stream]) -> list[Stream]:
         """Streams of the same types, brought to the column names of the first."""
-        schema = streams[0].schema
+        first = streams[0].schema
+        for stream in streams:
+            if stream.schema.types != first.types:
+                raise CircuitError(f"streams of different types: {first!r} and {stream.schema!r}")
+        nullable = [any(s.schema.arrow.field(c).nullable for s in streams) for c in range(first.columns)]
+        schema = Schema(pa.schema([f.with_nullable(n) for f, n in zip(first.arrow, nullable, strict=True)]))
         out = []
         for stream in streams:
-            if stream.schema.types != schema.types:
-                raise CircuitError(f"streams of different types: {schema!r} and {stream.schema!r}")
             same = stream.schema is schema
             out.append(stream if same else self._linear(linear.Project(schema, range(schema.columns)), stream))
         return out

@@ -35,7 +35,7 @@ from dbspark.kernels import exact as ke
 from dbspark.kernels import group as kg
 from dbspark.kernels import nodes as nd
 from dbspark.operators.delta import Delta, Parts
-from dbspark.operators.join import keys_of
+from dbspark.operators.join import keys_of, union_of_keys
 from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.reading import Hits, Keys, ends, ends_unordered
@@ -67,7 +67,7 @@ class Touched:
         """Which rows of the delta a FILTER lets through, as the kernels take it."""
         if column is None:
             return _NO_MASK
-        return true_rows(self.delta.columns[column]).astype(np.uint8)
+        return true_rows(self.delta.columns[column], self.delta.rows).astype(np.uint8)
 
     def old_numbers(self, column: int) -> Int64s:
         """An integer column of the old rows by group, 0 for new groups."""
@@ -315,11 +315,30 @@ class GroupAggregate(Operator):
         delta: Delta = inputs[0]
         if isinstance(delta, Parts):
             return self._step_by_parts(state, delta, inputs[1:])
-        spine = state[0]
-        fresh = not self.key and not spine.entries
-        if not delta.rows and not fresh:
+        if not delta.rows and (self.key or state[0].entries):
             return state, Delta.empty(self.schema)
-        touched, hits = self._touched(delta, spine, inputs[1:])
+        after, _, old, new = self._accumulated(state, delta, inputs[1:])
+        return after, Delta.sum(self.schema, [self._results(old, -1), self._results(new, 1)])
+
+    def _step_by_parts(self, state: State, delta: Parts, arranged: Sequence[Arranged]) -> tuple[State, Delta]:
+        """A large delta as several small ones; results are those before the first and after the last."""
+        after = state
+        found: list[Keys] = []
+        for part in delta.parts():
+            after, keys, _, _ = self._accumulated(after, part, arranged)
+            found = [union_of_keys([*found, keys])]
+        out = []
+        for weight, spine in ((-1, state[0]), (1, after[0])):
+            hits = ends_unordered(spine, found[0], 1)
+            out.append(self._results(_columns_of(hits), weight))
+        return after, Delta.sum(self.schema, out)
+
+    def _accumulated(
+        self, state: State, delta: Delta, arranged: Sequence[Arranged]
+    ) -> tuple[State, Keys, list[pa.Array], list[pa.Array]]:
+        """The new state, the keys of the groups touched, and their rows of state before and after."""
+        spine = state[0]
+        touched = self._touched(delta, spine, arranged)
         width = len(self.key)
         counts = touched.old_numbers(width)
         chunk = touched.chunk
@@ -337,22 +356,12 @@ class GroupAggregate(Operator):
                 new = [c.filter(mask) for c in new]
         old = list(touched.old)
         schema = self.accumulators.schema
-        removed = Delta(schema, old, np.full(len(hits), -1, np.int64))
+        removed = Delta(schema, old, np.full(len(old[width]), -1, np.int64))
         added = Delta(schema, new, np.ones(int(alive.sum()), np.int64))
         change = Delta.sum(schema, [removed, added]).arranged(self.accumulators)
-        out = Delta.sum(self.schema, [self._results(old, -1), self._results(new, 1)])
-        return (spine.insert(change),), out
+        return (spine.insert(change),), touched.keys, old, new
 
-    def _step_by_parts(self, state: State, delta: Parts, arranged: Sequence[Arranged]) -> tuple[State, Delta]:
-        """A large delta as several small ones; what they give is the same when it is added up."""
-        out: list[Delta] = []
-        for part in delta.parts():
-            state, change = self.step(state, [part, *arranged])
-            out.append(Delta.of(Delta.sum(self.schema, [*out, change]).arranged(Arrangement(self.schema))))
-            del out[:-1]
-        return state, Delta.sum(self.schema, out)
-
-    def _touched(self, delta: Delta, spine: Any, arranged: Sequence[Arranged]) -> tuple[Touched, Hits]:
+    def _touched(self, delta: Delta, spine: Any, arranged: Sequence[Arranged]) -> Touched:
         chunk = delta.chunk()
         nodes = np.array([nd.LANES + c for c in self.key], np.int64)
         hashes = hash_rows(chunk, nodes)
@@ -368,11 +377,10 @@ class GroupAggregate(Operator):
             groups, columns = 1, []
         keys = keys_of(self.key_schema, columns, groups)
         hits = ends_unordered(spine, keys, 1)
-        schema = spine.arrangement.schema
-        old = gather_columns(schema, spine.sources[0], hits.pos, range(schema.columns))
+        old = _columns_of(hits)
         old_row = np.full(groups, -1, np.int64)
         old_row[hits.which] = np.arange(len(hits))
-        return Touched(delta, chunk, ids, keys, old, old_row, arranged), hits
+        return Touched(delta, chunk, ids, keys, old, old_row, arranged)
 
     def _check_counts(self, touched: Touched, counts: Int64s) -> None:
         """Raise where the weights of a group add up to more than int64 holds."""
@@ -408,6 +416,11 @@ class GroupAggregate(Operator):
             for a in self.aggregates
         ]
         return f"aggregate {', '.join(calls)}" + (f" by ({', '.join(names[c] for c in self.key)})" if self.key else "")
+
+
+def _columns_of(hits: Hits) -> list[pa.Array]:
+    schema = hits.spine.arrangement.schema
+    return gather_columns(schema, hits.spine.sources[0], hits.pos, range(schema.columns))
 
 
 def _null_where_none(values: pa.Array, counts: pa.Array) -> pa.Array:

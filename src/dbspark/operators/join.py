@@ -109,7 +109,7 @@ class Join(Operator):
 
         def make() -> Iterator[Delta]:
             for chunk, which, hits in self._expanded(side, delta.arrangement, spine, found):
-                weights = exact_product(_lane_at(chunk, which), hits.weights)
+                weights = exact_product(lane_at(chunk, which), hits.weights)
                 yield self._output(side, chunk, which, hits, weights)
 
         return [Parts(self.schema, total, make)] if total > MANY * PAIRS else list(make())
@@ -126,7 +126,7 @@ class Join(Operator):
                 continue
             valid = None if self.null_safe else _valid_keys(chunk, arrangement)
             for begin, end, rows in _slices(ranges, total):
-                if rows == total:
+                if begin == 0 and end == chunk.rows:
                     part, some = chunk, keys
                 else:
                     part = chunk.slice(begin, end - begin)
@@ -146,7 +146,7 @@ class Join(Operator):
         mine = gather_columns(chunk.schema, tables, hits.which, range(chunk.schema.columns))
         other = hits.spine.arrangement.schema
         theirs = gather_columns(other, hits.spine.sources[0], hits.pos, range(other.columns))
-        return true_rows(self.residual([*mine, *theirs] if side == 0 else [*theirs, *mine]))
+        return true_rows(self.residual([*mine, *theirs] if side == 0 else [*theirs, *mine]), len(hits))
 
     def _output(self, side: int, chunk: Chunk, which: Int64s, hits: Hits, weights: Int64s) -> Delta:
         tables = np.array((chunk.table,), np.int64)
@@ -169,7 +169,7 @@ class Join(Operator):
             has = self._has_partner(chunk, mine.arrangement, other.after)
             rows = np.flatnonzero(has == wanted)
             if len(rows):
-                yield self._one_sided(side, chunk, rows, _lane_at(chunk, rows), wanted)
+                yield self._one_sided(side, chunk, rows, lane_at(chunk, rows), wanted)
         if not other.delta.rows or not mine.before.entries:
             return
         keys = distinct_keys(other.delta)
@@ -206,14 +206,14 @@ class Join(Operator):
                 keys = distinct_keys(delta)
                 if delta is other.delta and mine.delta.rows:  # keys of my own delta have been judged already
                     known = weights_of_keys(Spine(mine.arrangement, (_absolute(mine.delta),)), keys)
-                    keys = _some_keys(keys, known == 0)
+                    keys = keys_at(keys, np.flatnonzero(known == 0))
                 if not len(keys):
                     continue
                 rows = probe(own, keys).batch()
                 for chunk, matched in self._matched(side, rows, there):
                     here = np.flatnonzero((matched > 0) == bool(wanted))
                     if len(here):
-                        yield self._one_sided(side, chunk, here, sign * _lane_at(chunk, here), wanted)
+                        yield self._one_sided(side, chunk, here, sign * lane_at(chunk, here), wanted)
 
     def _matched(self, side: int, rows: Batch, spine: Spine) -> Iterator[tuple[Chunk, Any]]:
         """For each row of a batch, the weight of its partners, as near to it as int64 comes."""
@@ -261,7 +261,8 @@ def _joined_schema(
     return Schema(pa.schema(fields))
 
 
-def _lane_at(chunk: Chunk, rows: Int64s) -> Int64s:
+def lane_at(chunk: Chunk, rows: Int64s) -> Int64s:
+    """The weights of some rows."""
     weights: Int64s = chunk.lane(nd.WEIGHT)[rows]
     return weights
 
@@ -318,11 +319,21 @@ def keys_of(schema: Schema, columns: Sequence[pa.Array], rows: int) -> Keys:
     return Keys.in_chunk(describe_arrays(schema, columns, rows, None), range(schema.columns))
 
 
-def _some_keys(keys: Keys, mask: Any) -> Keys:
+def keys_at(keys: Keys, rows: Int64s) -> Keys:
+    """Some of the keys."""
     chunk = keys.chunk
-    rows = np.flatnonzero(mask)
     tables = np.array((chunk.table,), np.int64)
     return keys_of(chunk.schema, gather_columns(chunk.schema, tables, rows, range(chunk.schema.columns)), len(rows))
+
+
+def union_of_keys(keys: Sequence[Keys]) -> Keys:
+    """All of several sets of keys, once each."""
+    schema = keys[0].chunk.schema
+    if len(keys) == 1 or not schema.columns:
+        return keys[0]
+    deltas = [Delta(schema, k.chunk.arrays(), np.ones(len(k), np.int64)) for k in keys]
+    batch = Delta.sum(schema, deltas).arranged(Arrangement(schema))
+    return keys_of(schema, Delta.of(batch).columns, batch.rows)
 
 
 def weights_of_keys(spine: Spine, keys: Keys) -> Int64s:
@@ -343,4 +354,4 @@ def _absolute(batch: Batch) -> Batch:
     return batch.with_weights(np.ones(batch.rows, np.int64))
 
 
-__all__ = ["How", "Join", "distinct_keys", "keys_of", "weights_of_keys"]
+__all__ = ["How", "Join", "distinct_keys", "keys_at", "keys_of", "lane_at", "union_of_keys", "weights_of_keys"]

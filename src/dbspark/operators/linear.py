@@ -105,7 +105,7 @@ class Filter(Stateless):
         delta = inputs[0]
         if not delta.rows:
             return delta
-        mask = true_rows(self.function(delta.columns))
+        mask = true_rows(self.function(delta.columns), delta.rows)
         if mask.all():
             return delta
         return filtered(delta, mask)
@@ -117,9 +117,13 @@ class Filter(Stateless):
         return f"filter {self.function.name}"
 
 
-def true_rows(condition: Any) -> Any:
-    """A boolean column as a numpy mask; NULL is not true."""
+def true_rows(condition: Any, rows: int) -> Any:
+    """A boolean column of so many rows as a numpy mask; NULL is not true."""
     array = _one_array(condition)
+    if not pa.types.is_boolean(array.type):
+        raise SchemaError(f"a condition is a boolean column; the function gave {array.type}")
+    if len(array) != rows:
+        raise SchemaError(f"a condition has a value for each row; the function gave {len(array)} for {rows} rows")
     if array.null_count:
         array = pc.fill_null(array, False)
     return array.to_numpy(zero_copy_only=False)
@@ -142,7 +146,7 @@ class Project(Stateless):
         return inputs[0].select(self.columns, self.schema)
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.columns, self.schema.names
+        return self.columns, str(self.schema.arrow)
 
     def label(self) -> str:
         return f"project {', '.join(self.schema.names)}"
@@ -161,6 +165,10 @@ class FlatMap(Stateless):
             return Delta.empty(self.schema)
         columns, origin = self.function(delta.columns)
         origin = np.asarray(origin, np.int64)
+        if len(origin) and (origin.min() < 0 or origin.max() >= delta.rows):
+            raise SchemaError(
+                f"a flat map says which row each row comes from, 0 to {delta.rows - 1}; it said otherwise"
+            )
         given = _fitting(self.schema, [_one_array(c) for c in columns], len(origin))
         return Delta(self.schema, given, delta.weights[origin])
 
@@ -242,7 +250,7 @@ def _fitting(schema: Schema, columns: list[pa.Array], rows: int) -> Columns:
     for name, column in zip(schema.names, columns, strict=True):
         if len(column) != rows:
             raise SchemaError(f"a function gave {len(column)} values for the {rows} rows of column {name!r}")
-    if all(c.type == t for c, t in zip(columns, schema.types, strict=True)):
+    if all(c.type == f.type and (f.nullable or not c.null_count) for c, f in zip(columns, schema.arrow, strict=True)):
         return columns
     given = pa.schema([pa.field(n, c.type) for n, c in zip(schema.names, columns, strict=True)])
     return conform(schema, given, columns)

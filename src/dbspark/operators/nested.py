@@ -23,11 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.batch.chunk import describe_arrays, gather_columns
+from dbspark.batch import Batch
+from dbspark.batch.chunk import gather_columns
 from dbspark.batch.memory import Int64s
 from dbspark.operators.delta import Delta
-from dbspark.operators.join import Join, distinct_keys, keys_of
+from dbspark.operators.join import Join, distinct_keys, keys_at, lane_at, union_of_keys
+from dbspark.operators.linear import filtered
 from dbspark.operators.operator import Arranged, Operator
 from dbspark.trace.reading import Hits, Keys, probe
 from dbspark.trace.spine import Spine
@@ -83,12 +84,12 @@ class NestedJoin:
     def _met(self, iteration: int, side: int, delta: Batch, spine: Spine) -> list[Delta]:
         now: list[Delta] = []
         for chunk, which, hits in self.join._pairs(side, delta, spine):
-            weights = exact_product(_weights(chunk, which), hits.weights)
+            weights = exact_product(lane_at(chunk, which), hits.weights)
             pairs = self.join._output(side, chunk, which, hits, weights)
             times = np.maximum(hits.times(), iteration)
             for time in np.unique(times).tolist():
                 here = times == time
-                some = pairs if here.all() else _some(pairs, here)
+                some = pairs if here.all() else filtered(pairs, here)
                 (now if time == iteration else self.waiting.setdefault(time, [])).append(some)
         return now
 
@@ -112,7 +113,7 @@ class NestedReduce:
         new = [distinct_keys(i.delta) for i in inputs if i.delta.rows]
         if not touched and not new:
             return Delta.empty(self.operator.schema)
-        keys = _distinct([*touched, *new])
+        keys = union_of_keys([*touched, *new])
         self._schedule(iteration, keys, inputs)
         found = [(probe(i.past, keys), probe(i.so_far(), keys)) for i in inputs]
         values: list[Delta] = []
@@ -133,7 +134,7 @@ class NestedReduce:
                 for time in np.unique(times[times > iteration]).tolist():
                     later.setdefault(time, []).append(np.unique(hits.which[times == time]))
         for time, which in later.items():
-            self.waiting.setdefault(time, []).append(_keys_at(keys, np.unique(np.concatenate(which))))
+            self.waiting.setdefault(time, []).append(keys_at(keys, np.unique(np.concatenate(which))))
 
     def _value(
         self, found: Sequence[tuple[Hits, Hits]], inputs: Sequence[NestedArranged], upto: int, with_new: bool
@@ -162,37 +163,6 @@ def _upto(hits: Hits, iteration: int) -> Delta:
     here = hits.times() <= iteration
     pos = hits.pos[here]
     return Delta(schema, gather_columns(schema, hits.spine.sources[0], pos, range(schema.columns)), hits.weights[here])
-
-
-def _some(delta: Delta, mask: Any) -> Delta:
-    from dbspark.operators.linear import filtered
-
-    return filtered(delta, mask)
-
-
-def _weights(chunk: Any, rows: Int64s) -> Int64s:
-    from dbspark.operators.join import _lane_at
-
-    return _lane_at(chunk, rows)
-
-
-def _distinct(keys: Sequence[Keys]) -> Keys:
-    """All of several sets of keys, once each."""
-    if len(keys) == 1:
-        return keys[0]
-    schema = keys[0].chunk.schema
-    if not schema.columns:
-        return keys[0]
-    deltas = [Delta(schema, k.chunk.arrays(), np.ones(len(k), np.int64)) for k in keys]
-    batch = Delta.sum(schema, deltas).arranged(Arrangement(schema))
-    columns = Delta.of(batch).columns
-    return Keys.in_chunk(describe_arrays(schema, columns, batch.rows, None), range(schema.columns))
-
-
-def _keys_at(keys: Keys, rows: Int64s) -> Keys:
-    schema = keys.chunk.schema
-    tables = np.array((keys.chunk.table,), np.int64)
-    return keys_of(schema, gather_columns(schema, tables, rows, range(schema.columns)), len(rows))
 
 
 __all__ = ["NestedArranged", "NestedJoin", "NestedReduce"]
