@@ -56,7 +56,9 @@ def _change(parts_o: list[tuple[Any, ...]], parts_c: list[tuple[Any, ...]]) -> C
         }
 
     orders = columns(
-        parts_o, ("w", "order_id", "customer_id", "amount", "status"), (np.int64, np.int64, np.int64, np.int64, np.int32)
+        parts_o,
+        ("w", "order_id", "customer_id", "amount", "status"),
+        (np.int64, np.int64, np.int64, np.int64, np.int32),
     )
     return Change(orders, columns(parts_c, ("w", "customer_id", "region"), (np.int64, np.int64, np.int64)))
 
