@@ -184,7 +184,7 @@ def joins() -> list[Target]:
             given = {
                 "l": Delta(left.schema, left.columns, left.weights),
                 "r": Delta(right.schema, right.columns, right.weights),
-            }  # noqa: E501
+            }
             begin = time.perf_counter()
             out = circuit.step(given)["out"]
             batch = out.batch()
