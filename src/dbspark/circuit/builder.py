@@ -31,8 +31,8 @@ from dbspark.errors import CircuitError, SchemaError
 from dbspark.operators import linear
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, FloatSum, GroupAggregate, Sum
 from dbspark.operators.distinct import Combine, Distinct, SetOperation
+from dbspark.operators.function import Function
 from dbspark.operators.join import How, Join
-from dbspark.operators.linear import Function
 from dbspark.operators.operator import Arrange, Operator
 from dbspark.operators.ordered import TopK
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product

@@ -7,13 +7,13 @@ with what the delays hold. An operator that raises leaves every state, every del
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.circuit.graph import Graph, Node
 from dbspark.errors import CircuitError
-from dbspark.operators.delta import Delta
+from dbspark.operators.delta import Delta, Parts
 from dbspark.operators.operator import State
 from dbspark.zset import ZSet
 
@@ -33,17 +33,20 @@ class Circuit:
 
     def tick(self, inputs: Mapping[str, Any] | None = None) -> dict[str, ZSet]:
         """Run one tick; returns the outputs as Z-sets."""
-        return {name: as_zset(value) for name, value in self.step(inputs or {}).items()}
+        return self._run(inputs or {}, as_zset)
 
     def step(self, inputs: Mapping[str, Any]) -> dict[str, Delta]:
         """Run one tick on what streams carry; returns the outputs as streams carry them."""
+        return self._run(inputs, _complete)
+
+    def _run(self, inputs: Mapping[str, Any], given: Callable[[Any], Any]) -> dict[str, Any]:
         unknown = sorted(set(inputs) - set(self._sources))
         if unknown:
             raise CircuitError(f"no source {', '.join(unknown)}; the sources are {', '.join(map(str, self._sources))}")
         values: dict[str, Any] = dict(self._held)
         for name, node in self._sources.items():
-            given = inputs.get(name)  # type: ignore[arg-type]
-            values[node.id] = Delta.empty(node.schema) if given is None else as_delta(given, node)
+            change = inputs.get(name)  # type: ignore[arg-type]
+            values[node.id] = Delta.empty(node.schema) if change is None else as_delta(change, node)
         states: dict[str, State] = {}
         for node in self._schedule:
             assert node.operator is not None
@@ -52,11 +55,12 @@ class Circuit:
             if state is not before:
                 states[node.id] = state
         held = {n.id: values[n.inputs[0].id] for n in self._delays}
+        outputs = {name: given(values[node.id]) for name, node in self.graph.outputs.items()}
         # Nothing above has changed anything; nothing below can fail.
         self._states = {**self._states, **states}
         self._held = held
         self.tick_number += 1
-        return {name: values[node.id] for name, node in self.graph.outputs.items()}
+        return outputs
 
     def state_rows(self) -> dict[str, int]:
         """Rows kept by each node that keeps any, by label."""
@@ -94,6 +98,11 @@ def _zset_of(given: Any, node: Node) -> ZSet:
     if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
         return ZSet.from_arrow(given, None, node.schema)
     return ZSet.from_rows(list(given), node.schema)
+
+
+def _complete(value: Any) -> Any:
+    """An output of which nothing is left to compute."""
+    return Delta.of(value.batch()) if isinstance(value, Parts) else value
 
 
 def as_zset(value: Any) -> ZSet:

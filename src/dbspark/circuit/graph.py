@@ -89,8 +89,7 @@ class Graph:
     def add(self, operator: Operator, inputs: Sequence[Stream], takes: Sequence[Kind], kind: Kind) -> Stream:
         """An operator over streams of the kinds that it takes; gives a stream of `kind`."""
         for i, (stream, wanted) in enumerate(zip(inputs, takes, strict=True)):
-            if stream.node.id not in self.nodes or self.nodes[stream.node.id] is not stream.node:
-                raise CircuitError(f"input {i} of {operator.label()!r} is a stream of another graph")
+            self._check_own(stream, f"input {i} of {operator.label()!r}")
             if stream.kind != wanted:
                 raise CircuitError(
                     f"input {i} of {operator.label()!r} has to carry {wanted}s, and {stream.node.label!r} carries "
@@ -104,12 +103,16 @@ class Graph:
 
     def delay(self, schema: Schema, kind: Kind, seed: Any = None, of: Stream | None = None, name: str = "") -> Stream:
         """What came one tick ago; the seed in the first tick. Its input may be set later."""
+        if of is not None:
+            self._check_own(of, "the input of a delay")
         number = sum(n.role == "delay" for n in self)
         node_id = digest("delay", kind, str(schema.arrow), *(of.node.id for of in [of] if of), name, str(number))
         return self._add(Node(node_id, "delay", schema, kind, None, [of.node] if of else [], "delay", name, seed))
 
     def connect(self, delay: Stream, of: Stream) -> None:
         """Set the input of a delay."""
+        self._check_own(delay, "the delay")
+        self._check_own(of, "the input of a delay")
         node = delay.node
         if node.role != "delay":
             raise CircuitError(f"{node.label!r} is not a delay; only a delay gets its input after it was made")
@@ -123,7 +126,12 @@ class Graph:
         """Give a stream a name to read it by."""
         if name in self.outputs:
             raise CircuitError(f"there is an output {name!r} already; give this one another name")
+        self._check_own(stream, f"output {name!r}")
         self.outputs[name] = stream.node
+
+    def _check_own(self, stream: Stream, what: str) -> None:
+        if self.nodes.get(stream.node.id) is not stream.node:
+            raise CircuitError(f"{what} is a stream of another graph")
 
     def _add(self, node: Node) -> Stream:
         node.order = len(self.nodes)
@@ -196,27 +204,25 @@ class Graph:
             for source in node.inputs:
                 look = {"value": " [style=bold]", "arranged": ' [color="#2060c0"]'}.get(source.kind, "")
                 lines.append(f"  {names[source.id]} -> {names[node.id]}{look};")
-        for name, node in self.outputs.items():
-            lines.append(f"  out_{names[node.id]} [label={_quoted(name)}, shape=ellipse];")
-            lines.append(f"  {names[node.id]} -> out_{names[node.id]};")
+        for i, (name, node) in enumerate(self.outputs.items()):
+            lines.append(f"  out{i} [label={_quoted(name)}, shape=ellipse];")
+            lines.append(f"  {names[node.id]} -> out{i};")
         return "\n".join([*lines, "}"])
 
     def explain(self) -> str:
         """The graph as an indented text, from each output down."""
         lines: list[str] = []
         seen: dict[str, int] = {}
-
-        def visit(node: Node, depth: int) -> None:
-            known = node.id in seen
-            number = seen.setdefault(node.id, len(seen) + 1)
-            lines.append(f"{'  ' * depth}#{number} {node.label}{' (above)' if known else ''}")
-            if not known:
-                for source in node.inputs:
-                    visit(source, depth + 1)
-
-        for name, node in self.outputs.items():
+        for name, output in self.outputs.items():
             lines.append(f"{name}:")
-            visit(node, 1)
+            pending = [(output, 1)]
+            while pending:
+                node, depth = pending.pop()
+                known = node.id in seen
+                number = seen.setdefault(node.id, len(seen) + 1)
+                lines.append(f"{'  ' * depth}#{number} {node.label}{' (above)' if known else ''}")
+                if not known:
+                    pending += [(source, depth + 1) for source in reversed(node.inputs)]
         return "\n".join(lines)
 
 

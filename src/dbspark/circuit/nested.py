@@ -20,9 +20,10 @@ from dbspark.circuit.graph import Graph, Node
 from dbspark.errors import CircuitError
 from dbspark.operators.aggregate import GroupAggregate
 from dbspark.operators.delta import Delta
+from dbspark.operators.distinct import Distinct
 from dbspark.operators.join import Join
 from dbspark.operators.linear import Stateless
-from dbspark.operators.nested import NestedArranged, NestedJoin, NestedReduce
+from dbspark.operators.nested import NestedArranged, NestedDistinct, NestedJoin, NestedReduce
 from dbspark.operators.operator import Arrange, Operator, State
 from dbspark.trace.spine import Spine
 
@@ -97,13 +98,15 @@ class _Run:
         self.schedule = fixpoint._schedule
         self.kept = list(fixpoint._arranged)
         self.arranged = {name: NestedArranged(spine) for name, spine in past.items()}
-        self.nested: dict[str, NestedJoin | NestedReduce] = {}
+        self.nested: dict[str, NestedJoin | NestedDistinct | NestedReduce] = {}
         for node in self.schedule:
             operator = node.operator
             if isinstance(operator, Arrange | Stateless):
                 continue
             if isinstance(operator, Join) and operator.how == "inner":
                 self.nested[node.id] = NestedJoin(operator)
+            elif isinstance(operator, Distinct):
+                self.nested[node.id] = NestedDistinct(operator.schema)
             else:
                 assert operator is not None
                 self.nested[node.id] = NestedReduce(operator, [n.kind == "delta" for n in node.inputs])

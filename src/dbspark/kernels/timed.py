@@ -325,3 +325,33 @@ def retime(source: int, nodes: int, target: int, time: Any) -> None:
         store_i64(target, line + DATA, target + 8 * (words + c))
         store_i64(target, line + START, i64(0))
         store_i64(target, line + MASK, i64(0))
+
+
+@kernel
+def sums_around(
+    tables: Any, lens: Any, ranges: Any, probe: int, columns: int, nodes: int, time: int, upto: Any, before: Any,
+    following: Any,
+) -> None:  # fmt: skip
+    """Add up the weights of each probe row: at times up to `time`, and before it; and its first time after it.
+
+    Times are of one coordinate. `upto` and `before` are added to; `following` is lowered, and begins above all times.
+    """
+    for i in range(ranges.shape[0]):
+        for b in range(ranges.shape[1]):
+            c = ranges[i, b, 0]
+            at = ranges[i, b, 1]
+            for _ in range(ranges[i, b, 2]):
+                while at >= lens[c]:
+                    c += 1
+                    at = i64(0)
+                table = tables[c]
+                if compare_rows(probe, i64(i), table, at, columns, nodes) == 0:
+                    t = load_i64(lane(table, TIME), at & lane_mask(table, TIME))
+                    w = load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT))
+                    if t <= time:
+                        upto[i] += w
+                        if t < time:
+                            before[i] += w
+                    elif t < following[i]:
+                        following[i] = t
+                at += 1

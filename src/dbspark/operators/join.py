@@ -32,7 +32,8 @@ from dbspark.errors import SchemaError
 from dbspark.kernels import group as kg
 from dbspark.kernels import nodes as nd
 from dbspark.operators.delta import Delta, Parts
-from dbspark.operators.linear import Function, true_rows
+from dbspark.operators.function import Function
+from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.reading import Hits, Keys, expanded, key_columns, probe, ranges_of
 from dbspark.trace.spine import Spine

@@ -8,8 +8,7 @@ whole.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,44 +19,9 @@ from dbspark.batch.conform import conform
 from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError
 from dbspark.operators.delta import Delta, Parts, ZSetRef
+from dbspark.operators.function import Columns, Function
 from dbspark.operators.operator import Operator, State
 from dbspark.zset.payload import exact_product
-
-Columns = Sequence[pa.Array]
-
-
-class Function:
-    """A function on columns with a name that says what it computes: two of one name are the same function."""
-
-    __slots__ = ("call", "name")
-
-    def __init__(self, call: Callable[..., Any], name: str | None = None) -> None:
-        self.call = call
-        self.name = name or _name_of(call)
-
-    @staticmethod
-    def of(given: Function | Callable[..., Any]) -> Function:
-        return given if isinstance(given, Function) else Function(given)
-
-    def __call__(self, columns: Columns) -> Any:
-        return self.call(columns)
-
-
-def _name_of(call: Callable[..., Any]) -> str:
-    """A name for a function without one: where it stands and what it says, its constants and what it closes over."""
-    code = getattr(call, "__code__", None)
-    name = getattr(call, "__qualname__", type(call).__name__)
-    if code is None:
-        return f"{name}@{id(call):x}"
-    cells = [c.cell_contents for c in getattr(call, "__closure__", None) or ()]
-    content = (
-        code.co_code,
-        repr(code.co_consts),
-        code.co_names,
-        repr(cells),
-        repr(getattr(call, "__defaults__", None)),
-    )
-    return f"{name}#{hashlib.blake2b(repr(content).encode(), digest_size=6).hexdigest()}"
 
 
 class Stateless(Operator):

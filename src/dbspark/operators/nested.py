@@ -23,15 +23,19 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.batch import Batch
+from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch.batch import INT64_MAX as NEVER
 from dbspark.batch.chunk import gather_columns
 from dbspark.batch.memory import Int64s
+from dbspark.batch.schema import Schema
+from dbspark.kernels import nodes as nd
+from dbspark.kernels import timed as kt
 from dbspark.operators.delta import Delta
 from dbspark.operators.join import Join, distinct_keys, keys_at, lane_at, union_of_keys
 from dbspark.operators.linear import filtered
 from dbspark.operators.operator import Arranged, Operator
-from dbspark.trace.reading import Hits, Keys, probe
-from dbspark.trace.spine import Spine
+from dbspark.trace.reading import Hits, Keys, probe, ranges_of
+from dbspark.trace.spine import Spine, row_positions
 from dbspark.zset.payload import exact_product
 
 
@@ -45,17 +49,18 @@ class NestedArranged:
         """Rows of the present tick before this iteration."""
         self.delta = Batch.empty(past.arrangement)
         """Rows of this iteration."""
-        self._untimed = self.delta
+        self._so_far = self.present
 
     def advance(self, iteration: int, delta: Delta) -> None:
         """To the next iteration, with its rows."""
-        self.present = self.so_far()
-        self._untimed = delta.arranged(self.arrangement)
-        self.delta = self._untimed.at_time((iteration,)) if self._untimed.rows else self._untimed
+        self.present = self._so_far
+        rows = delta.arranged(self.arrangement) if delta.rows else self.delta
+        self.delta = rows.at_time((iteration,)) if delta.rows and rows.rows else Batch.empty(self.arrangement)
+        self._so_far = self.present.insert(self.delta)
 
     def so_far(self) -> Spine:
         """Rows of the present tick, those of this iteration included."""
-        return self.present.insert(self.delta)
+        return self._so_far
 
     def committed(self) -> Spine:
         """The past once the tick is over."""
@@ -96,6 +101,63 @@ class NestedJoin:
     def due(self) -> int | None:
         """The last iteration for which something waits."""
         return max(self.waiting, default=None)
+
+
+class NestedDistinct:
+    """Distinct inside a fixpoint, for one tick: the reduction above for single rows, which needs only sums."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.arrangement = Arrangement(schema)
+        self.waiting: dict[int, list[Batch]] = {}
+        """Rows to judge in later iterations."""
+
+    def step(self, iteration: int, inputs: Sequence[NestedArranged]) -> Delta:
+        given = inputs[0]
+        touched = self.waiting.pop(iteration, [])
+        if given.delta.rows:
+            touched.append(given.delta.at_time(()))
+        if not touched:
+            return Delta.empty(self.schema)
+        rows = touched[0] if len(touched) == 1 else merge([_ones(b) for b in touched])
+        now, before, following = self._sums(given.past, rows, iteration)
+        more, more_before, _ = self._sums(given.so_far(), rows, iteration)
+        later = following < NEVER
+        if later.any():
+            where = row_positions(rows)
+            for time in np.unique(following[later]).tolist():
+                self.waiting.setdefault(time, []).append(_ones(rows.select(where[following == time])))
+        change = (now + more > 0).astype(np.int64) - (before + more_before > 0)
+        change -= (now > 0).astype(np.int64) - (before > 0)
+        here = np.flatnonzero(change)
+        if not len(here):
+            return Delta.empty(self.schema)
+        return Delta.of(rows.select(row_positions(rows)[here], change[here]))
+
+    def _sums(self, spine: Spine, rows: Batch, iteration: int) -> tuple[Int64s, Int64s, Int64s]:
+        """For each row its weight up to an iteration, before it, and its next iteration."""
+        upto, before = np.zeros(rows.rows, np.int64), np.zeros(rows.rows, np.int64)
+        following = np.full(rows.rows, NEVER, np.int64)
+        if spine.entries:
+            at = 0
+            for chunk in rows.chunks:
+                keys = Keys(chunk, chunk.lane(nd.KEY), self.arrangement.key_nodes)
+                ranges, total = ranges_of(spine, keys)
+                end = at + chunk.rows
+                if total:
+                    kt.sums_around(
+                        spine.sources[0], spine.sources[1], ranges, chunk.table, self.schema.columns,
+                        self.schema.node_count, iteration, upto[at:end], before[at:end], following[at:end],
+                    )  # fmt: skip
+                at = end
+        return upto, before, following
+
+    def due(self) -> int | None:
+        return max(self.waiting, default=None)
+
+
+def _ones(batch: Batch) -> Batch:
+    return batch.with_weights(np.ones(batch.rows, np.int64))
 
 
 class NestedReduce:
@@ -165,4 +227,4 @@ def _upto(hits: Hits, iteration: int) -> Delta:
     return Delta(schema, gather_columns(schema, hits.spine.sources[0], pos, range(schema.columns)), hits.weights[here])
 
 
-__all__ = ["NestedArranged", "NestedJoin", "NestedReduce"]
+__all__ = ["NestedArranged", "NestedDistinct", "NestedJoin", "NestedReduce"]

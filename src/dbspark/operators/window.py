@@ -1,0 +1,617 @@
+"""Window functions: ranks, neighbours, and aggregates over frames.
+
+Takes a stream arranged by the columns of PARTITION BY and ordered by those of ORDER BY. With W(P) the rows of a
+partition P and what the functions say of each of them, a tick gives
+
+    sum over the partitions P in the delta of  W(P after) - W(P before)
+
+State: none; partitions are read from the arrangement in front, before and after the tick. Cost: the rows of the
+partitions in the delta, however many of them change, since one row may change the answer for all. Only rows whose
+answers differ go out. Two things cost more than that: a sum of floats over a frame whose beginning moves costs the rows
+of every frame, because it is added up from left to right, as Spark does it; and rows of weight n are n rows here, since
+each has a number of its own. Rows of a weight below zero do not take part.
+
+Rows that are equal in all order columns are *peers*. Where an answer depends on the order among peers, it is that of
+the arrangement: by the values of the row. All functions are computed for all partitions at once, those before and those
+after the tick side by side.
+"""
+
+from __future__ import annotations
+
+import datetime
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dbspark.batch import Arrangement
+from dbspark.batch.chunk import Chunk, describe_arrays, gather_columns
+from dbspark.batch.memory import Int64s, int64s
+from dbspark.batch.schema import Schema
+from dbspark.errors import DbsparkError, SchemaError
+from dbspark.kernels import nodes as nd
+from dbspark.kernels import window as kw
+from dbspark.operators.delta import Delta
+from dbspark.operators.join import distinct_keys
+from dbspark.operators.operator import Arranged, Operator, State
+from dbspark.trace.reading import Keys, ends_unordered
+
+ROWS_MAX = (1 << 31) - 1
+"""Rows of all partitions that a tick touches, before and after it."""
+
+Bounds = tuple[Int64s, Int64s]
+"""For each row the first row of its frame, and the one after the last."""
+
+
+# ---------------------------------------------------------------------- frames
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Which rows around a row an aggregate sees.
+
+    A bound is an offset from the row, below zero for PRECEDING, 0 for CURRENT ROW, and None where there is no bound.
+    ROWS counts rows. RANGE counts in the order column, in days for a date, in microseconds (or as a timedelta) for a
+    timestamp, and CURRENT ROW means all peers there.
+
+        Frame("rows", -1, 1)        ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING
+        Frame("range", None, 0)     RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    """
+
+    kind: Literal["rows", "range"]
+    lower: Any = None
+    upper: Any = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("rows", "range"):
+            raise SchemaError(f"a frame is of 'rows' or of 'range'; given {self.kind!r}")
+        bounds = [b for b in (self.lower, self.upper) if b is not None]
+        if self.kind == "rows" and not all(type(b) is int for b in bounds):
+            raise SchemaError(f"the bounds of {self!r} count rows, so they are integers")
+        try:
+            signs = [_sign(b) for b in bounds]
+            wrong = len(bounds) == 2 and (signs[0] > signs[1] or (signs[0] == signs[1] and bounds[0] > bounds[1]))
+        except TypeError:
+            raise SchemaError(f"the bounds of {self!r} are not distances of one unit") from None
+        if wrong:
+            raise SchemaError(f"{self!r} ends before it begins; exchange its bounds")
+
+    @property
+    def distances(self) -> list[Any]:
+        """The bounds that are values away from the row's own."""
+        return [b for b in (self.lower, self.upper) if b is not None and _sign(b)] if self.kind == "range" else []
+
+
+def _sign(bound: Any) -> int:
+    zero = datetime.timedelta() if isinstance(bound, datetime.timedelta) else 0
+    return int(bound > zero) - int(bound < zero)
+
+
+def _units(distance: Any, dtype: pa.DataType) -> int | float:
+    """A distance of a RANGE frame in the units in which its order column is kept."""
+    t = pa.types
+    span = isinstance(distance, datetime.timedelta)
+    number = isinstance(distance, int | Decimal | float) and type(distance) is not bool
+    if t.is_floating(dtype) and number:
+        return float(distance)
+    exact: Decimal | None = None
+    if t.is_decimal(dtype) and number:
+        exact = Decimal(distance).scaleb(dtype.scale, Context(prec=100))
+    elif t.is_date(dtype) and span:
+        exact = Decimal(distance // datetime.timedelta(microseconds=1)) / (86400 * 10**6)
+    elif (t.is_timestamp(dtype) or t.is_duration(dtype)) and span:
+        exact = Decimal(distance // datetime.timedelta(microseconds=1))
+    elif (t.is_integer(dtype) or t.is_date(dtype) or t.is_timestamp(dtype) or t.is_duration(dtype)) and number:
+        exact = Decimal(distance)
+    if exact is None or exact != exact.to_integral_value() or abs(exact) >= 1 << 126:
+        raise SchemaError(f"a RANGE frame over an order column of {dtype} cannot reach {distance!r} away")
+    return int(exact)
+
+
+# ---------------------------------------------------------------------- partitions
+
+
+class Partitions:
+    """The rows of some partitions, first as they were before a tick, then as they are after it, in order.
+
+    Rows are numbered through. What several functions need is computed once.
+    """
+
+    def __init__(self, arrangement: Arrangement, given: Arranged, keys: Keys) -> None:
+        self.arrangement = arrangement
+        self._alive = given
+        tables, pos, which, weights = [], [], [], []
+        chunks = 0
+        for side, spine in enumerate((given.before, given.after)):
+            if spine.entries:
+                hits = ends_unordered(spine, keys, 1 << 62)
+                tables.append(spine.sources[0])
+                pos.append(hits.pos + (chunks << nd.ROW_BITS))
+                which.append(hits.which + side * len(keys))
+                weights.append(np.maximum(hits.weights, 0))
+                chunks += len(tables[-1])
+        none = np.empty(0, np.int64)
+        copies = np.concatenate([none, *weights])
+        if copies.sum(dtype=np.float64) > ROWS_MAX:
+            raise DbsparkError(
+                f"the partitions of a window that a tick touches have more than {ROWS_MAX} rows, weights counted; "
+                "nothing was applied. Partition the window by more columns"
+            )
+        self.tables = np.concatenate([none, *tables])
+        self.pos = np.repeat(np.concatenate([none, *pos]), copies)
+        self.partition = np.repeat(np.concatenate([none, *which]), copies)
+        self.rows = len(self.pos)
+        self.starts = np.searchsorted(self.partition, np.arange(2 * len(keys) + 1))
+        self.row = np.arange(self.rows)
+        self.begin = self.starts[self.partition]
+        self.end = self.starts[self.partition + 1]
+        self._chunks: dict[int, Chunk] = {}
+        self._counts: dict[int, Int64s] = {}
+        self._frames: dict[Frame | None, Bounds] = {}
+        self._sums: dict[int, Any] = {}
+
+    @property
+    def before(self) -> int:
+        """How many of the rows are those before the tick."""
+        return int(self.starts[len(self.starts) // 2])
+
+    @cached_property
+    def peers(self) -> Bounds:
+        """The first peer of each row, and the row after its last."""
+        first, last = int64s(self.rows), int64s(self.rows)
+        order, nodes = self.arrangement.order_at, self.arrangement.schema.node_count
+        kw.find_peers(self.tables, self.pos, self.starts, order, nodes, first, last)
+        return first, last
+
+    def chunk(self, column: int) -> Chunk:
+        """A column, alone, as kernels read it."""
+        if column not in self._chunks:
+            schema = self.arrangement.schema
+            array = gather_columns(schema, self.tables, self.pos, (column,))
+            self._chunks[column] = describe_arrays(schema.select((column,)), array, self.rows, None)
+        return self._chunks[column]
+
+    def column(self, column: int) -> pa.Array:
+        arrays = self.chunk(column).keep[0]
+        return arrays[0]
+
+    def counts(self, column: int) -> Int64s:
+        """How many rows before each row, and before the end, have a value."""
+        if column not in self._counts:
+            out = np.zeros(self.rows + 1, np.int64)
+            valid = self.column(column).is_valid().to_numpy(zero_copy_only=False)
+            np.cumsum(valid, out=out[1:])
+            self._counts[column] = out
+        return self._counts[column]
+
+    def values_at(self, column: int) -> Int64s:
+        """The rows that have a value."""
+        return np.flatnonzero(np.diff(self.counts(column)))
+
+    def number_in_frame(self, column: int | None, frame: Frame | None) -> Int64s:
+        """How many rows of each frame have a value; how many there are, without a column."""
+        lo, hi = self.bounds(frame)
+        return hi - lo if column is None else self.counts(column)[hi] - self.counts(column)[lo]
+
+    def bounds(self, frame: Frame | None) -> Bounds:
+        """The frame of each row. None is SQL's default: up to the last peer, and everything without an order."""
+        if frame not in self._frames:
+            default = Frame("range", None, 0) if self.arrangement.order else Frame("rows")
+            lo, hi = self._bounds(default if frame is None else frame)
+            self._frames[frame] = lo, np.maximum(lo, hi)
+        return self._frames[frame]
+
+    def _bounds(self, frame: Frame) -> Bounds:
+        if frame.kind == "rows":
+            far = ROWS_MAX + 1
+            lower = self.begin if frame.lower is None else self.row + max(-far, min(frame.lower, far))
+            upper = self.end if frame.upper is None else self.row + 1 + max(-far, min(frame.upper, far))
+            return np.clip(lower, self.begin, self.end), np.clip(upper, self.begin, self.end)
+        lo = self.begin if frame.lower is None else self._reach(frame.lower, False)
+        return lo, self.end if frame.upper is None else self._reach(frame.upper, True)
+
+    def _reach(self, distance: Any, beyond: bool) -> Int64s:
+        """The first row at, or else beyond, some distance from each row in its order column."""
+        if not _sign(distance):
+            return self.peers[1] if beyond else self.peers[0]
+        column, descending, nulls_last = self.arrangement.order[0]
+        units = _units(distance, self.arrangement.schema.types[column])
+        key_high, key_low, valid = self._keys(column, 0)
+        high, low, _ = self._keys(column, -units if descending else units)
+        out = int64s(self.rows)
+        kw.range_ends(
+            self.starts, key_high, key_low, valid, high, low, int(descending), int(nulls_last), int(beyond), out
+        )
+        return out
+
+    def _keys(self, column: int, units: int | float) -> tuple[Int64s, Any, Any]:
+        whole = units if isinstance(units, int) else 0
+        high, low, valid = np.zeros(self.rows, np.int64), np.zeros(self.rows, np.uint64), np.zeros(self.rows, np.bool_)
+        offset = float(units) if isinstance(units, float) else 0.0
+        low_part = np.uint64(whole & 0xFFFFFFFFFFFFFFFF)
+        kw.range_keys(self.chunk(column).table, offset, whole >> 64, low_part, high, low, valid)
+        return high, low, valid
+
+    def integer_sums(self, column: int, frame: Frame | None, limit: int) -> Any:
+        """The sum over each frame in 128 bits, of which two words each; an error where one is not below the limit."""
+        if column not in self._sums:
+            self._sums[column] = np.empty((self.rows + 1, 3), np.uint64)
+            kw.sum_prefixes(self.chunk(column).table, self._sums[column])
+        out = np.empty((self.rows, 2), np.uint64)
+        if kw.frame_sums(self._sums[column], *self.bounds(frame), *_words(limit), out):
+            raise _too_large("sum")
+        return out
+
+    def float_sums(self, column: int, frame: Frame | None) -> npt.NDArray[np.float64]:
+        out = np.empty(self.rows, np.float64)
+        kw.float_sums(self.chunk(column).table, *self.bounds(frame), out)
+        return out
+
+    def at(self, column: int, rows: Int64s) -> pa.Array:
+        """The values of a column at some rows; NULL where a row is negative."""
+        return self.column(column).take(pa.array(rows, mask=rows < 0))
+
+    def changed(self, results: Chunk) -> Int64s:
+        """The rows of which there is no equal one, with equal results, on the other side."""
+        room = min(self.before, self.rows - self.before)
+        left, right = int64s(room), int64s(room)
+        schema = self.arrangement.schema
+        n = kw.pair_rows(self.tables, self.pos, self.starts, schema.columns, schema.node_count, left, right)
+        left, right, same = left[:n], right[:n], np.ones(n, np.bool_)
+        for c in range(results.schema.columns):
+            kw.keep_equal(results.table, nd.LANES + c, results.schema.node_count, left, right, same)
+        keep = np.ones(self.rows, np.bool_)
+        keep[left[same]] = False
+        keep[right[same]] = False
+        return np.flatnonzero(keep)
+
+
+def _words(limit: int) -> tuple[Any, Any]:
+    return np.uint64(limit & 0xFFFFFFFFFFFFFFFF), np.uint64(limit >> 64)
+
+
+def _too_large(what: str) -> DbsparkError:
+    return DbsparkError(f"{what} over a window frame is beyond its type; nothing was applied. Cast its column first")
+
+
+def _array(dtype: pa.DataType, data: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """An Arrow array over memory of a fixed width."""
+    bits = None if valid is None or valid.all() else pa.array(valid).buffers()[1]
+    return pa.Array.from_buffers(dtype, len(data), [bits, pa.py_buffer(np.ascontiguousarray(data))])
+
+
+# ---------------------------------------------------------------------- functions
+
+
+class WindowFunction(ABC):
+    """One column of the result. Columns are those of the input, by number; equal functions are equal objects."""
+
+    frame: Frame | None = None
+
+    @abstractmethod
+    def type_in(self, schema: Schema) -> pa.DataType:
+        """The type of its results over rows of a schema; raises where it has none."""
+
+    @abstractmethod
+    def compute(self, rows: Partitions) -> pa.Array:
+        """Its result for every row."""
+
+    @abstractmethod
+    def label(self, names: Sequence[str]) -> str:
+        """As SQL calls it."""
+
+
+RankingName = Literal["row_number", "rank", "dense_rank", "percent_rank", "cume_dist", "ntile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking(WindowFunction):
+    """Where a row stands in its partition."""
+
+    name: RankingName
+    buckets: int = 0
+    """Of ntile."""
+
+    def __post_init__(self) -> None:
+        if self.name not in get_args(RankingName):
+            raise SchemaError(f"no ranking {self.name!r}; there are {', '.join(get_args(RankingName))}")
+        if self.name == "ntile" and self.buckets < 1:
+            raise SchemaError(f"ntile needs a number of buckets above zero; given {self.buckets}")
+
+    def type_in(self, schema: Schema) -> pa.DataType:
+        return pa.float64() if self.name in ("percent_rank", "cume_dist") else pa.int32()
+
+    def compute(self, rows: Partitions) -> pa.Array:
+        return pa.array(self._numbers(rows), self.type_in(rows.arrangement.schema))
+
+    def _numbers(self, rows: Partitions) -> Any:
+        index, size = rows.row - rows.begin, rows.end - rows.begin
+        if self.name == "row_number":
+            return index + 1
+        if self.name == "ntile":
+            least, larger = np.divmod(size, self.buckets)  # so many buckets have one row more
+            rest = index - larger * (least + 1)
+            return 1 + np.where(rest < 0, index // (least + 1), larger + rest // np.maximum(least, 1))
+        first, last = rows.peers
+        if self.name == "rank":
+            return first - rows.begin + 1
+        if self.name == "dense_rank":
+            seen = np.cumsum(first == rows.row)
+            return seen - seen[rows.begin] + 1
+        if self.name == "cume_dist":
+            return (last - rows.begin) / size
+        return (first - rows.begin) / np.maximum(size - 1, 1)
+
+    def label(self, names: Sequence[str]) -> str:
+        return f"{self.name}({self.buckets or ''})"
+
+
+@dataclass(frozen=True, slots=True)
+class Shift(WindowFunction):
+    """lead, or lag where the offset is below zero: the value some rows away, and the default outside the partition.
+
+    Where it ignores NULLs, only rows with a value count; an offset of 0 is the row itself all the same.
+    """
+
+    column: int
+    offset: int
+    default: Any = None
+    ignore_nulls: bool = False
+
+    def type_in(self, schema: Schema) -> pa.DataType:
+        self._default(schema)
+        return schema.types[self.column]
+
+    def _default(self, schema: Schema) -> pa.Array:
+        dtype = schema.types[self.column]
+        try:
+            return pa.array([self.default], dtype)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise SchemaError(f"{self.default!r} is no default for a column of {dtype}: {error}") from None
+
+    def compute(self, rows: Partitions) -> pa.Array:
+        far = ROWS_MAX + 1
+        offset = max(-far, min(self.offset, far))
+        if self.ignore_nulls and offset:
+            counts, valued = rows.counts(self.column), rows.values_at(self.column)
+            rank = (counts[1:] - 1 if offset > 0 else counts[:-1]) + offset  # among the rows that have a value
+            inside = (rank >= counts[rows.begin]) & (rank < counts[rows.end])
+            at = np.full(rows.rows, -1, np.int64)
+            at[inside] = valued[rank[inside]]
+        else:
+            at = rows.row + offset
+            at[(at < rows.begin) | (at >= rows.end)] = -1
+        if self.default is None:
+            return rows.at(self.column, at)
+        values = pa.concat_arrays([rows.column(self.column), self._default(rows.arrangement.schema)])
+        at[at < 0] = rows.rows
+        return values.take(pa.array(at))
+
+    def label(self, names: Sequence[str]) -> str:
+        default = "" if self.default is None else f", {self.default!r}"
+        name = "lead" if self.offset > 0 else "lag"
+        return f"{name}({names[self.column]}, {abs(self.offset)}{default}){_nulls(self.ignore_nulls)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Nth(WindowFunction):
+    """nth_value: the nth row of the frame; from its end where n is below zero. first_value is 1, last_value is -1."""
+
+    column: int
+    n: int
+    frame: Frame | None = None
+    ignore_nulls: bool = False
+
+    def type_in(self, schema: Schema) -> pa.DataType:
+        if not self.n:
+            raise SchemaError("nth_value counts from 1; given 0")
+        return schema.types[self.column]
+
+    def compute(self, rows: Partitions) -> pa.Array:
+        lo, hi = rows.bounds(self.frame)
+        if self.ignore_nulls:
+            counts = rows.counts(self.column)
+            lo, hi = counts[lo], counts[hi]
+        n = max(-ROWS_MAX - 1, min(self.n, ROWS_MAX + 1))
+        at = lo + n - 1 if n > 0 else hi + n
+        inside = (at >= lo) & (at < hi)
+        if self.ignore_nulls:
+            at[inside] = rows.values_at(self.column)[at[inside]]
+        at[~inside] = -1
+        return rows.at(self.column, at)
+
+    def label(self, names: Sequence[str]) -> str:
+        name = {1: "first_value", -1: "last_value"}.get(self.n, "nth_value")
+        n = f", {self.n}" if name == "nth_value" else ""
+        return f"{name}({names[self.column]}{n}){_nulls(self.ignore_nulls)}{_text(self.frame)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameCount(WindowFunction):
+    """count(*), or count(column)."""
+
+    column: int | None = None
+    frame: Frame | None = None
+
+    def type_in(self, schema: Schema) -> pa.DataType:
+        return pa.int64()
+
+    def compute(self, rows: Partitions) -> pa.Array:
+        return pa.array(rows.number_in_frame(self.column, self.frame))
+
+    def label(self, names: Sequence[str]) -> str:
+        return f"count({'*' if self.column is None else names[self.column]}){_text(self.frame)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSum(WindowFunction):
+    """sum; NULL where no row of the frame has a value. Exact, except that floats are added from left to right."""
+
+    column: int
+    frame: Frame | None = None
+
+    def type_in(self, schema: Schema) -> pa.DataType:
+        dtype = _number(schema, self.column, "sum")
+        if pa.types.is_decimal(dtype):
+            return pa.decimal128(min(dtype.precision + 10, 38), dtype.scale)
+        return pa.float64() if pa.types.is_floating(dtype) else pa.int64()
+
+    def compute(self, rows: Partitions) -> pa.Array:
+        out = self.type_in(rows.arrangement.schema)
+        valid = rows.number_in_frame(self.column, self.frame) > 0
+        if pa.types.is_floating(out):
+            return _array(out, rows.float_sums(self.column, self.frame), valid)
+        if pa.types.is_decimal(out):
+            return _array(out, rows.integer_sums(self.column, self.frame, 10**out.precision), valid)
+        words = rows.integer_sums(self.column, self.frame, 1 << 127)
+        if not _small(words).all():
+            raise _too_large("sum")
+        return _array(out, words[:, 0], valid)
+
+    def label(self, names: Sequence[str]) -> str:
+        return f"sum({names[self.column]}){_text(self.frame)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameAverage(WindowFunction):
+    """avg: of floats and integers a float, of decimals a decimal with four more digits."""
+
+    column: int
+    frame: Frame | None = None
+
+    def type_in(self, schema: Schema) -> pa.DataType:
+        dtype = _number(schema, self.column, "avg")
+        if pa.types.is_decimal(dtype):
+            return pa.decimal128(min(dtype.precision + 4, 38), min(dtype.scale + 4, 38))
+        return pa.float64()
+
+    def compute(self, rows: Partitions) -> pa.Array:
+        schema = rows.arrangement.schema
+        given, out = schema.types[self.column], self.type_in(schema)
+        counts = rows.number_in_frame(self.column, self.frame)
+        some, valid = np.maximum(counts, 1), counts > 0
+        if pa.types.is_floating(given):
+            return _array(out, rows.float_sums(self.column, self.frame) / some, valid)
+        if pa.types.is_decimal(given):
+            words = rows.integer_sums(self.column, self.frame, 10 ** min(given.precision + 10, 38))
+            quotients = np.empty_like(words)
+            factor = 10 ** (out.scale - given.scale)
+            if kw.divide_sums(words, counts, factor, *_words(10**out.precision), quotients):
+                raise _too_large("avg")
+            return _array(out, quotients, valid)
+        words = rows.integer_sums(self.column, self.frame, 1 << 127)
+        wide = words[:, 1].view(np.int64) * 2.0**64 + words[:, 0]
+        sums = np.where(_small(words), words[:, 0].view(np.int64).astype(np.float64), wide)
+        return _array(out, sums / some, valid)
+
+    def label(self, names: Sequence[str]) -> str:
+        return f"avg({names[self.column]}){_text(self.frame)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FrameExtreme(WindowFunction):
+    """min and max of any type that has an order; NULL where no row of the frame has a value."""
+
+    column: int
+    largest: bool
+    frame: Frame | None = None
+
+    def type_in(self, schema: Schema) -> pa.DataType:
+        return schema.types[self.column]
+
+    def compute(self, rows: Partitions) -> pa.Array:
+        chunk = rows.chunk(self.column)
+        queue, at = int64s(rows.rows), int64s(rows.rows)
+        bounds = rows.bounds(self.frame)
+        kw.frame_extremes(chunk.table, chunk.schema.node_count, rows.starts, *bounds, int(self.largest), queue, at)
+        return rows.at(self.column, at)
+
+    def label(self, names: Sequence[str]) -> str:
+        return f"{'max' if self.largest else 'min'}({names[self.column]}){_text(self.frame)}"
+
+
+def _small(words: Any) -> Any:
+    """Which 128-bit numbers are 64-bit numbers as well."""
+    return words[:, 0].view(np.int64) >> 63 == words[:, 1].view(np.int64)
+
+
+def _number(schema: Schema, column: int, what: str) -> pa.DataType:
+    dtype = schema.types[column]
+    t = pa.types
+    if t.is_decimal(dtype) or t.is_integer(dtype) or t.is_floating(dtype):
+        return dtype
+    raise SchemaError(f"{what} of column {schema.names[column]!r} of {dtype}; it takes numbers, so cast it")
+
+
+def _nulls(ignored: bool) -> str:
+    return " ignore nulls" if ignored else ""
+
+
+def _text(frame: Frame | None) -> str:
+    if frame is None:
+        return ""
+
+    def bound(offset: Any, side: str) -> str:
+        if offset is None:
+            return f"unbounded {side}"
+        if not _sign(offset):
+            return "current row"
+        return f"{abs(offset)} {'following' if _sign(offset) > 0 else 'preceding'}"
+
+    return f" {frame.kind} between {bound(frame.lower, 'preceding')} and {bound(frame.upper, 'following')}"
+
+
+# ---------------------------------------------------------------------- the operator
+
+
+class Window(Operator):
+    """The columns of the input, then one for each function; see the module's preface."""
+
+    def __init__(self, arrangement: Arrangement, functions: Sequence[WindowFunction], names: Sequence[str]) -> None:
+        self.arrangement = arrangement
+        self.functions = tuple(functions)
+        source = arrangement.schema
+        results = [pa.field(n, f.type_in(source)) for n, f in zip(names, self.functions, strict=True)]
+        self.results = Schema(pa.schema(results))
+        self.schema = Schema(pa.schema([*source.arrow, *results]))
+        for function in self.functions:
+            for distance in function.frame.distances if function.frame else ():
+                if len(arrangement.order) != 1:
+                    raise SchemaError(
+                        f"{function.frame!r} needs exactly one order column to measure distances in; "
+                        f"there are {len(arrangement.order)}"
+                    )
+                _units(distance, source.types[arrangement.order[0][0]])
+
+    def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
+        given = inputs[0]
+        if not given.delta.rows:
+            return (), Delta.empty(self.schema)
+        rows = Partitions(self.arrangement, given, distinct_keys(given.delta))
+        if not rows.rows:
+            return (), Delta.empty(self.schema)
+        results = [function.compute(rows) for function in self.functions]
+        changed = rows.changed(describe_arrays(self.results, results, rows.rows, None))
+        source = self.arrangement.schema
+        columns = gather_columns(source, rows.tables, rows.pos[changed], range(source.columns))
+        columns += [result.take(pa.array(changed)) for result in results]
+        return (), Delta(self.schema, columns, np.where(changed < rows.before, -1, 1))
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.functions, self.schema.names
+
+    def label(self) -> str:
+        names = self.arrangement.schema.names
+        return f"window {', '.join(f.label(names) for f in self.functions)}"
+
+
+__all__ = [
+    "Frame", "FrameAverage", "FrameCount", "FrameExtreme", "FrameSum", "Nth", "Partitions", "Ranking", "Shift",
+    "Window", "WindowFunction",
+]  # fmt: skip
