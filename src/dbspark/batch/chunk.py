@@ -98,12 +98,17 @@ class Chunk:
 
     def lane(self, node: int) -> Any:
         """One of the lanes as an array of `rows` values."""
-        line = self.nodes()[node]
+        line = np.frombuffer(self.buffer, np.int64, nd.FIELDS, node * nd.NODE_BYTES).tolist()
+        data, start = line[nd.DATA], line[nd.START]
         dtype = np.int64 if node >= nd.WEIGHT else np.uint64
         constant = line[nd.MASK] == 0
-        count = 1 if constant else int(line[nd.START]) + self.rows
-        raw = np.asarray(_Memory(int(line[nd.DATA]), count, dtype, self))
-        return np.full(self.rows, raw[0]) if constant else raw[int(line[nd.START]) :]
+        count = 1 if constant else start + self.rows
+        at = data - self.table
+        if 0 <= at < self.buffer.size:  # in the chunk's own arena
+            raw = np.frombuffer(self.buffer, dtype, count, at)
+        else:
+            raw = np.asarray(_Memory(data, count, dtype, self))
+        return np.full(self.rows, raw[0]) if constant else raw[start:]
 
     def arrays(self) -> list[pa.Array]:
         """The columns as Arrow arrays over the same memory."""

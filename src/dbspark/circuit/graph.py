@@ -205,8 +205,8 @@ class Graph:
                 look = {"value": " [style=bold]", "arranged": ' [color="#2060c0"]'}.get(source.kind, "")
                 lines.append(f"  {names[source.id]} -> {names[node.id]}{look};")
         for i, (name, node) in enumerate(self.outputs.items()):
-            lines.append(f"  out{i} [label={_quoted(name)}, shape=ellipse];")
-            lines.append(f"  {names[node.id]} -> out{i};")
+            lines.append(f"  out_{i} [label={_quoted(name)}, shape=ellipse];")
+            lines.append(f"  {names[node.id]} -> out_{i};")
         return "\n".join([*lines, "}"])
 
     def explain(self) -> str:

@@ -25,6 +25,7 @@ from dbspark.kernels.jit import (
     load_i64,
     load_u32,
     load_u64,
+    multiply_overflows,
     store_u64,
 )
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
@@ -525,3 +526,17 @@ def same_key(table_a: int, i: int, key_a: Any, table_b: int, j: int, key_b: Any,
         if compare_cells(table_a, key_a[k], i, table_b, key_b[k], j, nodes) != 0:
             return False
     return True
+
+
+@kernel
+def pair_weights(probe: int, which: Any, tables: Any, pos: Any, out: Any) -> int:
+    """out[i] = the product of the weights of probe row which[i] and of the row at pos[i]. Returns 0 or OVERFLOW."""
+    mine, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
+    for i in range(which.shape[0]):
+        table = tables[pos[i] >> ROW_BITS]
+        a = load_i64(mine, which[i] & mask)
+        b = load_i64(lane(table, WEIGHT), (pos[i] & ROW_MASK) & lane_mask(table, WEIGHT))
+        if multiply_overflows(a, b):
+            return OVERFLOW
+        out[i] = a * b
+    return 0

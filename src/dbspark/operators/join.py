@@ -25,19 +25,20 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch
-from dbspark.batch.chunk import Chunk, gather_columns
+from dbspark.batch.chunk import Chunk, check_plan, gather_columns
 from dbspark.batch.memory import Int64s, int64s
 from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError
 from dbspark.kernels import group as kg
 from dbspark.kernels import nodes as nd
+from dbspark.kernels import probe as kp
+from dbspark.kernels.merge import OVERFLOW
 from dbspark.operators.delta import Delta, Parts
 from dbspark.operators.function import Function
 from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.reading import Hits, Keys, expanded, key_columns, probe, ranges_of
 from dbspark.trace.spine import Spine
-from dbspark.zset.payload import exact_product
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "existence"]
 PAIRS = 1 << 20
@@ -110,8 +111,7 @@ class Join(Operator):
 
         def make() -> Iterator[Delta]:
             for chunk, which, hits in self._expanded(side, delta.arrangement, spine, found):
-                weights = exact_product(lane_at(chunk, which), hits.weights)
-                yield self._output(side, chunk, which, hits, weights)
+                yield self._output(side, chunk, which, hits, pair_weights(chunk, hits))
 
         return [Parts(self.schema, total, make)] if total > MANY * PAIRS else list(make())
 
@@ -268,6 +268,14 @@ def lane_at(chunk: Chunk, rows: Int64s) -> Int64s:
     return weights
 
 
+def pair_weights(chunk: Chunk, hits: Hits) -> Int64s:
+    """The weight of each pair of a row of a chunk and a row that was found for it."""
+    out = int64s(len(hits))
+    if kp.pair_weights(chunk.table, hits.which, hits.spine.sources[0], hits.pos, out) == OVERFLOW:
+        check_plan(np.array((OVERFLOW,), np.int64))
+    return out
+
+
 def _valid_keys(chunk: Chunk, arrangement: Arrangement) -> Any:
     """Which rows have no NULL in their key; None where all have none."""
     mask = None
@@ -355,4 +363,14 @@ def _absolute(batch: Batch) -> Batch:
     return batch.with_weights(np.ones(batch.rows, np.int64))
 
 
-__all__ = ["How", "Join", "distinct_keys", "keys_at", "keys_of", "lane_at", "union_of_keys", "weights_of_keys"]
+__all__ = [
+    "How",
+    "Join",
+    "distinct_keys",
+    "keys_at",
+    "keys_of",
+    "lane_at",
+    "pair_weights",
+    "union_of_keys",
+    "weights_of_keys",
+]

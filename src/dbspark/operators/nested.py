@@ -31,12 +31,11 @@ from dbspark.batch.schema import Schema
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import timed as kt
 from dbspark.operators.delta import Delta
-from dbspark.operators.join import Join, distinct_keys, keys_at, lane_at, union_of_keys
+from dbspark.operators.join import Join, distinct_keys, keys_at, pair_weights, union_of_keys
 from dbspark.operators.linear import filtered
 from dbspark.operators.operator import Arranged, Operator
 from dbspark.trace.reading import Hits, Keys, probe, ranges_of
 from dbspark.trace.spine import Spine, row_positions
-from dbspark.zset.payload import exact_product
 
 
 class NestedArranged:
@@ -89,8 +88,7 @@ class NestedJoin:
     def _met(self, iteration: int, side: int, delta: Batch, spine: Spine) -> list[Delta]:
         now: list[Delta] = []
         for chunk, which, hits in self.join._pairs(side, delta, spine):
-            weights = exact_product(lane_at(chunk, which), hits.weights)
-            pairs = self.join._output(side, chunk, which, hits, weights)
+            pairs = self.join._output(side, chunk, which, hits, pair_weights(chunk, hits))
             times = np.maximum(hits.times(), iteration)
             for time in np.unique(times).tolist():
                 here = times == time
