@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench bench-zset warm clean FORCE
+.PHONY: help demo test lint format bench bench-zset bench-trace bench-circuit warm clean FORCE
 
 VENV     := .venv
 PY       := $(VENV)/bin/python
@@ -52,6 +52,12 @@ bench: $(STAMP) warm  ## Run all benchmarks
 
 bench-zset: $(STAMP) warm  ## Run the benchmarks of Z-sets
 	$(PY) -m benchmarks.zset
+
+bench-trace: $(STAMP) warm  ## Run the benchmarks of traces (ten minutes of inserts among them)
+	$(PY) -m benchmarks.trace
+
+bench-circuit: $(STAMP) warm  ## Run the benchmarks of circuits
+	$(PY) -m benchmarks.circuit
 
 # Compiling the kernels once beforehand keeps parallel tests from each doing it, and timings free of it.
 warm: $(STAMP)

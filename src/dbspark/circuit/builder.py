@@ -36,6 +36,7 @@ from dbspark.operators.join import How, Join
 from dbspark.operators.operator import Arrange, Operator
 from dbspark.operators.ordered import TopK
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
+from dbspark.operators.window import Window, WindowFunction
 
 OrderBy = str | tuple[str, str] | tuple[str, str, str]
 """A column, or (column, "asc" or "desc"), or with "nulls first" or "nulls last" as well."""
@@ -194,6 +195,15 @@ class Builder:
         schema = stream.schema
         arrangement = Arrangement(schema, [schema.index(c) for c in key], self.order_columns(schema, order))
         return self._with_state(TopK(arrangement, limit, offset), [stream], [arrangement])
+
+    def window(
+        self, stream: Stream, key: Sequence[str], order: Sequence[OrderBy], functions: Mapping[str, WindowFunction]
+    ) -> Stream:
+        """The rows with window functions beside them, over partitions by a key, in some order."""
+        schema = stream.schema
+        arrangement = Arrangement(schema, [schema.index(c) for c in key], self.order_columns(schema, order))
+        operator = Window(arrangement, list(functions.values()), list(functions))
+        return self._with_state(operator, [stream], [arrangement])
 
     # ------------------------------------------------------------------ recursion
 

@@ -12,9 +12,11 @@ import time
 
 def main() -> None:
     started = time.perf_counter()
-    from dbspark.zset.warm import warm
+    from dbspark.circuit.warm import warm as warm_circuits
+    from dbspark.zset.warm import warm as warm_zsets
 
-    warm()
+    warm_zsets()
+    warm_circuits()
     sys.stdout.write(f"kernels ready in {time.perf_counter() - started:.1f} s\n")
 
 

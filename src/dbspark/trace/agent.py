@@ -176,8 +176,11 @@ class TraceImport:
             if seen.rows:
                 given.append(seen)
         with trace._lock:  # where a cancel from another thread happens before this or after it
-            if not self._agent._dropped:
+            try:
                 self._agent.advance(self.frontier)
+            except TimeError:
+                if not self._agent._dropped:  # it may have been cancelled meanwhile
+                    raise
         return given
 
     def wait(self, timeout: float | None = None) -> bool:

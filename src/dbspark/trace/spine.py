@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.batch import INT64_MAX, Plan
+from dbspark.batch.batch import INT64_MAX, Plan, bounds, run
 from dbspark.batch.chunk import CHUNK_ROWS, Chunk, check_plan
 from dbspark.batch.memory import Int64s, int64s
 from dbspark.kernels import probe as kp
@@ -332,6 +332,10 @@ class Spine:
             entries, _ = self._advance(entries, max(effort, self.config.step), self.config.background)
         return self if entries == self.entries else self._with(entries, self.credit, self._bound)
 
+    def outdated(self) -> bool:
+        """Whether idle work could make a lone batch smaller."""
+        return self._ready(self.entries) == 1 and self._outdated(self.entries[0])
+
     def _outdated(self, entry: Entry) -> bool:
         """Whether merging a batch with nothing would make it smaller: it keeps times that nobody can tell apart."""
         if self.compaction is None or type(entry) is not Batch or not entry.rows:
@@ -519,6 +523,9 @@ class Spine:
             return Batch.empty(self.arrangement)
         if self.compaction is None:
             return merge(batches)
+        if self.bound() > INT64_MAX:  # every total is summed exactly, whatever its parts are
+            some = [b for b in batches if b.rows]
+            return Batch(self.arrangement, run(Plan(some, within=bounds(since=END)))).at_time(())
         return merge(batches, END).at_time(())
 
     def consolidated(self) -> Batch:

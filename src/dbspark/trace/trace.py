@@ -268,6 +268,8 @@ class Trace:
         with self._lock:
             self._adopt()
             effort = self._exert_logic(self.spine.levels()) if self._exert_logic is not None else None
+            if self._exert_logic is not None and not effort and self.spine.outdated():
+                effort = self.spine.config.step
             if not effort:
                 return bool(self._jobs)
             spine = self.spine.exert(effort)
