@@ -327,6 +327,8 @@ class GroupAggregate(Operator):
         for part in delta.parts():
             after, keys, _, _ = self._accumulated(after, part, arranged)
             found = [union_of_keys([*found, keys])]
+        if not found:  # no part had rows after all
+            return self.step(state, [Delta.empty(self.source), *arranged])
         out = []
         for weight, spine in ((-1, state[0]), (1, after[0])):
             hits = ends_unordered(spine, found[0], 1)

@@ -35,8 +35,9 @@ from dbspark.kernels import moments as km
 from dbspark.kernels import nodes as nd
 from dbspark.operators.aggregate import Aggregate, Average, Count, FloatSum, Sum, Touched
 from dbspark.operators.delta import Delta, taken
+from dbspark.operators.function import Function
 from dbspark.operators.join import keys_of
-from dbspark.operators.linear import Function, true_rows
+from dbspark.operators.linear import true_rows
 from dbspark.operators.statistics import as_floats, valid_rows
 from dbspark.trace.reading import Hits, Keys, ends_unordered
 from dbspark.trace.spine import Spine
@@ -94,7 +95,7 @@ class Gathered(Aggregate):
     def _wanted(self, hits: Hits) -> Any:
         wanted = hits.weights > 0
         if self.where is not None:
-            wanted &= true_rows(taken(hits, (self.where,))[0])
+            wanted &= true_rows(taken(hits, (self.where,))[0], len(hits))
         return wanted
 
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
