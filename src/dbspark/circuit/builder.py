@@ -30,11 +30,13 @@ from dbspark.circuit.nested import LIMIT, Fixpoint, Result
 from dbspark.errors import CircuitError, SchemaError
 from dbspark.operators import linear
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, FloatSum, GroupAggregate, Sum
+from dbspark.operators.collect import CollectList, First, Mode, any_value, count_distinct, median
 from dbspark.operators.distinct import Combine, Distinct, SetOperation
 from dbspark.operators.function import Function
 from dbspark.operators.join import How, Join
 from dbspark.operators.operator import Arrange, Operator
 from dbspark.operators.ordered import TopK
+from dbspark.operators.statistics import Bits, Booleans, Kurtosis, Skewness, Variance
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
 from dbspark.operators.window import Window, WindowFunction
 
@@ -304,17 +306,41 @@ class Builder:
     def _aggregate(self, schema: Schema, function: str, column: str | None) -> Aggregate:
         if function == "count":
             return Count(None if column is None else schema.index(column))
+        if function not in AGGREGATES:
+            raise CircuitError(f"no aggregate {function!r}; there are count, {', '.join(AGGREGATES)}; or an Aggregate")
         if column is None:
             raise CircuitError(f"{function} needs a column")
         index = schema.index(column)
-        dtype = schema.types[index]
-        if function == "sum":
-            return FloatSum(index) if pa.types.is_floating(dtype) else Sum(index, dtype)
-        if function == "avg":
-            return Average(index, dtype)
-        if function in ("min", "max"):
-            return Extreme(index, dtype, function == "max")
-        raise CircuitError(f"no aggregate {function!r}; there are count, sum, avg, min, max, or give an Aggregate")
+        return AGGREGATES[function](index, schema.types[index])
+
+
+AGGREGATES: dict[str, Callable[[int, pa.DataType], Aggregate]] = {
+    "sum": lambda c, t: FloatSum(c) if pa.types.is_floating(t) else Sum(c, t),
+    "avg": Average,
+    "min": lambda c, t: Extreme(c, t, False),
+    "max": lambda c, t: Extreme(c, t, True),
+    "var_samp": Variance,
+    "var_pop": lambda c, t: Variance(c, t, sample=False),
+    "stddev_samp": lambda c, t: Variance(c, t, root=True),
+    "stddev_pop": lambda c, t: Variance(c, t, sample=False, root=True),
+    "skewness": Skewness,
+    "kurtosis": Kurtosis,
+    "bool_and": lambda c, _: Booleans("and", c),
+    "bool_or": lambda c, _: Booleans("or", c),
+    "count_if": lambda c, _: Booleans("count", c),
+    "bit_and": lambda c, t: Bits("and", c, t),
+    "bit_or": lambda c, t: Bits("or", c, t),
+    "bit_xor": lambda c, t: Bits("xor", c, t),
+    "first": First,
+    "last": lambda c, t: First(c, t, last=True),
+    "any_value": any_value,
+    "collect_list": CollectList,
+    "collect_set": lambda c, t: CollectList(c, t, distinct=True),
+    "mode": Mode,
+    "median": median,
+    "count_distinct": lambda c, _: count_distinct([c]),
+}
+"""Aggregates of one column by name; others are given as objects (`dbspark.operators.statistics`, `….collect`)."""
 
 
 def _plain(stream: Stream) -> Any:

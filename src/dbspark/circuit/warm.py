@@ -44,7 +44,8 @@ def _warm_circuit() -> None:
     right = b.source("right", "k BIGINT, r STRING")
     joined = b.join(left, right, ["k"], "full", select=[(0, "k"), (0, "d"), (0, "f"), (0, "s"), (1, "r")])
     b.output("groups", b.aggregate(
-        joined, ["r"], n=("count", "s"), d=("sum", "d"), a=("avg", "d"), f=("sum", "f"), m=("min", "s")
+        joined, ["r"], n=("count", "s"), d=("sum", "d"), a=("avg", "d"), f=("sum", "f"), m=("min", "s"),
+        v=("var_samp", "f"), x=("bit_xor", "k"), l=("collect_list", "s"), q=("median", "f"), u=("count_distinct", "s"),
     ))  # fmt: skip
     b.output("top", b.top(joined, ["r"], [("s", "desc")], 1))
     ranks = {"rank": Ranking("rank"), "lag": Shift(3, -1), "sum": FrameSum(1), "max": FrameExtreme(2, True)}
