@@ -55,8 +55,9 @@ def test_every_error_is_a_dbspark_error() -> None:
         assert issubclass(getattr(errors, name), dbspark.DbsparkError)
 
 
-def test_the_example_in_the_readme_runs() -> None:
+def test_the_examples_in_the_readme_run() -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text()
-    (today, planned) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    subprocess.run([sys.executable, "-c", today], check=True)
+    (*today, planned) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    for example in today:
+        subprocess.run([sys.executable, "-c", example], check=True)
     compile(planned, "README.md", "exec")
