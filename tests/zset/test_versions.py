@@ -2,6 +2,7 @@
 end the same of whole Z-sets."""
 
 import gc
+import sys
 import threading
 import time
 import weakref
@@ -307,9 +308,18 @@ def test_two_threads_that_branch_from_one_old_version_at_once_do_not_see_each_ot
 # ---------------------------------------------------------------------- the Z-sets over it
 
 
+@pytest.fixture
+def rapid_switches():
+    """Threads take turns so often that they meet in the middle of everything."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 @pytest.mark.parametrize("knobs", [{}, TINY], ids=["usual knobs", "tiny knobs"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_old_z_sets_are_read_exactly_while_a_writer_goes_on(backend, knobs):
+def test_old_z_sets_are_read_exactly_while_a_writer_goes_on(backend, knobs, rapid_switches):
     """Readers iterate, count, look up, arrange and branch from old values; the writer never notices, nor do they."""
     z = ZSet.empty("k BIGINT", ZSetConfig(backend=backend, **knobs))
     old = [(z, {})]

@@ -27,8 +27,8 @@ from dbspark.batch.schema import Schema
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import probe as kp
 
-Directory = tuple[int, Int64s]
-"""An address for a kernel, and what is there."""
+Directory = tuple[int, Any]
+"""An address for a kernel, and what has to stay alive as long as it is used."""
 TEXT = 4096
 """Bytes for all strings of a row."""
 _USUAL_MASK = hashing._mask
@@ -222,11 +222,10 @@ class Codec:
         return None
 
     def directory(self, sources: tuple[Any, Any, Any, Any]) -> Directory:
-        """What `weigh` wants to know of some batches, given as `Spine.sources`, whose arrays have to be kept beside it.
-        They are ordered by the whole row."""
+        """What `weigh` wants to know of some batches, given as `Spine.sources`. They are ordered by the whole row."""
         schema = self.plain.schema
         directory: Int64s = kp.directory_of(*sources, schema.columns, schema.node_count)
-        return directory.ctypes.data, directory
+        return directory.ctypes.data, (directory, sources)
 
 
 def hash_mask() -> int:

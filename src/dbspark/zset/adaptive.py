@@ -14,7 +14,8 @@ small ones go to the memtable in one call. How much may wait is computed beforeh
 `Policy` decides when the memtable is flushed. Flushing, merging and taking in the log never change the value, only
 its form, so a payload may do them to itself, and does so before it is added to: then nobody holds the old form, and
 merged batches are given back as the merge goes on. The form is one attribute, replaced at once, so that readers on
-other threads see the old form or the new one.
+other threads see the old form or the new one. Whoever works on a form reads the attribute once and goes on with what
+it has read or made of it: another thread may have put another form of the same value there in the meantime.
 """
 
 from __future__ import annotations
@@ -91,9 +92,10 @@ class AdaptivePayload(Payload):
     @property
     def state(self) -> tuple[Body, MemtableVersion | None]:
         """What holds the rows, after the log has been taken in."""
-        if self._state[2]:
-            self._take_in()
-        return self._state[0], self._state[1]
+        state = self._state
+        if state[2]:
+            state = self._take_in()
+        return state[0], state[1]
 
     @property
     def metrics(self) -> Metrics | None:
@@ -139,63 +141,32 @@ class AdaptivePayload(Payload):
         return self._add(row, weight)
 
     def _add(self, row: Row, weight: int) -> Payload:
-        memtable = self._memtable()
+        state = self._row_state()
+        memtable = state[1] or _new_memtable(state[0])
         if memtable.store.large or not -LARGE <= weight <= LARGE:
             return super().plus_rows({row: weight})
-        return self._with_rows(memtable.advanced((row, weight)))
+        return _with_rows(state, memtable.advanced((row, weight)))
 
     def plus_rows(self, rows: dict[Row, int]) -> Payload:
-        memtable = self._memtable()
-        if len(rows) > min(WAITING, self.config.small_limit) or memtable.store.large:
+        state = self._row_state()
+        memtable = state[1] or _new_memtable(state[0])
+        if len(rows) > min(WAITING, state[0].config.small_limit) or memtable.store.large:
             return super().plus_rows(rows)
         try:
-            return self._with_rows(memtable.advanced(rows))
+            return _with_rows(state, memtable.advanced(rows))
         except LargeWeight:
             return super().plus_rows(rows)
 
-    def _memtable(self) -> MemtableVersion:
-        """The memtable, or a new one. The rows of the small form are counted, so its log is taken in first."""
-        if self._state[2] and self._state[0].spine is None:
-            self._take_in()
-        memtable = self._state[1]
-        return self._new_memtable() if memtable is None else memtable
-
-    def _new_memtable(self, begun: bool = False) -> MemtableVersion:
-        body = self._state[0]
-        if body.policy is not None and not begun:
-            body.policy.began()
-        memtable = Memtable(body.arrangement)
-        memtable.large = body.bound() > LARGE  # then its rows are summed with those outside it at every step
-        return Version(memtable)
+    def _row_state(self) -> State:
+        """The form to add single rows to. The rows of the small form are counted, so its log is taken in first."""
+        state = self._state
+        return self._take_in() if state[2] and state[0].spine is None else state
 
     def waiting_rows(self) -> dict[Row, int] | None:
         body, memtable, log, _, _ = self._state
         if memtable is None or log or body.spine is not None or body.grown or body.small.rows:
             return None
         return memtable.read(Memtable.waiting)
-
-    def _with_rows(self, memtable: MemtableVersion) -> AdaptivePayload:
-        """With a memtable that has just taken rows given by themselves; looks at what needs a look now and then."""
-        body, before, log, room, _ = self._state
-        payload: AdaptivePayload = _new(AdaptivePayload)
-        payload._state = (body, memtable, log, _room(body, memtable) if before is None else room, None)
-        store = memtable.store
-        rows = len(store.rows)
-        policy = body.policy
-        due = store.singles >= store.look_at
-        if body.spine is not None:
-            assert policy is not None
-            policy.clock_in = 0 if due else policy.clock_in - 1
-            looked = policy.clock_in > 0 and rows < policy.check_rows
-        elif body.grown:
-            assert policy is not None
-            looked = body.config.shrink_limit <= rows < policy.check_rows
-        else:
-            looked = rows <= body.room()
-        if not looked:
-            payload._look_at_rows(store, rows)
-        payload._set_look_at()
-        return payload
 
     def _set_look_at(self) -> None:
         """How many single rows may come before `_look_at_rows` is due."""
@@ -226,7 +197,7 @@ class AdaptivePayload(Payload):
         policy = body.policy or Policy(body.config, Metrics())
         if body.spine is None and not body.grown:
             if body.small.rows:
-                small = self._collected()
+                small = _collected(self._state)
                 if small.rows <= body.config.smallset_n:  # some of what waited took rows away
                     self._set(body.with_small(small), None)
                     return
@@ -256,8 +227,8 @@ class AdaptivePayload(Payload):
             batch = theirs.sole
             if batch is not None and waiting is None and not their_log:
                 rows = batch.rows
-                if 0 < rows <= self._state[3] and len(self._state[2]) < LOG_DELTAS and batch.largest <= MODEST:
-                    body, memtable, log, room, counted = self._state
+                body, memtable, log, room, counted = self._state
+                if 0 < rows <= room and len(log) < LOG_DELTAS and batch.largest <= MODEST:
                     if not log and memtable is None and body.policy is not None:
                         body.policy.began()
                     payload: AdaptivePayload = _new(AdaptivePayload)
@@ -296,8 +267,7 @@ class AdaptivePayload(Payload):
 
     def _plus(self, batch: Batch) -> AdaptivePayload:
         """With a batch, put in its place, or in the log where there is room for it."""
-        self._take_in(batch.rows)
-        body, memtable, _, room, counted = self._state
+        body, memtable, _, room, counted = self._take_in(batch.rows)
         payload: AdaptivePayload = _new(AdaptivePayload)
         if batch.rows <= room and batch.largest <= MODEST:
             if memtable is None and body.policy is not None:
@@ -316,30 +286,31 @@ class AdaptivePayload(Payload):
             payload._upsert((batch,))
         return payload
 
-    def _take_in(self, coming: int = 0) -> None:
-        """Go on with the merges that are due, then put the deltas of the log in their places.
+    def _take_in(self, coming: int = 0) -> State:
+        """Go on with the merges that are due, then put the deltas of the log in their places; returns the form.
 
         `coming`: rows about to be added. Whoever adds little does not wait for the merges that someone else has paid.
         """
         self._pay(coming + sum([batch.rows for batch in self._state[2]]))
-        body, memtable, log, _, counted = self._state
+        state = self._state
+        body, memtable, log, _, counted = state
         if not log:
-            return
-        if body.spine is None and not body.grown:
-            self._set(body.with_small(self._collected()), None)
-            return
-        large = [batch for batch in log if batch.rows >= DIRECT]
-        few = [batch for batch in log if batch.rows < DIRECT] if len(large) < len(log) else large[:0]
-        del body, memtable, log
+            return state
         taken: AdaptivePayload = _new(AdaptivePayload)  # so that nobody sees a part of it
-        taken._state = (*self._state[:2], (), 0, None)
-        if large:
-            taken._insert(large)
-            if not few and counted is not None and counted[1] == len(large):
-                taken._state[0].known(counted[0])
-        if few:
-            taken._upsert(few, begun=True)
-        self._state = taken._state
+        if body.spine is None and not body.grown:
+            taken._set(body.with_small(_collected(state)), None)
+        else:
+            large = [batch for batch in log if batch.rows >= DIRECT]
+            few = [batch for batch in log if batch.rows < DIRECT] if len(large) < len(log) else large[:0]
+            taken._state = (body, memtable, (), 0, None)
+            if large:
+                taken._insert(large)
+                if not few and counted is not None and counted[1] == len(large):
+                    taken._state[0].known(counted[0])
+            if few:
+                taken._upsert(few, begun=True)
+        self._state = state = taken._state
+        return state
 
     def _pay(self, rows: int) -> None:
         """Merge as much as inserts have paid for, giving back what has been merged: nobody else holds this form."""
@@ -374,7 +345,7 @@ class AdaptivePayload(Payload):
         """Add batches to the memtable; `begun`: they have waited in the log."""
         body, memtable, _, _, _ = self._state
         if memtable is None:
-            memtable = self._new_memtable(begun)
+            memtable = _new_memtable(body, begun)
         memtable = memtable.advanced(Columns(*batches))
         if memtable.store.large:
             memtable.store.look_at = 0  # single rows are now summed with what is in columns
@@ -477,47 +448,44 @@ class AdaptivePayload(Payload):
             return
         if body.policy is not None:
             body.policy.moved("trace" if body.spine is not None else "memtable", "small")
-        self._set(body.with_small(self._collected()), None)
+        self._set(body.with_small(_collected(self._state)), None)
 
     def _settle(self) -> Body:
         """Sort what waits: somebody reads in columns, and the next reader should not sort it again."""
-        body, memtable, log, _, _ = self._state
+        state = self._state
+        body, memtable, log, _, _ = state
         if memtable is None and not log:
             return body
+        settled: AdaptivePayload = _new(AdaptivePayload)
+        settled._state = (body, memtable, (), 0, None)
         if body.spine is None and not body.grown:
             if body.policy is not None and memtable is not None:
                 body.policy.demanded()
-            self._set(body.with_small(self._collected()), None)
-            return self._state[0]
-        settled: AdaptivePayload = _new(AdaptivePayload)
-        settled._state = (body, memtable, (), 0, None)
-        if memtable is None and body.spine is not None:
+            settled._set(body.with_small(_collected(state)), None)
+        elif memtable is None and body.spine is not None:
             if body.policy is not None and any(batch.rows < DIRECT for batch in log):
                 body.policy.demanded()
             settled._insert(log)
-            self._state = settled._state
-            return self._state[0]
+        else:
+            settled._settle_all(log)
+        self._state = settled._state
+        return settled._state[0]
+
+    def _settle_all(self, log: Log) -> None:
+        """Put a log and the memtable into the spine. Only for a payload that nobody else knows."""
+        body = self._state[0]
         large = [batch for batch in log if batch.rows >= DIRECT]
         few = [batch for batch in log if batch.rows < DIRECT]
         if large:
-            settled._insert(large)
-        if few or settled._state[1] is not None:
-            if body.policy is not None:
-                body.policy.demanded()
-            if settled._state[0].spine is None and not settled._state[0].grown:  # little was left, so it is small
-                settled._set(settled._state[0].with_small(merged(body.arrangement, (*settled.parts(), *few))), None)
-            else:
-                settled._flush("arranged", keep_hot=False, few=few)
-        self._state = settled._state
-        return self._state[0]
-
-    def _collected(self) -> Batch:
-        """All rows as one batch, leaving the form as it is: for decisions about the form itself."""
-        body, memtable, log, _, _ = self._state
-        parts = [*((body.small,) if body.spine is None else body.spine.batches), *log]
-        if memtable is not None:
-            parts.append(memtable.read(Memtable.batch))
-        return merged(body.arrangement, parts)
+            self._insert(large)
+        if not few and self._state[1] is None:
+            return
+        if body.policy is not None:
+            body.policy.demanded()
+        if self._state[0].spine is None and not self._state[0].grown:  # little was left, so it is small
+            self._set(self._state[0].with_small(merged(body.arrangement, (*self.parts(), *few))), None)
+        else:
+            self._flush("arranged", keep_hot=False, few=few)
 
     # ------------------------------------------------------------------ reading
 
@@ -629,6 +597,48 @@ class AdaptivePayload(Payload):
         if memtable is not None:
             memtable.store.look_at = 0  # what may wait is another matter now
         self._state = (body, memtable, log, min(self._state[3], _room(body, memtable)), None)
+
+
+def _collected(state: State) -> Batch:
+    """All rows of a form as one batch, leaving it as it is: for decisions about the form itself."""
+    body, memtable, log, _, _ = state
+    parts = [*((body.small,) if body.spine is None else body.spine.batches), *log]
+    if memtable is not None:
+        parts.append(memtable.read(Memtable.batch))
+    return merged(body.arrangement, parts)
+
+
+def _new_memtable(body: Body, begun: bool = False) -> MemtableVersion:
+    """A memtable beside a body; `begun`: its rows have waited in the log."""
+    if body.policy is not None and not begun:
+        body.policy.began()
+    memtable = Memtable(body.arrangement)
+    memtable.large = body.bound() > LARGE  # then its rows are summed with those outside it at every step
+    return Version(memtable)
+
+
+def _with_rows(state: State, memtable: MemtableVersion) -> AdaptivePayload:
+    """A form with a memtable that has just taken rows given by themselves; looks at what needs a look now and then."""
+    body, before, log, room, _ = state
+    payload: AdaptivePayload = _new(AdaptivePayload)
+    payload._state = (body, memtable, log, _room(body, memtable) if before is None else room, None)
+    store = memtable.store
+    rows = len(store.rows)
+    policy = body.policy
+    due = store.singles >= store.look_at
+    if body.spine is not None:
+        assert policy is not None
+        policy.clock_in = 0 if due else policy.clock_in - 1
+        looked = policy.clock_in > 0 and rows < policy.check_rows
+    elif body.grown:
+        assert policy is not None
+        looked = body.config.shrink_limit <= rows < policy.check_rows
+    else:
+        looked = rows <= body.room()
+    if not looked:
+        payload._look_at_rows(store, rows)
+    payload._set_look_at()
+    return payload
 
 
 def _sum(batches: Sequence[Batch]) -> Batch:

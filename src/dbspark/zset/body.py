@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.batch.point import codec_of
@@ -24,6 +25,12 @@ Log = tuple[Batch, ...]
 
 def _nowhere(_: Row) -> int:
     return 0
+
+
+class _Looking(partial[int]):
+    """A lookup by address, and what it looks at."""
+
+    kept: Any
 
 
 def _unfit(row: Row) -> int:
@@ -109,9 +116,14 @@ class Body:
             self.look = _nowhere
         else:
             codec = codec_of(self.arrangement.schema)
-            self.look = _unfit
+            look: Callable[[Row], int] = _unfit
             if codec is not None:
-                self.look = partial(codec.plain.weigh, directory_of(codec, spine)[0])
+                directory = directory_of(codec, spine)
+                # It goes by address, and so has to keep what is there: other threads may put another one in its place.
+                look = _Looking(codec.plain.weigh, directory[0])
+                look.kept = (directory, spine)
+            self.look = look
+            return look
         return self.look
 
     def count(self) -> int:

@@ -395,10 +395,10 @@ def weight_in(spine: Spine, row: Row) -> int:
 
 
 def directory_of(codec: Codec, spine: Spine) -> Directory:
-    """The directory of a spine, made once."""
+    """The directory of a spine, made once; two threads that make it at a time go on with the same one."""
     made: Directory | None = spine.__dict__.get("_directory")
     if made is None:
-        made = spine.__dict__["_directory"] = codec.directory(spine.sources)
+        made = spine.__dict__.setdefault("_directory", codec.directory(spine.sources))
     return made
 
 
