@@ -94,6 +94,7 @@ class AdaptivePayload(Payload):
         """What holds the rows, after the log has been taken in."""
         state = self._state
         if state[2]:
+            del state  # nobody should hold this form while it is merged
             state = self._take_in()
         return state[0], state[1]
 
@@ -160,7 +161,10 @@ class AdaptivePayload(Payload):
     def _row_state(self) -> State:
         """The form to add single rows to. The rows of the small form are counted, so its log is taken in first."""
         state = self._state
-        return self._take_in() if state[2] and state[0].spine is None else state
+        if state[2] and state[0].spine is None:
+            del state
+            state = self._take_in()
+        return state
 
     def waiting_rows(self) -> dict[Row, int] | None:
         body, memtable, log, _, _ = self._state
@@ -225,21 +229,27 @@ class AdaptivePayload(Payload):
         if type(other) is AdaptivePayload:
             theirs, waiting, their_log, _, _ = other._state
             batch = theirs.sole
-            if batch is not None and waiting is None and not their_log:
-                rows = batch.rows
-                body, memtable, log, room, counted = self._state
-                if 0 < rows <= room and len(log) < LOG_DELTAS and batch.largest <= MODEST:
-                    if not log and memtable is None and body.policy is not None:
-                        body.policy.began()
-                    payload: AdaptivePayload = _new(AdaptivePayload)
-                    payload._state = (body, memtable, (*log, batch), room - rows, counted)
-                    return payload
+            if batch is not None and waiting is None and not their_log and batch.rows:
+                logged = self._logged(batch)
+                if logged is not None:
+                    return logged
         waits = other.waiting_rows()
         if waits is not None:
             return self.plus_rows(waits)
         if isinstance(other, AdaptivePayload) and _size(self) * 4 < _size(other) and other.config == self.config:
             return other.plus_batches(self.parts())
         return self.plus_batches(other.parts())
+
+    def _logged(self, batch: Batch) -> AdaptivePayload | None:
+        """With a batch in the log, if there is room for it. By itself, so that nothing holds the form afterwards."""
+        body, memtable, log, room, counted = self._state
+        if batch.rows > room or len(log) >= LOG_DELTAS or batch.largest > MODEST:
+            return None
+        if not log and memtable is None and body.policy is not None:
+            body.policy.began()
+        payload: AdaptivePayload = _new(AdaptivePayload)
+        payload._state = (body, memtable, (*log, batch), room - batch.rows, counted)
+        return payload
 
     def plus_many(self, batches: Sequence[Batch]) -> Payload:
         some = [batch for batch in batches if batch.rows]
