@@ -18,9 +18,7 @@ JOBS        ?= 2
 PYTEST_ARGS ?=
 
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
-# Tests that need Spark share one session, so they run apart, in one process. There may be none (exit code 5).
-PYTEST    = $(PY) -m pytest --benchmark-disable $(PYTEST_ARGS)
-RUN_TESTS = $(PYTEST) -n $(JOBS) -m "not spark" $(1) && { $(PYTEST) -m spark $(1) || [ $$? -eq 5 ]; }
+PYTEST = $(PY) -m pytest --benchmark-disable $(PYTEST_ARGS)
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,15 +26,14 @@ help:  ## Show this list
 demo: $(STAMP) warm  ## Run the main job: Spark, 200 000 orders, 20 ticks of changes, checked against Spark
 	$(VENV)/bin/dbspark demo
 
-test: $(STAMP) warm  ## Run all tests, then those of Z-sets again with each backend
-	unset DBSP_BACKEND; $(call RUN_TESTS,tests)
-	@if [ -d tests/zset ]; then \
-	  for backend in $(BACKENDS); do \
-	    echo "tests/zset with DBSP_BACKEND=$$backend"; \
-	    export DBSP_BACKEND=$$backend; \
-	    $(call RUN_TESTS,-q tests/zset) || exit 1; \
-	  done; \
-	fi
+# Tests that need Spark share one session, so they run apart, in one process.
+test: $(STAMP) warm  ## Run the tests of Z-sets with each backend, those that need Spark, then all others
+	@for backend in $(BACKENDS); do \
+	  echo "tests/zset with DBSP_BACKEND=$$backend"; \
+	  DBSP_BACKEND=$$backend $(PYTEST) -q -n $(JOBS) tests/zset || exit 1; \
+	done
+	unset DBSP_BACKEND; $(PYTEST) -m spark tests
+	unset DBSP_BACKEND; $(PYTEST) -n $(JOBS) -m "not spark" tests
 
 lint: $(STAMP)  ## Check style, formatting and types
 	$(PY) -m ruff check .

@@ -153,7 +153,7 @@ def _values(dtype: pa.DataType) -> st.SearchStrategy[Any]:
         return st.lists(pairs, max_size=4, unique_by=lambda pair: map_key(pair[0]))
     if t.is_list(dtype):
         return st.lists(values(dtype.value_type, dtype.value_field.nullable), max_size=4)
-    raise NotImplementedError(dtype)
+    raise AssertionError(f"no strategy for {dtype}; write one")
 
 
 def map_key(value: Any) -> Any:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
+from benchmarks.command import command
 from benchmarks.trace.suites import SUITES, run
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.trace", description=__doc__)
-    parser.add_argument("suites", nargs="*", choices=[*SUITES, []], metavar="suite", help=", ".join(SUITES))
-    parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
-    given = parser.parse_args(arguments)
-    missed = [t for t in run(given.suites) if not t.passed]
-    return int(given.strict and bool(missed))
+    return command("trace", SUITES, run, arguments)
 
 
 if __name__ == "__main__":

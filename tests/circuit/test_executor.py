@@ -351,7 +351,10 @@ def bytes_out(circuit, changes):
 
 def test_the_same_ticks_give_the_same_bytes():
     chance = random.Random(11)
-    rows = lambda: [(chance.randrange(30), chance.randrange(12)) for _ in range(200)]  # noqa: E731
+
+    def rows():
+        return [(chance.randrange(30), chance.randrange(12)) for _ in range(200)]
+
     changes = [{"t": rows(), "o": rows()} for _ in range(6)]
     gone = {"t": {row: -1 for c in changes for row in c["t"]}, "o": dict.fromkeys(changes[0]["o"], -1)}
     changes.append(gone)
@@ -381,6 +384,9 @@ def test_the_order_in_which_a_graph_was_built_does_not_matter_to_the_bytes():
         return b.circuit()
 
     chance = random.Random(13)
-    rows = lambda: [(chance.randrange(9), chance.randrange(5)) for _ in range(50)]  # noqa: E731
+
+    def rows():
+        return [(chance.randrange(9), chance.randrange(5)) for _ in range(50)]
+
     changes = [{"x": rows(), "y": rows()} for _ in range(4)]
     assert bytes_out(built("xy"), changes) == bytes_out(built("yx"), changes)

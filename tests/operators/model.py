@@ -26,7 +26,7 @@ class Run:
 
     def __init__(self, builder: Builder | Circuit) -> None:
         self.circuit = builder.circuit() if isinstance(builder, Builder) else builder
-        self.given: dict[str, Rows] = {n.name: {} for n in self.circuit.graph if n.role == "source"}  # type: ignore[misc]
+        self.given: dict[str, Rows] = {n.name: {} for n in self.circuit.graph if n.role == "source"}
         self._form: dict[Any, Any] = {}
         self.held: dict[str, Rows] = {name: {} for name in self.circuit.graph.outputs}
 

@@ -315,7 +315,10 @@ def test_what_comes_and_goes_leaves_no_residue():
 
 def test_a_nan_or_an_infinity_goes_as_it_came():
     run = run_of("k BIGINT, x DOUBLE", ["k"], total=("sum", "x"), mean=("avg", "x"))
-    held = lambda: {plain(row) for row in run.held["out"]}  # noqa: E731
+
+    def held():
+        return {plain(row) for row in run.held["out"]}
+
     run.tick(t={(1, 2.5): 1})
     run.tick(t={(1, math.inf): 2})
     assert held() == {(1, math.inf, math.inf)}

@@ -83,7 +83,10 @@ def test_sums_differences_and_multiples(ticks):
     for one in ticks:
         run.tick(**{n: total(c) for n, c in zip("xyz", one, strict=True)})
         x, y, z = (run.given[n] for n in "xyz")
-        minus = lambda rows, factor=-1: {r: factor * w for r, w in rows.items()}  # noqa: E731
+
+        def minus(rows, factor=-1):
+            return {r: factor * w for r, w in rows.items()}
+
         assert run.held["union"] == plus(x, y, z)
         assert run.held["difference"] == plus(x, minus(y))
         assert run.held["negated"] == minus(z)
@@ -159,7 +162,9 @@ def test_a_function_that_gives_other_columns_than_it_said_is_told_so():
 
 
 def test_a_function_that_gives_null_for_a_column_that_has_none_is_told_so():
-    null = lambda c: [pa.nulls(len(c[0]), pa.int64())]  # noqa: E731
+    def null(c):
+        return [pa.nulls(len(c[0]), pa.int64())]
+
     failing(lambda b, s: b.map(s, null, "a BIGINT NOT NULL"), SchemaError, "'a'")
 
 

@@ -72,7 +72,7 @@ def made(rows: dict[Any, int], schema: Any, config: ZSetConfig | None = None) ->
 
 def metrics_of(z: ZSet) -> Any:
     """The counters of the lineage of an adaptive Z-set; None while it has none."""
-    return z._payload.metrics  # type: ignore[attr-defined]
+    return z._payload.metrics
 
 
 @dataclass(frozen=True)

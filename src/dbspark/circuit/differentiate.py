@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from dbspark.batch import Arrangement
 from dbspark.circuit.graph import Graph, Node, Stream
-from dbspark.circuit.rebuild import deferred, rebuilt
 from dbspark.operators.linear import Stateless, Sum
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
 
@@ -27,7 +26,7 @@ def incrementalize(graph: Graph) -> Graph:
     out = Graph()
     made: dict[str, Stream] = {}
     loops: list[tuple[Stream, Node]] = []
-    for node in deferred(graph):
+    for node in graph.schedule():
         made[node.id] = _derived(out, node, made, loops)
     for delay, source in loops:
         out.connect(delay, made[source.id])
@@ -63,7 +62,7 @@ def _derived(out: Graph, node: Node, made: dict[str, Stream], loops: list[tuple[
         ]
         value = out.add(operator, values, ["value"] * len(values), "value")
         return out.add(Differentiate(Arrangement(operator.schema)), [value], ["value"], "delta")
-    return rebuilt(out, node, inputs)  # an operator on deltas already
+    return out.again(node, inputs)  # an operator on deltas already
 
 
 def _derived_seeded_delay(out: Graph, node: Node, made: dict[str, Stream], loops: list[tuple[Stream, Node]]) -> Stream:

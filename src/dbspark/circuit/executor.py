@@ -24,7 +24,7 @@ class Circuit:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph.pruned()
         self._schedule = [n for n in self.graph.schedule() if n.role == "operator"]
-        self._sources = {n.name: n for n in self.graph if n.role == "source"}
+        self._sources = {str(n.name): n for n in self.graph if n.role == "source"}
         self._delays = [n for n in self.graph if n.role == "delay"]
         self.tick_number = 0
         """Ticks that have been committed."""
@@ -42,10 +42,10 @@ class Circuit:
     def _run(self, inputs: Mapping[str, Any], given: Callable[[Any], Any]) -> dict[str, Any]:
         unknown = sorted(set(inputs) - set(self._sources))
         if unknown:
-            raise CircuitError(f"no source {', '.join(unknown)}; the sources are {', '.join(map(str, self._sources))}")
+            raise CircuitError(f"no source {', '.join(unknown)}; the sources are {', '.join(self._sources)}")
         values: dict[str, Any] = dict(self._held)
         for name, node in self._sources.items():
-            change = inputs.get(name)  # type: ignore[arg-type]
+            change = inputs.get(name)
             values[node.id] = Delta.empty(node.schema) if change is None else as_delta(change, node)
         states: dict[str, State] = {}
         for node in self._schedule:

@@ -148,8 +148,9 @@ class Result(Stateless):
         self.schema = node.schema
         self.name = str(node.name)
 
-    def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Any]:
-        return (), inputs[0][self.name]
+    def apply(self, inputs: Sequence[Any]) -> Delta:
+        delta: Delta = inputs[0][self.name]
+        return delta
 
     def parameters(self) -> tuple[Any, ...]:
         return (self.name,)

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from dbspark.circuit.graph import Graph, Node, Stream
-from dbspark.circuit.rebuild import deferred, rebuilt
 from dbspark.operators.delta import Delta
 from dbspark.operators.join import Join
 from dbspark.operators.linear import Filter, Map, Project, Stateless, Sum
@@ -74,7 +73,7 @@ class _Rewriter:
 
     def run(self, rule: Any) -> Graph:
         loops: list[tuple[Stream, Node]] = []
-        for node in deferred(self.graph):
+        for node in self.graph.schedule():
             if node.role == "source":
                 assert node.name is not None
                 self.made[node.id] = self.out.source(node.name, node.schema, node.kind)
@@ -85,7 +84,7 @@ class _Rewriter:
             else:
                 replaced = rule(self, node)
                 inputs = [self.made[n.id] for n in node.inputs]
-                self.made[node.id] = rebuilt(self.out, node, inputs) if replaced is None else replaced
+                self.made[node.id] = self.out.again(node, inputs) if replaced is None else replaced
         for delay, source in loops:
             self.out.connect(delay, self.made[source.id])
         for name, node in self.graph.outputs.items():

@@ -83,13 +83,55 @@ def _add_float(limbs: Any, bits: Any, weight: int) -> None:
 
 
 @inlined
-def _carry(limbs: Any) -> None:
+def read_sum(limbs: Any, size: int, offsets: int, data: int, row: int) -> None:
+    """Put the stored sum of a row into limbs, which are zero."""
+    low, high = i64(load_i32(offsets, row)), i64(load_i32(offsets, row + 1))
+    if high == low:
+        return
+    base = data + low
+    first = i64(load_i32(base, 0))
+    n = (high - low) // 4 - 1
+    for k in range(n - 1):
+        limbs[first + k] = i64(load_u32(base, k + 1))
+    top = i64(load_i32(base, n))
+    limbs[first + n - 1] = top & 0xFFFFFFFF
+    if top < 0:
+        for k in range(first + n, size - 1):
+            limbs[k] = 0xFFFFFFFF
+        limbs[size - 1] = -1
+
+
+@inlined
+def carry_over(limbs: Any, size: int) -> None:
+    """Bring limbs to 32 bits each; the last one is signed."""
     carry = i64(0)
-    for k in range(LIMBS - 1):
+    for k in range(size - 1):
         total = limbs[k] + carry
         carry = total >> 32
         limbs[k] = total & 0xFFFFFFFF
-    limbs[LIMBS - 1] += carry  # signed
+    limbs[size - 1] += carry
+
+
+@inlined
+def store_sum(limbs: Any, size: int, out: Any, used: int) -> int:
+    """Carry, and append the stored form to `out`; returns the new end, -1 where there is no room."""
+    carry_over(limbs, size)
+    first = i64(0)
+    while first < size and limbs[first] == 0:
+        first += 1
+    if first == size:
+        return used
+    sign = i64(0xFFFFFFFF) if limbs[size - 1] < 0 else i64(0)
+    last = i64(size - 1)
+    while last > first and (limbs[last] & 0xFFFFFFFF) == sign and (limbs[last - 1] >> 31) == (sign & 1):
+        last -= 1
+    end = used + last - first + 2
+    if end > out.shape[0]:
+        return i64(-1)
+    out[used] = first
+    for k in range(first, last + 1):
+        out[used + 1 + k - first] = np.int32(limbs[k] & 0xFFFFFFFF)
+    return end
 
 
 @kernel
@@ -113,20 +155,7 @@ def sum_floats(
     for g in range(starts.shape[0] - 1):
         limbs[:] = 0
         if old_row[g] >= 0:
-            low = i64(load_i32(old_offsets, old_row[g]))
-            high = i64(load_i32(old_offsets, old_row[g] + 1))
-            if high > low:
-                base = old_data + low
-                first = i64(load_i32(base, 0))
-                n = (high - low) // 4 - 1
-                for k in range(n - 1):
-                    limbs[first + k] = i64(load_u32(base, k + 1))
-                top = i64(load_i32(base, n))
-                limbs[first + n - 1] = top & 0xFFFFFFFF
-                if top < 0:
-                    for k in range(first + n, LIMBS - 1):
-                        limbs[k] = 0xFFFFFFFF
-                    limbs[LIMBS - 1] = -1
+            read_sum(limbs, i64(LIMBS), old_offsets, old_data, old_row[g])
         for r in range(starts[g], starts[g + 1]):
             i = order[r]
             if (masked and mask[i] == 0) or (valid != 0 and not is_valid(valid, start + i)):
@@ -142,22 +171,9 @@ def sum_floats(
                 special[g, 2] += weight
             elif x != 0.0:
                 _add_float(limbs, f64_bits(x), weight)
-        _carry(limbs)
-        first = i64(0)
-        while first < LIMBS and limbs[first] == 0:
-            first += 1
-        if first < LIMBS:
-            sign = i64(0xFFFFFFFF) if limbs[LIMBS - 1] < 0 else i64(0)
-            last = i64(LIMBS - 1)
-            while last > first and (limbs[last] & 0xFFFFFFFF) == sign and (limbs[last - 1] >> 31) == (sign & 1):
-                last -= 1
-            size = last - first + 2
-            if used + size > out.shape[0]:
-                return i64(-1)
-            out[used] = first
-            for k in range(first, last + 1):
-                out[used + 1 + k - first] = np.int32(limbs[k] & 0xFFFFFFFF)
-            used += size
+        used = store_sum(limbs, i64(LIMBS), out, used)
+        if used < 0:
+            return used
         out_offsets[g + 1] = 4 * used
     return used
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from dbspark.kernels.exact import carry_over, read_sum, store_sum
 from dbspark.kernels.jit import (
     f64_bits,
     i64,
@@ -91,16 +92,6 @@ def _add(limbs: Any, at: int, bits: int, digits: Any, n: int, negative: Any) -> 
 
 
 @inlined
-def _carry(limbs: Any, size: int) -> None:
-    carry = i64(0)
-    for k in range(size - 1):
-        total = limbs[k] + carry
-        carry = total >> 32
-        limbs[k] = total & 0xFFFFFFFF
-    limbs[size - 1] += carry  # signed
-
-
-@inlined
 def _mantissa(x: float, out: Any) -> tuple[int, int]:
     """The mantissa of a finite float that is not zero, in digits: (how many, power of two above 2^-1074)."""
     bits = f64_bits(x)
@@ -110,25 +101,6 @@ def _mantissa(x: float, out: Any) -> tuple[int, int]:
         mantissa |= np.uint64(1) << np.uint64(52)
         exponent -= 1
     return _digits(mantissa, out), exponent
-
-
-@inlined
-def _read(limbs: Any, size: int, offsets: int, data: int, row: int) -> None:
-    """limbs = the stored sum of a row."""
-    low, high = i64(load_i32(offsets, row)), i64(load_i32(offsets, row + 1))
-    if high == low:
-        return
-    base = data + low
-    first = i64(load_i32(base, 0))
-    n = (high - low) // 4 - 1
-    for k in range(n - 1):
-        limbs[first + k] = i64(load_u32(base, k + 1))
-    top = i64(load_i32(base, n))
-    limbs[first + n - 1] = top & 0xFFFFFFFF
-    if top < 0:
-        for k in range(first + n, size - 1):
-            limbs[k] = 0xFFFFFFFF
-        limbs[size - 1] = -1
 
 
 @kernel
@@ -151,7 +123,7 @@ def sum_products(
     for g in range(starts.shape[0] - 1):
         limbs[:size] = 0
         if old_row[g] >= 0:
-            _read(limbs, size, old_offsets, old_data, old_row[g])
+            read_sum(limbs, size, old_offsets, old_data, old_row[g])
         for r in range(starts[g], starts[g + 1]):
             i = order[r]
             weight = weights[i]
@@ -169,21 +141,9 @@ def sum_products(
                 product, spare = spare, product
                 exponent += e
             _add(limbs, exponent >> 5, exponent & 31, product, n, negative)
-        _carry(limbs, size)
-        first = i64(0)
-        while first < size and limbs[first] == 0:
-            first += 1
-        if first < size:
-            sign = i64(0xFFFFFFFF) if limbs[size - 1] < 0 else i64(0)
-            last = size - 1
-            while last > first and (limbs[last] & 0xFFFFFFFF) == sign and (limbs[last - 1] >> 31) == (sign & 1):
-                last -= 1
-            if end + last - first + 2 > out.shape[0]:
-                return i64(-1)
-            out[end] = first
-            for k in range(first, last + 1):
-                out[end + 1 + k - first] = np.int32(limbs[k] & 0xFFFFFFFF)
-            end += last - first + 2
+        end = store_sum(limbs, size, out, end)
+        if end < 0:
+            return end
         out_offsets[g + 1] = 4 * end
     return end
 
@@ -283,7 +243,7 @@ def combine(offsets: Any, data: Any, counts: Any, terms: Any, degree: int, manti
                 if below:
                     negative = not negative
             _add(limbs, at, i64(0), product, n, negative)
-        _carry(limbs, size)
+        carry_over(limbs, size)
         m53, e = _rounded(limbs, size)
         mantissas[i] = m53
         exponents[i] = e - 1074 * degree

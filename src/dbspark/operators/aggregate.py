@@ -96,7 +96,12 @@ class Aggregate(ABC):
         """The results for some accumulators."""
 
     def parameters(self) -> tuple[Any, ...]:
-        return (self.name, str(self.out), getattr(self, "column", None), getattr(self, "where", None))
+        return self.name, str(self.out), self.argument(), getattr(self, "where", None)
+
+    def argument(self) -> int | None:
+        """The column that it is an aggregate of, if there is one."""
+        column: int | None = getattr(self, "column", None)
+        return column
 
     def order(self) -> tuple[tuple[int, bool, bool], ...] | None:
         """The order in which it wants the rows of a group arranged; None: it does not want them."""
@@ -413,10 +418,7 @@ class GroupAggregate(Operator):
 
     def label(self) -> str:
         names = self.source.names
-        calls = [
-            f"{a.name}({'*' if getattr(a, 'column', None) is None else names[a.column]})"  # type: ignore[attr-defined]
-            for a in self.aggregates
-        ]
+        calls = [f"{a.name}({'*' if (c := a.argument()) is None else names[c]})" for a in self.aggregates]
         return f"aggregate {', '.join(calls)}" + (f" by ({', '.join(names[c] for c in self.key)})" if self.key else "")
 
 

@@ -75,15 +75,12 @@ def _ordered(order: Sequence[OrderColumn]) -> Order:
     return tuple((int(c), bool(descending), bool(last)) for c, descending, last in order)
 
 
-class Gathered(Aggregate):
-    """An aggregate that is given all rows of the touched groups that a FILTER lets through, in an order."""
+class Reading(Aggregate):
+    """An aggregate that reads all rows of the touched groups that a FILTER lets through, in an order."""
 
     out: pa.DataType
     asked: Order = ()
     where: int | None = None
-
-    def fields(self) -> list[pa.DataType]:
-        return [self.out]
 
     def order(self) -> Order:
         return self.asked
@@ -98,6 +95,16 @@ class Gathered(Aggregate):
             wanted &= true_rows(taken(hits, (self.where,))[0], len(hits))
         return wanted
 
+    def parameters(self) -> tuple[Any, ...]:
+        return (*super().parameters(), self.asked)
+
+
+class Gathered(Reading):
+    """One whose accumulator is its answer."""
+
+    def fields(self) -> list[pa.DataType]:
+        return [self.out]
+
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         return [self.answers(self.rows(touched), touched.groups)]
 
@@ -107,9 +114,6 @@ class Gathered(Aggregate):
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         return columns[0]
-
-    def parameters(self) -> tuple[Any, ...]:
-        return (*super().parameters(), self.asked)
 
 
 def _only(hits: Hits, mask: Any) -> Hits:
@@ -457,7 +461,7 @@ def median(column: int, dtype: pa.DataType, where: int | None = None) -> Percent
 # ---------------------------------------------------------------------- distinct
 
 
-class OfDistinct(Gathered):
+class OfDistinct(Reading):
     """A linear aggregate of the distinct values of some columns; rows with a NULL in one of them do not count.
 
     `inner` sees those columns only: its column numbers count within `columns`.
@@ -485,9 +489,6 @@ class OfDistinct(Gathered):
             touched, delta=delta, chunk=delta.chunk(), ids=hits.which, old=old, old_row=none, arranged=()
         )  # fmt: skip
         return self.inner.update(fresh, 0)
-
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
-        raise NotImplementedError
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         return self.inner.result(columns)

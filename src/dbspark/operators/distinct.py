@@ -19,7 +19,7 @@ from dbspark.batch import Arrangement, Batch
 from dbspark.batch.memory import Int64s
 from dbspark.operators.delta import Delta, merged
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.spine import Spine
+from dbspark.trace.spine import Spine, row_positions
 
 SetOperation = Literal["intersect", "intersect all", "except", "except all"]
 
@@ -88,8 +88,6 @@ def changed(rows: Batch, before: Int64s, after: Int64s) -> Delta:
     """The rows whose weight in the result changes, by how much."""
     change = after - before
     if not change.all():
-        from dbspark.trace.spine import row_positions
-
         here = change != 0
         return Delta.of(rows.select(row_positions(rows)[here], change[here]))
     return Delta.of(rows.with_weights(change))

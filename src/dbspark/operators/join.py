@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch
-from dbspark.batch.chunk import Chunk, check_plan, gather_columns
+from dbspark.batch.chunk import Chunk, check_plan, describe_arrays, gather_columns
 from dbspark.batch.memory import Int64s, int64s
 from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError
@@ -83,8 +83,8 @@ class Join(Operator):
         if not left.delta.rows and not right.delta.rows:
             return (), Delta.empty(self.schema)
         if how in ("inner", "left", "right", "full"):
-            out += self._products(0, left.delta, right.after)
-            out += self._products(1, right.delta, left.before)
+            out += self.products(0, left.delta, right.after)
+            out += self.products(1, right.delta, left.before)
         if how in ("left", "full", "anti", "existence"):
             out += self._alone(0, left, right, 0)
         if how in ("right", "full"):
@@ -104,18 +104,18 @@ class Join(Operator):
 
     # ------------------------------------------------------------------ the product
 
-    def _products(self, side: int, delta: Batch, spine: Spine) -> list[Delta]:
+    def products(self, side: int, delta: Batch, spine: Spine) -> list[Delta]:
         """Rows of a delta of one side times rows of the integral of the other."""
         found = list(_found(delta, spine))
         total = sum(rows for _, _, _, rows in found)
 
         def make() -> Iterator[Delta]:
             for chunk, which, hits in self._expanded(side, delta.arrangement, spine, found):
-                yield self._output(side, chunk, which, hits, pair_weights(chunk, hits))
+                yield self.output(side, chunk, which, hits, pair_weights(chunk, hits))
 
         return [Parts(self.schema, total, make)] if total > MANY * PAIRS else list(make())
 
-    def _pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, Hits]]:
+    def pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, Hits]]:
         """(chunk of the delta, row in it, row of the spine) for every pair that matches, some at a time."""
         return self._expanded(side, delta.arrangement, spine, _found(delta, spine))
 
@@ -149,7 +149,7 @@ class Join(Operator):
         theirs = gather_columns(other, hits.spine.sources[0], hits.pos, range(other.columns))
         return true_rows(self.residual([*mine, *theirs] if side == 0 else [*theirs, *mine]), len(hits))
 
-    def _output(self, side: int, chunk: Chunk, which: Int64s, hits: Hits, weights: Int64s) -> Delta:
+    def output(self, side: int, chunk: Chunk, which: Int64s, hits: Hits, weights: Int64s) -> Delta:
         tables = np.array((chunk.table,), np.int64)
         columns = []
         for s, c in self.columns:
@@ -220,7 +220,7 @@ class Join(Operator):
         """For each row of a batch, the weight of its partners, as near to it as int64 comes."""
         for chunk in rows.chunks:
             high, low = np.zeros(chunk.rows, np.int64), np.zeros(chunk.rows, np.int64)
-            for part, which, hits in self._pairs(side, Batch(rows.arrangement, (chunk,)), spine):
+            for part, which, hits in self.pairs(side, Batch(rows.arrangement, (chunk,)), spine):
                 at = which + int(part.nodes()[nd.HASH, nd.START] - chunk.nodes()[nd.HASH, nd.START])
                 np.add.at(high, at, hits.weights >> 32)
                 np.add.at(low, at, hits.weights & 0xFFFFFFFF)
@@ -323,8 +323,6 @@ def distinct_keys(batch: Batch) -> Keys:
 
 def keys_of(schema: Schema, columns: Sequence[pa.Array], rows: int) -> Keys:
     """Keys in columns of their own."""
-    from dbspark.batch.chunk import describe_arrays
-
     return Keys.in_chunk(describe_arrays(schema, columns, rows, None), range(schema.columns))
 
 

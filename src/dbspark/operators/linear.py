@@ -8,6 +8,7 @@ whole.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,16 +34,31 @@ class Stateless(Operator):
             return (), given[0].mapped(self.schema, lambda part: self.apply([part]))
         return (), self.apply(given)
 
-    def apply(self, inputs: Sequence[Delta]) -> Delta:
-        raise NotImplementedError
+    @abstractmethod
+    def apply(self, inputs: Sequence[Any]) -> Delta:
+        """What goes out for what has come."""
 
 
-class Map(Stateless):
-    """Every row becomes one row."""
+class OfFunction(Stateless):
+    """An operator that is a function on columns."""
+
+    verb: str
 
     def __init__(self, schema: Schema, function: Function) -> None:
         self.schema = schema
         self.function = function
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.function.name, str(self.schema.arrow)
+
+    def label(self) -> str:
+        return f"{self.verb} {self.function.name}"
+
+
+class Map(OfFunction):
+    """Every row becomes one row."""
+
+    verb = "map"
 
     def apply(self, inputs: Sequence[Delta]) -> Delta:
         delta = inputs[0]
@@ -51,19 +67,11 @@ class Map(Stateless):
         given = [_one_array(c) for c in self.function(delta.columns)]
         return Delta(self.schema, _fitting(self.schema, given, delta.rows), delta.weights)
 
-    def parameters(self) -> tuple[Any, ...]:
-        return self.function.name, str(self.schema.arrow)
 
-    def label(self) -> str:
-        return f"map {self.function.name}"
-
-
-class Filter(Stateless):
+class Filter(OfFunction):
     """Rows for which a function is true; NULL is not true."""
 
-    def __init__(self, schema: Schema, function: Function) -> None:
-        self.schema = schema
-        self.function = function
+    verb = "filter"
 
     def apply(self, inputs: Sequence[Delta]) -> Delta:
         delta = inputs[0]
@@ -73,12 +81,6 @@ class Filter(Stateless):
         if mask.all():
             return delta
         return filtered(delta, mask)
-
-    def parameters(self) -> tuple[Any, ...]:
-        return (self.function.name,)
-
-    def label(self) -> str:
-        return f"filter {self.function.name}"
 
 
 def true_rows(condition: Any, rows: int) -> Any:
@@ -116,12 +118,10 @@ class Project(Stateless):
         return f"project {', '.join(self.schema.names)}"
 
 
-class FlatMap(Stateless):
+class FlatMap(OfFunction):
     """Every row becomes any number of rows: the function gives (columns, row each one comes from)."""
 
-    def __init__(self, schema: Schema, function: Function) -> None:
-        self.schema = schema
-        self.function = function
+    verb = "flat map"
 
     def apply(self, inputs: Sequence[Delta]) -> Delta:
         delta = inputs[0]
@@ -135,12 +135,6 @@ class FlatMap(Stateless):
             )
         given = _fitting(self.schema, [_one_array(c) for c in columns], len(origin))
         return Delta(self.schema, given, delta.weights[origin])
-
-    def parameters(self) -> tuple[Any, ...]:
-        return self.function.name, str(self.schema.arrow)
-
-    def label(self) -> str:
-        return f"flat map {self.function.name}"
 
 
 class Scale(Stateless):

@@ -87,8 +87,8 @@ class NestedJoin:
 
     def _met(self, iteration: int, side: int, delta: Batch, spine: Spine) -> list[Delta]:
         now: list[Delta] = []
-        for chunk, which, hits in self.join._pairs(side, delta, spine):
-            pairs = self.join._output(side, chunk, which, hits, pair_weights(chunk, hits))
+        for chunk, which, hits in self.join.pairs(side, delta, spine):
+            pairs = self.join.output(side, chunk, which, hits, pair_weights(chunk, hits))
             times = np.maximum(hits.times(), iteration)
             for time in np.unique(times).tolist():
                 here = times == time
@@ -174,8 +174,8 @@ class NestedReduce:
         if not touched and not new:
             return Delta.empty(self.operator.schema)
         keys = union_of_keys([*touched, *new])
-        self._schedule(iteration, keys, inputs)
         found = [(probe(i.past, keys), probe(i.so_far(), keys)) for i in inputs]
+        self._schedule(iteration, keys, [past for past, _ in found])
         values: list[Delta] = []
         for sign, upto, with_new in ((1, iteration, True), (-1, iteration - 1, True),
                                      (-1, iteration, False), (1, iteration - 1, False)):  # fmt: skip
@@ -184,15 +184,13 @@ class NestedReduce:
                 values.append(Delta(result.schema, result.columns, sign * result.weights))
         return Delta.sum(self.operator.schema, values)
 
-    def _schedule(self, iteration: int, keys: Keys, inputs: Sequence[NestedArranged]) -> None:
+    def _schedule(self, iteration: int, keys: Keys, past: Sequence[Hits]) -> None:
         """The keys have to be judged again wherever they have rows later on."""
         later: dict[int, list[Int64s]] = {}
-        for given in inputs:
-            for spine in (given.past,):
-                hits = probe(spine, keys)
-                times = hits.times()
-                for time in np.unique(times[times > iteration]).tolist():
-                    later.setdefault(time, []).append(np.unique(hits.which[times == time]))
+        for hits in past:
+            times = hits.times()
+            for time in np.unique(times[times > iteration]).tolist():
+                later.setdefault(time, []).append(np.unique(hits.which[times == time]))
         for time, which in later.items():
             self.waiting.setdefault(time, []).append(keys_at(keys, np.unique(np.concatenate(which))))
 

@@ -15,6 +15,7 @@ Booleans are counts of true and false; bits of integers are counted one by one.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -182,9 +183,9 @@ class Moments(Aggregate):
             values, undefined = self.statistic(given)
         return pa.array(values, pa.float64(), mask=undefined | (given.count == 0))
 
+    @abstractmethod
     def statistic(self, given: _Given) -> tuple[Floats, Any]:
         """The results, and where they are NULL; also where there are no rows."""
-        raise NotImplementedError
 
 
 class _Given:

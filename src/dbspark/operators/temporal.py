@@ -78,7 +78,7 @@ class Product(Operator):
         spines = [as_spine(given, a) for given, a in zip(inputs, self.join.sides, strict=True)]
         side = 0 if spines[0].rows <= spines[1].rows else 1
         delta = spines[side].consolidated()
-        return (), Delta.sum(self.schema, self.join._products(side, delta, spines[1 - side]))
+        return (), Delta.sum(self.schema, self.join.products(side, delta, spines[1 - side]))
 
     def parameters(self) -> tuple[Any, ...]:
         return self.join.parameters()

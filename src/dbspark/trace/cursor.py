@@ -105,10 +105,10 @@ class Cursor:
     def __iter__(self) -> Iterator[tuple[Row, Row, Time, int]]:
         """Everything from here on: (key, row, time, weight)."""
         while self.key_valid:
-            while self.val_valid:
-                for time, weight in self.times():
-                    yield self.key, self.val, time, weight  # type: ignore[misc]
-                self.step_val()
+            key, rows = self._groups[self._key]
+            for row, history in rows[self._val :]:
+                for time, weight in history:
+                    yield key, row, time, weight
             self.step_key()
 
     # ------------------------------------------------------------------ loading

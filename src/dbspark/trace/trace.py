@@ -200,17 +200,17 @@ class Trace:
                 raise error
             latest = job.latest
             entries = list(self.spine.entries)
-            at = next((i for i, e in enumerate(entries) if isinstance(e, Merging) and e.token is job.token), None)
-            if at is None:  # the spine went another way
+            found = ((i, e) for i, e in enumerate(entries) if isinstance(e, Merging) and e.token is job.token)
+            at, installed = next(found, (0, None))
+            if installed is None:  # the spine went another way
                 job.cancel()
                 self._jobs.remove(job)
                 continue
-            installed = entries[at]
             if isinstance(latest, Batch):
                 entries[at] = latest.described(installed.description)
                 self.spine.stats.merged(job.total, latest.rows)
                 self._jobs.remove(job)
-            elif latest.unread == installed.unread:  # type: ignore[union-attr]
+            elif latest.unread == installed.unread:
                 continue
             else:
                 entries[at] = replace(latest, description=installed.description)
