@@ -36,6 +36,10 @@ def spark() -> "Iterator[SparkSession]":
     config = {
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
+        # Queries of a few rows: compiling them, or planning them anew on the way, takes longer than running them.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "ERROR",

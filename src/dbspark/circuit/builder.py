@@ -171,18 +171,18 @@ class Builder:
         if "value" in (left.kind, right.kind) and how == "inner":
             kind: Any = "value" if left.kind == right.kind else "delta"
             return self.graph.add(Product(operator), [left, right], [left.kind, right.kind], kind)
-        return self._with_state(operator, [left, right], [mine, theirs])
+        return self.with_state(operator, [left, right], [mine, theirs])
 
     def distinct(self, stream: Stream) -> Stream:
         """Every row of positive weight once."""
         arrangement = Arrangement(stream.schema)
-        return self._with_state(Distinct(arrangement), [stream], [arrangement])
+        return self.with_state(Distinct(arrangement), [stream], [arrangement])
 
     def combine(self, left: Stream, right: Stream, operation: SetOperation) -> Stream:
         """INTERSECT or EXCEPT, with or without ALL."""
         streams = self._alike((left, right))
         arrangement = Arrangement(streams[0].schema)
-        return self._with_state(Combine(arrangement, operation), streams, [arrangement] * 2)
+        return self.with_state(Combine(arrangement, operation), streams, [arrangement] * 2)
 
     def aggregate(self, stream: Stream, key: Sequence[str], **aggregates: tuple[str, str | None] | Aggregate) -> Stream:
         """One row for every key: its columns, then the aggregates, given as name=(function, column)."""
@@ -190,13 +190,13 @@ class Builder:
         made = [a if isinstance(a, Aggregate) else self._aggregate(schema, *a) for a in aggregates.values()]
         operator = GroupAggregate(schema, [schema.index(c) for c in key], made, list(aggregates))
         orders = operator.orders()
-        return self._with_state(operator, [stream] * (1 + len(orders)), [None, *orders])
+        return self.with_state(operator, [stream] * (1 + len(orders)), [None, *orders])
 
     def top(self, stream: Stream, key: Sequence[str], order: Sequence[OrderBy], limit: int, offset: int = 0) -> Stream:
         """The first rows of every key by some order; of all rows where there is no key."""
         schema = stream.schema
         arrangement = Arrangement(schema, [schema.index(c) for c in key], self.order_columns(schema, order))
-        return self._with_state(TopK(arrangement, limit, offset), [stream], [arrangement])
+        return self.with_state(TopK(arrangement, limit, offset), [stream], [arrangement])
 
     def window(
         self, stream: Stream, key: Sequence[str], order: Sequence[OrderBy], functions: Mapping[str, WindowFunction]
@@ -205,7 +205,7 @@ class Builder:
         schema = stream.schema
         arrangement = Arrangement(schema, [schema.index(c) for c in key], self.order_columns(schema, order))
         operator = Window(arrangement, list(functions.values()), list(functions))
-        return self._with_state(operator, [stream], [arrangement])
+        return self.with_state(operator, [stream], [arrangement])
 
     # ------------------------------------------------------------------ recursion
 
@@ -270,7 +270,7 @@ class Builder:
     def _arranged(self, stream: Stream, arrangement: Arrangement) -> Stream:
         return self.graph.add(Arrange(arrangement), [stream], ["delta"], "arranged")
 
-    def _with_state(
+    def with_state(
         self, operator: Operator, streams: Sequence[Stream], arrangements: Sequence[Arrangement | None]
     ) -> Stream:
         """An operator over streams that it wants arranged; on streams of values, applied to them as a whole."""

@@ -65,7 +65,7 @@ class Map(OfFunction):
         if not delta.rows:
             return Delta.empty(self.schema)
         given = [_one_array(c) for c in self.function(delta.columns)]
-        return Delta(self.schema, _fitting(self.schema, given, delta.rows), delta.weights)
+        return Delta(self.schema, fitting(self.schema, given, delta.rows), delta.weights)
 
 
 class Filter(OfFunction):
@@ -133,7 +133,7 @@ class FlatMap(OfFunction):
             raise SchemaError(
                 f"a flat map says which row each row comes from, 0 to {delta.rows - 1}; it said otherwise"
             )
-        given = _fitting(self.schema, [_one_array(c) for c in columns], len(origin))
+        given = fitting(self.schema, [_one_array(c) for c in columns], len(origin))
         return Delta(self.schema, given, delta.weights[origin])
 
 
@@ -201,8 +201,10 @@ def _one_array(column: Any) -> pa.Array:
     return column if isinstance(column, pa.Array) else pa.array(column)
 
 
-def _fitting(schema: Schema, columns: list[pa.Array], rows: int) -> Columns:
-    """Columns that a function has given, in the schema's types."""
+def fitting(schema: Schema, columns: list[pa.Array], rows: int | None) -> Columns:
+    """Columns that a function has given, in the schema's types; `rows` of them, if that is known."""
+    if rows is None and columns:
+        rows = len(columns[0])
     if len(columns) != schema.columns:
         raise SchemaError(f"a function gave {len(columns)} columns for the {schema.columns} of {schema!r}")
     for name, column in zip(schema.names, columns, strict=True):

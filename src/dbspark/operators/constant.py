@@ -1,0 +1,37 @@
+"""Rows that are part of a query: they come in the first tick and stay.
+
+State: the rows, once they have been given. Cost: nothing after the first tick.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from dbspark.batch import Arrangement, Batch
+from dbspark.operators.delta import Delta
+from dbspark.operators.operator import Operator, State
+
+
+class Constant(Operator):
+    """A source of the same rows for ever."""
+
+    def __init__(self, rows: Batch) -> None:
+        self.rows = rows
+        self.schema = rows.schema
+
+    def kept(self) -> tuple[Arrangement, ...]:
+        return (self.rows.arrangement,)
+
+    def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
+        if state[0].entries or not self.rows.rows:
+            return state, Delta.empty(self.schema)
+        return (state[0].insert(self.rows),), Delta.of(self.rows)
+
+    def parameters(self) -> tuple[Any, ...]:
+        content = repr(list(Delta.of(self.rows).items())).encode()
+        return str(self.schema.arrow), hashlib.blake2b(content, digest_size=16).hexdigest()
+
+    def label(self) -> str:
+        return f"{self.rows.rows} constant row{'s' if self.rows.rows != 1 else ''}"

@@ -1,0 +1,85 @@
+"""Groups computed anew by a function that is given all their rows: the way of last resort, for anything deterministic.
+
+With F(G) what the function gives for the rows of a group G, a tick gives
+
+    sum over the groups G in the delta of  F(G after) - F(G before)
+
+State: none; groups are read from the arrangement in front. Cost: the rows of the touched groups, and what the function
+costs on them, twice. With no key there is one group, which is everything: then it is a full recomputation, and the
+difference of two results. A function that says something of no rows at all (a global aggregate) is asked in the first
+tick as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.batch import Arrangement
+from dbspark.batch.chunk import gather_columns
+from dbspark.batch.schema import Schema
+from dbspark.operators.delta import Delta
+from dbspark.operators.function import Columns, Function
+from dbspark.operators.join import distinct_keys
+from dbspark.operators.linear import fitting
+from dbspark.operators.operator import Arranged, Operator, State
+from dbspark.trace.reading import Keys, ends_unordered
+from dbspark.trace.spine import Spine
+
+
+class RecomputeGroups(Operator):
+    """The function takes, for each input, the columns of its rows (a row of weight n appears n times)."""
+
+    def __init__(self, inputs: Sequence[Arrangement], function: Function, schema: Schema) -> None:
+        self.arrangements = tuple(inputs)
+        self.function = function
+        self.schema = schema
+        self.whole = not self.arrangements[0].key
+
+    def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
+        first = not any(i.before.entries for i in inputs) and self.whole
+        if not any(i.delta.rows for i in inputs) and not first:
+            return (), Delta.empty(self.schema)
+        out = []
+        if not first:
+            out.append(self._computed([i.before for i in inputs], inputs, -1))
+        out.append(self._computed([i.after for i in inputs], inputs, 1))
+        return (), Delta.sum(self.schema, out)
+
+    def _computed(self, spines: Sequence[Spine], inputs: Sequence[Arranged], sign: int) -> Delta:
+        if self.whole:
+            given = [_all_rows(spine) for spine in spines]
+        else:
+            given = [_rows(spines[0], distinct_keys(inputs[0].delta))]
+        if not self.whole and not len(given[0][0]):
+            return Delta.empty(self.schema)
+        columns = fitting(self.schema, list(self.function(given)), None)
+        return Delta(self.schema, columns, np.full(len(columns[0]), sign, np.int64))
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.function.name, str(self.schema.arrow), self.arrangements[0].key
+
+    def label(self) -> str:
+        names = self.arrangements[0].schema.names
+        what = ", ".join(names[c] for c in self.arrangements[0].key or ())
+        return f"recompute {self.function.name}" + (f" of groups by ({what})" if what else " of everything")
+
+
+def _rows(spine: Spine, keys: Keys) -> Columns:
+    schema = spine.arrangement.schema
+    if not spine.entries:
+        return [pa.array([], t) for t in schema.types]
+    hits = ends_unordered(spine, keys, 1 << 62)
+    positions = np.repeat(hits.pos, np.maximum(hits.weights, 0))
+    return gather_columns(schema, spine.sources[0], positions, range(schema.columns))
+
+
+def _all_rows(spine: Spine) -> Columns:
+    delta = Delta.of(spine.consolidated())
+    rows = np.repeat(np.arange(delta.rows), np.maximum(delta.weights, 0))
+    if len(rows) == delta.rows:
+        return delta.columns
+    return [c.take(pa.array(rows)) for c in delta.columns]

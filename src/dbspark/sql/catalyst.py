@@ -1,0 +1,678 @@
+"""Catalyst plans in, our own plans out. Nothing else in dbspark knows Catalyst's JSON.
+
+Spark parses, analyses and optimises; `read` takes the optimised plan as JSON (one call across the border, however large
+the plan) and turns it into the nodes of `dbspark.sql.plan`. What the JSON does not say (the evaluation mode of an
+arithmetic operator, the bytes of a literal) is asked of the JVM object, which `Origin` finds by the way that leads to
+it. A node that we have no form for becomes `Foreign`, an expression becomes a `Call` whatever it is: deciding what to
+do with them is not the reader's business.
+
+Tables are leaves that the optimiser cannot look into and cannot fold away: RDD scans over an empty RDD. They are told
+apart by the partition count that their (unknown) partitioning claims, which survives analysis, optimisation and the
+renumbering of self-joins, and which nothing looks at before execution.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from dbspark.errors import DbsparkError
+from dbspark.sql import plan as p
+from dbspark.sql.types import from_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+EXCLUDED_RULES = (
+    # They serve batch execution only, and make plans larger or hide tables from us:
+    "org.apache.spark.sql.catalyst.optimizer.InferFiltersFromConstraints",  # IS NOT NULL beside every join key
+    "org.apache.spark.sql.catalyst.optimizer.InferFiltersFromGenerate",
+    "org.apache.spark.sql.catalyst.optimizer.OptimizeCsvJsonExprs",
+    "org.apache.spark.sql.catalyst.optimizer.LimitPushDownThroughWindow",
+    "org.apache.spark.sql.catalyst.optimizer.InferWindowGroupLimit",  # a hint for sorting; the filter stays anyway
+    "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
+    "org.apache.spark.sql.execution.python.ExtractPythonUDFFromAggregate",
+)
+"""Optimiser rules that are left out while a view is compiled."""
+
+_FIRST_NUMBER = 1_000_000
+"""Partition counts from here on are numbers of tables."""
+
+
+class PlanError(DbsparkError):
+    """A plan that cannot be read."""
+
+
+class Origin:
+    """The way to an object in the JVM, walked when somebody asks for it."""
+
+    __slots__ = ("_found", "_parent", "_step")
+
+    def __init__(self, parent: Origin | None, step: Callable[[Any], Any] | Any) -> None:
+        self._parent = parent
+        self._step = step
+        self._found: Any = None if parent is not None else step
+
+    def jvm(self) -> Any:
+        if self._found is None:
+            assert self._parent is not None
+            self._found = self._step(self._parent.jvm())
+        return self._found
+
+    def child(self, i: int) -> Origin:
+        return Origin(self, lambda obj: obj.children().apply(i))
+
+    def field(self, name: str) -> Origin:
+        def step(obj: Any) -> Any:
+            value = getattr(obj, name)()
+            return value.get() if "Some" in value.getClass().getName() else value
+
+        return Origin(self, step)
+
+    def item(self, i: int) -> Origin:
+        return Origin(self, lambda obj: obj.apply(i))
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A node of Catalyst's tree as the JSON has it."""
+
+    name: str
+    fields: Mapping[str, Any]
+    children: tuple[Raw, ...]
+    origin: Origin
+
+    def exprs(self, field: str) -> list[Raw]:
+        """The expressions of a field that is a list of expressions."""
+        at = self.origin.field(field)
+        return [_tree(e, at.item(i)) for i, e in enumerate(self.fields[field])]
+
+    def expr(self, field: str) -> Raw | None:
+        """The expression of a field, if there is one."""
+        given = self.fields.get(field)
+        return _tree(given, self.origin.field(field)) if given else None
+
+
+def _tree(flat: Sequence[Mapping[str, Any]], origin: Origin) -> Raw:
+    """A tree from its nodes in pre-order."""
+    at = 0
+
+    def read(origin: Origin) -> Raw:
+        nonlocal at
+        given = flat[at]
+        at += 1
+        children = tuple(read(origin.child(i)) for i in range(given["num-children"]))
+        return Raw(given["class"].rsplit(".", 1)[1], given, children, origin)
+
+    return read(origin)
+
+
+# ---------------------------------------------------------------------- tables
+
+
+class Tables:
+    """The leaves of a session: DataFrames that stand for tables and views of a pipeline."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self._names: list[str] = []
+        self._frames: dict[str, DataFrame] = {}
+
+    def add(self, name: str, struct: StructType) -> DataFrame:
+        """A DataFrame that stands for a table; reading it gives no rows."""
+        from pyspark.sql import DataFrame
+
+        spark = self.spark
+        jvm: Any = spark._jvm
+        empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), struct, verifySchema=False)
+        leaf = empty._jdf.queryExecution().analyzed()
+        number = _FIRST_NUMBER + len(self._names)
+        none = jvm.scala.Option.empty()
+        numbered = jvm.org.apache.spark.sql.execution.LogicalRDD(
+            leaf.output(), leaf.rdd(),
+            jvm.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning(number),
+            leaf.outputOrdering(), False, none, spark._jsparkSession, none, none, False,
+        )  # fmt: skip
+        frame = DataFrame(of_rows(spark, numbered), spark)
+        self._names.append(name)
+        self._frames[name] = frame
+        return frame
+
+    def frame(self, name: str) -> DataFrame:
+        return self._frames[name]
+
+    def frames(self) -> dict[str, DataFrame]:
+        return dict(self._frames)
+
+    def remove(self, name: str) -> None:
+        self._frames.pop(name, None)
+
+    def name_of(self, partitions: int) -> str | None:
+        at = partitions - _FIRST_NUMBER
+        return self._names[at] if 0 <= at < len(self._names) else None
+
+
+def of_rows(spark: SparkSession, plan: Any) -> Any:
+    """The JVM DataFrame of a logical plan."""
+    jvm: Any = spark._jvm
+    return jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+
+
+# ---------------------------------------------------------------------- expressions
+
+_IGNORED = {
+    "class", "num-children", "exprId", "resultId", "nonInheritableMetadataKeys", "explicitMetadata", "qualifier",
+    "evalContext", "evalMode", "mutableAggBufferOffset", "inputAggBufferOffset", "hint", "joinCond", "mayHaveCountBug",
+    "needsUserDecision", "collation", "errorMessage", "name", "metadata",
+}  # fmt: skip
+
+
+_NUMBERS = {"n", "seed", "precision", "scale", "numBits", "size", "groupIndex"}
+"""Fields that are numbers, where other fields of small integers are positions of children."""
+
+
+class Reader:
+    """Reads one optimised plan."""
+
+    def __init__(self, tables: Tables, text: str) -> None:
+        self.tables = tables
+        self._tries = "try_" in text
+        """Whether some expression may be evaluated in another mode than the session's."""
+
+    def expr(self, raw: Raw) -> p.Expr:
+        name = raw.name
+        if name == "AttributeReference":
+            return self.column(raw)
+        if name == "NamedLambdaVariable":
+            return p.Column(_id(raw), raw.fields["name"], from_json(raw.fields["dataType"]))
+        if name == "Literal":
+            return _literal(raw)
+        if name == "Alias":
+            return self.expr(raw.children[0])
+        if name == "ScalarSubquery":
+            plan = self.node(_tree(raw.fields["plan"], raw.origin.field("plan")))
+            return p.Subquery(plan, from_json(json.loads(raw.origin.jvm().dataType().json())))
+        if name == "AggregateExpression":
+            raise PlanError("an aggregate function where none is expected")
+        if name == "InSet":
+            values = self._set_values(raw)
+            return p.Call("In", (self.expr(raw.children[0]), *values), (), raw.origin)
+        return p.Call(name, tuple(self.expr(c) for c in raw.children), self._options(raw), raw.origin)
+
+    def _options(self, raw: Raw) -> tuple[tuple[str, Any], ...]:
+        """What an expression was given beside its children."""
+        width = raw.fields["num-children"]
+        options = [
+            (k, _plain(v))
+            for k, v in sorted(raw.fields.items())
+            if k not in _IGNORED and _is_option(v) and not (_is_reference(v, width) and k not in _NUMBERS)
+        ]
+        if self._tries and ("evalContext" in raw.fields or "evalMode" in raw.fields):
+            options.append(("mode", self._mode(raw)))
+        if "PythonUDF" in raw.name or raw.name == "ScalaUDF":
+            options.append(("function", _function_of(raw)))
+        return tuple(options)
+
+    def column(self, raw: Raw) -> p.Column:
+        return p.Column(_id(raw), raw.fields["name"], from_json(raw.fields["dataType"]))
+
+    def named(self, raw: Raw) -> p.Named:
+        if raw.name in ("Alias", "AttributeReference"):
+            return p.Named(_id(raw), raw.fields["name"], self.expr(raw))
+        raise PlanError(f"a {raw.name} where a named expression is expected")
+
+    def order(self, raw: Raw) -> p.Order:
+        descending = "Descending" in str(raw.fields["direction"])
+        nulls_last = "NullsLast" in str(raw.fields["nullOrdering"])
+        return p.Order(self.expr(raw.children[0]), descending, nulls_last)
+
+    def _mode(self, raw: Raw) -> str:
+        obj = raw.origin.jvm()
+        mode = obj.evalContext().evalMode() if "evalContext" in raw.fields else obj.evalMode()
+        return str(mode.toString())
+
+    def _set_values(self, raw: Raw) -> list[p.Expr]:
+        dtype = raw.origin.jvm().child().dataType()
+        jvm_set = raw.origin.jvm().hset().toSeq()
+        out: list[p.Expr] = []
+        arrow = from_json(json.loads(dtype.json()))
+        for i in range(jvm_set.size()):
+            value = jvm_set.apply(i)
+            text = None if value is None else str(value if not hasattr(value, "toString") else value.toString())
+            out.append(p.Constant(_value(text, arrow, partial(_same, value)), arrow))
+        return sorted(out, key=repr)
+
+    # ------------------------------------------------------------------ relational nodes
+
+    def node(self, raw: Raw) -> p.Node:
+        read = _NODES.get(raw.name)
+        return self._foreign(raw) if read is None else read(self, raw)
+
+    def columns(self, raws: Iterable[Raw]) -> tuple[p.Column, ...]:
+        return tuple(self.column(r) for r in raws)
+
+    def _foreign(self, raw: Raw) -> p.Node:
+        plan = raw.origin.jvm()
+        names = raw.name in ("BatchEvalPython", "ArrowEvalPython", "MapInPandas", "MapInArrow", "PythonMapInArrow")
+        output = _columns_of(plan.output())
+        children = tuple(self.node(c) for c in raw.children)
+        if not children:
+            raise PlanError(
+                f"the query reads {plan.simpleString(100)}, which is not a table of the pipeline; "
+                "create a table for it, or bring its rows in with insert or ingest"
+            )
+        text = raw.name + "".join(f"; {k}={json.dumps(_anonymous(v))}" for k, v in sorted(raw.fields.items()))
+        if "EvalPython" in raw.name:
+            text += ";" + ",".join(_function_of(r) for r in raw.exprs("udfs"))
+        return p.Foreign(raw.name, children, output, names, text, raw.origin)
+
+    def _table(self, raw: Raw) -> p.Node:
+        number = (raw.fields.get("outputPartitioning") or {}).get("numPartitions")
+        name = self.tables.name_of(number) if isinstance(number, int) else None
+        if name is None:
+            return self._foreign(raw)
+        return p.Table(name, self.columns(raw.exprs("output")))
+
+    def _values(self, raw: Raw) -> p.Node:
+        """Rows that are part of the query: Spark computes them once."""
+        plan = raw.origin.jvm()
+        spark = self.tables.spark
+        from pyspark.sql import DataFrame
+
+        frame = DataFrame(of_rows(spark, plan), spark)
+        output = _columns_of(plan.output())
+        if not output:
+            data = pa.table({"row": pa.array([0] * frame.count())})
+        else:
+            data = frame.toDF(*(f"c{i}" for i in range(len(output)))).toArrow()
+        return p.Values(output, data, str(data.to_pydict()))
+
+    def _project(self, raw: Raw) -> p.Node:
+        return p.Project(self.node(raw.children[0]), tuple(self.named(e) for e in raw.exprs("projectList")))
+
+    def _filter(self, raw: Raw) -> p.Node:
+        condition = raw.expr("condition")
+        assert condition is not None
+        return p.Filter(self.node(raw.children[0]), self.expr(condition))
+
+    def _join(self, raw: Raw) -> p.Node:
+        given = raw.fields["joinType"]
+        kind = given.get("object") or given.get("product-class") or ""
+        how = kind.rsplit(".", 1)[1].rstrip("$")
+        names: dict[str, p.JoinType] = {
+            "Inner": "inner", "Cross": "inner", "LeftOuter": "left", "RightOuter": "right", "FullOuter": "full",
+            "LeftSemi": "semi", "LeftAnti": "anti", "ExistenceJoin": "existence", "LeftSingle": "left",
+        }  # fmt: skip
+        if how not in names:
+            raise PlanError(f"a join of type {how} is not known")
+        exists = None
+        if how == "ExistenceJoin":
+            exists = self.column(_tree(given["exists"], raw.origin.field("joinType").field("exists")))
+        condition = raw.expr("condition")
+        return p.Join(
+            self.node(raw.children[0]), self.node(raw.children[1]), names[how],
+            None if condition is None else self.expr(condition), exists, how == "LeftSingle",
+        )  # fmt: skip
+
+    def _aggregate(self, raw: Raw) -> p.Node:
+        """Aggregate calls inside output expressions become columns of their own."""
+        child = self.node(raw.children[0])
+        grouping = raw.exprs("groupingExpressions")
+        keys: list[p.Named] = []
+        known: dict[p.Expr, p.Named] = {}
+        for i, g in enumerate(grouping):
+            expr = self.expr(g)
+            if expr in known:
+                continue
+            if isinstance(expr, p.Column):
+                known[expr] = p.Named(expr.id, expr.name, expr)
+            else:
+                known[expr] = p.Named(-1000 - i, f"key{i}", expr)
+            keys.append(known[expr])
+        found: dict[p.Aggregation, p.Column] = {}
+        outputs = []
+        for e in raw.exprs("aggregateExpressions"):
+            inner = e.children[0] if e.name == "Alias" else e
+            outputs.append(p.Named(_id(e), e.fields["name"], self._over_groups(inner, known, found)))
+        pairs = tuple((column, aggregation) for aggregation, column in found.items())
+        return p.Aggregate(child, tuple(keys), pairs, tuple(outputs), raw.origin)
+
+    def _over_groups(self, raw: Raw, keys: Mapping[p.Expr, p.Named], found: dict[p.Aggregation, p.Column]) -> p.Expr:
+        """An output of an aggregate: grouping expressions and aggregations in it are replaced by columns."""
+        if raw.name == "AggregateExpression":
+            aggregation = self.aggregation(raw)
+            if aggregation not in found:
+                number = int(raw.fields["resultId"]["id"])
+                # The type is the business of whoever compiles the function.
+                found[aggregation] = p.Column(number, f"agg{len(found)}", pa.null())
+            return found[aggregation]
+        if raw.name in ("AttributeReference", "Literal", "ScalarSubquery"):
+            expr = self.expr(raw)
+            return _key_column(keys[expr]) if expr in keys else expr
+        if not _holds_aggregate(raw):
+            expr = self.expr(raw)
+            if expr in keys:
+                return _key_column(keys[expr])
+        if raw.name == "Alias":
+            return self._over_groups(raw.children[0], keys, found)
+        whole = self.expr(raw) if not _holds_aggregate(raw) else None
+        options = whole.options if isinstance(whole, p.Call) else self._options(raw)
+        args = tuple(self._over_groups(c, keys, found) for c in raw.children)
+        return p.Call(raw.name, args, options, raw.origin)
+
+    def aggregation(self, raw: Raw) -> p.Aggregation:
+        call = self.expr(raw.children[0])
+        assert isinstance(call, p.Call)
+        where = self.expr(raw.children[1]) if len(raw.children) > 1 else None
+        return p.Aggregation(call, bool(raw.fields["isDistinct"]), where)
+
+    def _window(self, raw: Raw) -> p.Node:
+        functions = []
+        for e in raw.exprs("windowExpressions"):
+            window = e.children[0] if e.name == "Alias" else e
+            function, spec = window.children
+            frame = spec.children[-1]
+            functions.append((_id(e), e.fields["name"], self._window_call(function, frame)))
+        return p.Window(
+            self.node(raw.children[0]), tuple(functions),
+            tuple(self.expr(e) for e in raw.exprs("partitionSpec")),
+            tuple(self.order(e) for e in raw.exprs("orderSpec")), raw.origin,
+        )  # fmt: skip
+
+    def _window_call(self, function: Raw, frame: Raw) -> p.WindowCall:
+        kind = "rows" if "RowFrame" in str(frame.fields["frameType"]) else "range"
+        lower, upper = (self._bound(b) for b in frame.children)
+        made = p.Frame(cast("Any", kind), lower, upper)
+        if function.name == "AggregateExpression":
+            return p.WindowCall(self.aggregation(function), made)
+        call = self.expr(function)
+        assert isinstance(call, p.Call)
+        return p.WindowCall(call, made, bool(function.fields.get("ignoreNulls", False)))
+
+    def _bound(self, raw: Raw) -> p.Expr | int | None:
+        if raw.name.startswith("Unbounded"):
+            return None
+        if raw.name.startswith("CurrentRow"):
+            return 0
+        return self.expr(raw)
+
+    def _limit(self, raw: Raw) -> p.Node:
+        """GlobalLimit over LocalLimit over (Offset over) Sort."""
+        expr = self.expr(cast("Raw", raw.expr("limitExpr")))
+        if not isinstance(expr, p.Constant):
+            raise PlanError("a LIMIT is a number")
+        child = raw.children[0]
+        if child.name == "LocalLimit":
+            child = child.children[0]
+        return self._topped(child, int(expr.value), 0)
+
+    def _offset(self, raw: Raw) -> p.Node:
+        expr = self.expr(cast("Raw", raw.expr("offsetExpr")))
+        assert isinstance(expr, p.Constant)
+        child = raw.children[0]
+        if child.name in ("GlobalLimit", "LocalLimit"):  # LIMIT n + m, then OFFSET m
+            limit = self.expr(cast("Raw", child.expr("limitExpr")))
+            assert isinstance(limit, p.Constant)
+            inner = child.children[0]
+            inner = inner.children[0] if inner.name == "LocalLimit" else inner
+            return self._topped(inner, int(limit.value) - int(expr.value), int(expr.value))
+        return self._topped(child, None, int(expr.value))
+
+    def _topped(self, child: Raw, limit: int | None, offset: int) -> p.Node:
+        if child.name == "Offset" and limit is not None and not offset:
+            below = self._offset(child)
+            assert isinstance(below, p.Top)
+            most = limit if below.limit is None else min(limit, below.limit)
+            return p.Top(below.child, below.order, most, below.offset)
+        if child.name == "Project" and child.children[0].name == "Sort":  # a projection does not change the order
+            inner = self._topped(child.children[0], limit, offset)
+            return p.Project(inner, tuple(self.named(e) for e in child.exprs("projectList")))
+        if child.name == "Sort":
+            order = tuple(self.order(e) for e in child.exprs("order"))
+            return p.Top(self.node(child.children[0]), order, limit, offset)
+        return p.Top(self.node(child), (), limit, offset)
+
+    def _through(self, raw: Raw) -> p.Node:
+        """Nodes that change nothing about which rows there are."""
+        return self.node(raw.children[0])
+
+    def _union(self, raw: Raw) -> p.Node:
+        children = tuple(self.node(c) for c in raw.children)
+        return p.Union(children, _columns_of(raw.origin.jvm().output()))
+
+    def _distinct(self, raw: Raw) -> p.Node:
+        child = self.node(raw.children[0])
+        columns = _columns_of(raw.origin.jvm().output())
+        named = tuple(p.Named(c.id, c.name, c) for c in columns)
+        return p.Aggregate(child, named, (), named, raw.origin)
+
+    def _generate(self, raw: Raw) -> p.Node:
+        generator = self.expr(cast("Raw", raw.expr("generator")))
+        assert isinstance(generator, p.Call)
+        plan = raw.origin.jvm()
+        indexes = plan.unrequiredChildIndex()
+        unrequired = {indexes.apply(i) for i in range(indexes.size())}
+        width = plan.child().output().size()
+        required = tuple(i for i in range(width) if i not in unrequired)
+        columns = self.columns(raw.exprs("generatorOutput"))
+        child = self.node(raw.children[0])
+        return p.Generate(child, generator, required, bool(raw.fields["outer"]), columns, raw.origin)
+
+    def _expand(self, raw: Raw) -> p.Node:
+        at = raw.origin.field("projections")
+        projections = tuple(
+            tuple(self.expr(_tree(e, at.item(i).item(j))) for j, e in enumerate(row))
+            for i, row in enumerate(raw.fields["projections"])
+        )
+        return p.Expand(self.node(raw.children[0]), projections, self.columns(raw.exprs("output")))
+
+    def _loop(self, raw: Raw) -> p.Node:
+        anchor, step = (self.node(c) for c in raw.children)
+        limit = raw.fields.get("maxDepth")
+        columns = _columns_of(raw.origin.jvm().output())
+        return p.Loop(int(raw.fields["id"]), anchor, step, columns, limit if isinstance(limit, int) else None)
+
+    def _loop_ref(self, raw: Raw) -> p.Node:
+        return p.LoopRef(int(raw.fields["loopId"]), self.columns(raw.exprs("output")))
+
+    def _group_limit(self, raw: Raw) -> p.Node:
+        """WindowGroupLimit only spares sorting: the filter on the rank stays above it."""
+        return self.node(raw.children[0])
+
+
+_NODES: dict[str, Callable[[Reader, Raw], p.Node]] = {
+    "LogicalRDD": Reader._table,
+    "LocalRelation": Reader._values,
+    "OneRowRelation": Reader._values,
+    "Range": Reader._values,
+    "Project": Reader._project,
+    "Filter": Reader._filter,
+    "Join": Reader._join,
+    "Aggregate": Reader._aggregate,
+    "Window": Reader._window,
+    "WindowGroupLimit": Reader._group_limit,
+    "GlobalLimit": Reader._limit,
+    "LocalLimit": Reader._through,
+    "Offset": Reader._offset,
+    "Sort": Reader._through,
+    "RepartitionByExpression": Reader._through,
+    "Repartition": Reader._through,
+    "RebalancePartitions": Reader._through,
+    "SubqueryAlias": Reader._through,
+    "ReturnAnswer": Reader._through,
+    "Union": Reader._union,
+    "Distinct": Reader._distinct,
+    "Deduplicate": Reader._foreign,
+    "Generate": Reader._generate,
+    "Expand": Reader._expand,
+    "UnionLoop": Reader._loop,
+    "UnionLoopRef": Reader._loop_ref,
+}
+
+
+def read(tables: Tables, frame: DataFrame) -> tuple[p.Node, tuple[p.Column, ...]]:
+    """The optimised plan of a DataFrame, and the columns that it gives in order."""
+    plan = frame._jdf.queryExecution().optimizedPlan()
+    reader = Reader(tables, plan.toString())
+    node = reader.node(_tree(json.loads(plan.toJSON()), Origin(None, plan)))
+    return node, _columns_of(plan.output())
+
+
+NOT_DETERMINISTIC = {
+    "Rand": "rand", "Randn": "randn", "Uuid": "uuid", "Shuffle": "shuffle", "RandStr": "randstr", "Uniform": "uniform",
+    "MonotonicallyIncreasingID": "monotonically_increasing_id", "SparkPartitionID": "spark_partition_id",
+    "InputFileName": "input_file_name", "CurrentTimestamp": "current_timestamp", "CurrentDate": "current_date",
+    "Now": "now", "LocalTimestamp": "localtimestamp", "CurrentTime": "current_time",
+}  # fmt: skip
+"""Expressions that give something else every time, by Catalyst's name."""
+
+_SUSPECT = re.compile(
+    r"\b(rand|randn|uuid|shuffle|randstr|uniform|monotonically_increasing_id|spark_partition_id|input_file_name|"
+    r"current_timestamp|current_date|current_time|now|localtimestamp)\(",
+    re.IGNORECASE,
+)
+
+
+def not_deterministic_names(frame: DataFrame) -> list[str]:
+    """Catalyst's names of expressions in a query that do not give the same every time.
+
+    They are looked for before optimisation, which replaces the present time by a constant.
+    """
+    plan = frame._jdf.queryExecution().analyzed()
+    if not _SUSPECT.search(plan.toString()):
+        return []
+    found: list[str] = []
+
+    def look(value: Any) -> None:
+        if isinstance(value, dict):
+            name = str(value.get("class", "")).rsplit(".", 1)[-1]
+            if name in NOT_DETERMINISTIC:
+                found.append(name)
+            for inner in value.values():
+                look(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                look(inner)
+
+    look(json.loads(plan.toJSON()))
+    return found
+
+
+# ---------------------------------------------------------------------- details
+
+
+def _id(raw: Raw) -> int:
+    return int(raw.fields["exprId"]["id"])
+
+
+def _key_column(named: p.Named) -> p.Column:
+    dtype = named.expr.type if isinstance(named.expr, p.Column) else pa.null()
+    return p.Column(named.id, named.name, dtype)
+
+
+def _holds_aggregate(raw: Raw) -> bool:
+    return raw.name == "AggregateExpression" or any(_holds_aggregate(c) for c in raw.children)
+
+
+def _columns_of(output: Any) -> tuple[p.Column, ...]:
+    """A JVM sequence of attributes."""
+    out = []
+    for i in range(output.size()):
+        attribute = output.apply(i)
+        dtype = from_json(json.loads(attribute.dataType().json()))
+        out.append(p.Column(int(attribute.exprId().id()), attribute.name(), dtype))
+    return tuple(out)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _is_option(value: Any) -> bool:
+    """Whether a field says something, rather than being an expression or a reference to a child."""
+    if isinstance(value, list):
+        return all(isinstance(v, str | int | float | bool) for v in value)
+    return value is not None
+
+
+def _is_reference(value: Any, width: int) -> bool:
+    """Whether a field may be the position of a child, or of several."""
+    given = value if isinstance(value, list) else [value]
+    return all(type(v) is int and 0 <= v < width for v in given)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return json.dumps(_anonymous(value), sort_keys=True)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _anonymous(value: Any) -> Any:
+    """JSON without what differs from one analysis to the next."""
+    if isinstance(value, dict):
+        return {k: _anonymous(v) for k, v in value.items() if k not in ("exprId", "resultId", "jvmId", "qualifier")}
+    return [_anonymous(v) for v in value] if isinstance(value, list) else value
+
+
+def _function_of(raw: Raw) -> str:
+    """What tells one user's function from another: the code that was sent to Spark."""
+    obj = raw.origin.jvm()
+    try:
+        import hashlib
+
+        command = obj.func().command()
+        data = bytes(command.toArray() if hasattr(command, "toArray") else command)
+        return f"{obj.name()}:{hashlib.blake2b(data, digest_size=8).hexdigest()}"
+    except Exception:
+        return f"{obj.toString()}@{id(obj)}"
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _literal(raw: Raw) -> p.Constant | p.Call:
+    dtype = from_json(raw.fields["dataType"])
+    text = raw.fields.get("value")
+    if text is None:
+        return p.Constant(None, dtype)
+    if pa.types.is_nested(dtype) or pa.types.is_interval(dtype) or "variant" in str(raw.fields["dataType"]):
+        return p.Call("Literal", (), (("value", raw.origin.jvm().sql()), ("dataType", str(dtype))), raw.origin)
+    return p.Constant(_value(text, dtype, lambda: raw.origin.jvm().value()), dtype)
+
+
+def _value(text: str | None, dtype: pa.DataType, inner: Callable[[], Any]) -> Any:
+    """A literal's value from its text, or from Spark's own form of it where the text does not tell."""
+    if text is None:
+        return None
+    t = pa.types
+    if t.is_boolean(dtype):
+        return text == "true" or text == "True"
+    if t.is_integer(dtype):
+        return int(text)
+    if t.is_floating(dtype):
+        return float(text.replace("Infinity", "inf"))
+    if t.is_decimal(dtype):
+        return Decimal(text)
+    if t.is_string(dtype):
+        return text
+    if t.is_date(dtype):
+        return date(1970, 1, 1) + timedelta(days=int(inner()))
+    if t.is_timestamp(dtype):
+        moment = _EPOCH + timedelta(microseconds=int(inner()))
+        return moment if dtype.tz else moment.replace(tzinfo=None)
+    if t.is_duration(dtype):
+        return timedelta(microseconds=int(inner()))
+    if t.is_time(dtype):
+        return pa.scalar(int(inner()), pa.int64()).cast(dtype)
+    if t.is_binary(dtype):
+        return bytes(inner())
+    raise PlanError(f"a literal of type {dtype} is not known")

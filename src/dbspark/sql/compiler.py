@@ -1,0 +1,807 @@
+"""From a plan to a circuit.
+
+Every relational node becomes streams of a `Builder`; columns of a stream are named by position (`c0`, `c1` …), so that
+the same sub-query gives the same nodes whatever its columns are called and whatever numbers Spark gave them. A
+list of expressions is one function, projections that only choose columns cost nothing, and a filter below a
+projection is one step with it.
+
+What there is no incremental rule for is computed anew by Spark: the groups that a tick touches where there are groups,
+else everything. `Note`s say for every operator how it is maintained, and why not otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbspark.batch import Arrangement, Batch
+from dbspark.batch.schema import Schema
+from dbspark.circuit.builder import Builder
+from dbspark.circuit.graph import Stream
+from dbspark.errors import DbsparkError
+from dbspark.operators.aggregate import Aggregate as AggregateFunction
+from dbspark.operators.aggregate import Count
+from dbspark.operators.collect import Recompute, any_value
+from dbspark.operators.constant import Constant as ConstantRows
+from dbspark.operators.function import Columns, Function
+from dbspark.operators.recompute import RecomputeGroups
+from dbspark.sql import aggregates, generators, windows
+from dbspark.sql import plan as p
+from dbspark.sql.catalyst import NOT_DETERMINISTIC
+from dbspark.sql.expressions.compiler import Compiler
+from dbspark.sql.expressions.rules import Compiled, Context, EvaluationError, Frame, constant
+from dbspark.sql.through_spark import Spark
+from dbspark.sql.types import loosened
+
+Mode = Literal["incremental", "affected groups", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """How an operator is maintained."""
+
+    operator: str
+    mode: Mode
+    code: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        reason = f"  [NOT_INCREMENTAL.{self.code}] {self.why}" if self.code and self.mode != "incremental" else ""
+        remark = f"  [{self.code}] {self.why}" if self.code and self.mode == "incremental" else ""
+        return f"{self.operator}: {self.mode}{reason}{remark}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rel:
+    """A stream and the numbers of its columns."""
+
+    stream: Stream
+    ids: tuple[int, ...]
+
+    @property
+    def types(self) -> tuple[pa.DataType, ...]:
+        return self.stream.schema.types
+
+    @property
+    def positions(self) -> dict[int, int]:
+        return {number: i for i, number in enumerate(self.ids)}
+
+    def position(self, number: int) -> int:
+        return self.ids.index(number)
+
+    @property
+    def typed(self) -> dict[int, pa.DataType]:
+        return dict(zip(self.ids, self.types, strict=True))
+
+
+@dataclass(slots=True)
+class Scope:
+    """What a plan is compiled into: a builder, and the relations that are there already."""
+
+    builder: Builder
+    tables: Mapping[str, Stream]
+    known: dict[int, Rel] = field(default_factory=dict)
+    """Relations of plan nodes that were compiled outside, by the identity of the node."""
+    loops: dict[int, Rel] = field(default_factory=dict)
+
+
+def schema_of(types: Sequence[pa.DataType]) -> Schema:
+    """A schema with columns named by position."""
+    return Schema(pa.schema([pa.field(f"c{i}", loosened(t)) for i, t in enumerate(types)]))
+
+
+class PlanCompiler:
+    """Compiles plans into one graph."""
+
+    def __init__(self, spark: Spark, context: Context) -> None:
+        self.spark = spark
+        self.context = context
+        self.notes: list[Note] = []
+        self._fresh = -1_000_000
+        self._synthetic: set[int] = set()
+        """Columns that Spark's plan does not have: results of aggregates and subqueries."""
+
+    def relation(self, node: p.Node, scope: Scope, needed: frozenset[int] | None = None) -> Rel:
+        """The relation of a node; `needed` are the columns that anybody above looks at, None for all."""
+        if id(node) in scope.known:
+            return scope.known[id(node)]
+        return _COMPILE[type(node)](self, node, scope, needed)
+
+    # ------------------------------------------------------------------ expressions
+
+    def compiler(self, rel: Rel) -> Compiler:
+        return Compiler(rel.positions, rel.typed, self.context, self._elsewhere)
+
+    def _elsewhere(self, call: p.Call, compiler: Compiler) -> Compiled:
+        """An expression without a rule of ours, evaluated by Spark."""
+        if call.name in NOT_DETERMINISTIC:
+            raise not_deterministic(call.name)
+        if call.origin is None:
+            raise DbsparkError(f"there is no rule for {call.name}")
+        used = list(dict.fromkeys(e for e in p.walk(call) if isinstance(e, p.Column) and e.id in compiler.positions))
+        if call.name == "Literal":
+            value = self.spark.constant(call.origin)
+            return constant(value, value.type)
+        self._note(Note(call.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
+        if any(c.id in self._synthetic for c in used) and call.args:
+            nothing = constant(None, pa.null())
+            kept = [isinstance(a, p.Constant) or _is_lambda(a) for a in call.args]
+            args = [nothing if k else compiler.compile(a) for a, k in zip(call.args, kept, strict=True)]
+            return self.spark.function(call.origin, args, kept)
+        columns = [p.Column(c.id, c.name, compiler.types[c.id]) for c in used]
+        return self.spark.expression(call.origin, columns, [compiler.positions[c.id] for c in used])
+
+    def _note(self, note: Note) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _without_subqueries(self, rel: Rel, exprs: Sequence[p.Expr], scope: Scope) -> tuple[Rel, list[p.Expr]]:
+        """Scalar subqueries in expressions become columns: the relation is joined with their one row each."""
+        replaced: dict[p.Subquery, p.Column] = {}
+
+        def rewrite(expr: p.Expr) -> p.Expr:
+            nonlocal rel
+            if isinstance(expr, p.Subquery):
+                if expr not in replaced:
+                    rel, replaced[expr] = self._joined_value(rel, expr, scope)
+                return replaced[expr]
+            if isinstance(expr, p.Call):
+                args = tuple(rewrite(a) for a in expr.args)
+                return expr if args == expr.args else replace(expr, args=args)
+            return expr
+
+        rewritten = [rewrite(e) for e in exprs]
+        return rel, rewritten
+
+    def _joined_value(self, rel: Rel, subquery: p.Subquery, scope: Scope) -> tuple[Rel, p.Column]:
+        b = scope.builder
+        inner = self.relation(subquery.plan, scope)
+        dtype = inner.types[0]
+        if not isinstance(subquery.plan, p.Aggregate) or subquery.plan.keys:
+            one = b.aggregate(inner.stream, [], n=Count(None), v=any_value(0, dtype))
+            value = b.map(one, Function(_one_row, "the only row"), schema_of([dtype]))
+        else:
+            value = inner.stream
+        column = p.Column(self._number(), "subquery", dtype)
+        names = [f"c{i}" for i in range(len(rel.ids) + 1)]
+        select = [(0, n) for n in rel.stream.schema.names] + [(1, value.schema.names[0])]
+        joined = b.join(rel.stream, value, [], select=select, names=names)
+        self._note(Note("scalar subquery", "incremental"))
+        return Rel(joined, (*rel.ids, column.id)), column
+
+    def _number(self) -> int:
+        self._fresh -= 1
+        self._synthetic.add(self._fresh)
+        return self._fresh
+
+    # ------------------------------------------------------------------ leaves
+
+    def _table(self, node: p.Table, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        if node.name not in scope.tables:
+            raise DbsparkError(f"no table or view {node.name!r}; there are {', '.join(scope.tables) or 'none'}")
+        stream = scope.tables[node.name]
+        ids = tuple(c.id for c in node.columns)
+        if needed is not None and (needed & set(ids)) != set(ids):
+            # A projection of a table keeps what is needed; equal ones are shared.
+            keep = [i for i, number in enumerate(ids) if number in needed] or [0]
+            return Rel(self._choose(scope.builder, stream, keep), tuple(ids[i] for i in keep))
+        return Rel(self._choose(scope.builder, stream, range(len(ids))), ids)
+
+    def _choose(self, b: Builder, stream: Stream, columns: Sequence[int]) -> Stream:
+        names = [f"c{i}" for i in range(len(columns))]
+        chosen = [stream.schema.names[c] for c in columns]
+        if chosen == list(stream.schema.names) == names:
+            return stream
+        return b.project(stream, chosen, names)
+
+    def _values(self, node: p.Values, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        schema = schema_of([c.type for c in node.columns] or [pa.int64()])
+        data = node.data.rename_columns(list(schema.names)).cast(schema.arrow)
+        rows = Batch.from_arrow(data, Arrangement(schema))
+        stream = scope.builder.graph.add(ConstantRows(rows), [], [], "delta")
+        return Rel(stream, tuple(c.id for c in node.columns) or (self._number(),))
+
+    # ------------------------------------------------------------------ linear nodes
+
+    def _project(self, node: p.Project, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        outputs = [n for n in node.outputs if needed is None or n.id in needed]
+        child: p.Node = node.child
+        condition: p.Expr | None = None
+        if isinstance(child, p.Filter) and id(child) not in scope.known and _has_no_subquery(child.condition):
+            condition, child = child.condition, child.child
+        exprs = [n.expr for n in outputs]
+        below = _columns(exprs if condition is None else [*exprs, condition])
+        rel = self.relation(child, scope, below)
+        rel, exprs = self._without_subqueries(rel, exprs, scope)
+        return self._mapped(scope, rel, [(n.id, e) for n, e in zip(outputs, exprs, strict=True)], condition)
+
+    def _mapped(
+        self, scope: Scope, rel: Rel, outputs: Sequence[tuple[int, p.Expr]], condition: p.Expr | None = None
+    ) -> Rel:
+        """Expressions over a relation, on the rows where a condition holds."""
+        b = scope.builder
+        if not outputs:
+            outputs = [(self._number(), p.Constant(True, pa.bool_()))]
+        ids = tuple(number for number, _ in outputs)
+        if condition is None and all(isinstance(e, p.Column) for _, e in outputs):
+            columns = [rel.position(e.id) for _, e in outputs if isinstance(e, p.Column)]
+            return Rel(self._choose(b, rel.stream, columns), ids)
+        compiler = self.compiler(rel)
+        compiled = [compiler.compile(e) for _, e in outputs]
+        names = {number: f"c{i}" for number, i in rel.positions.items()}
+        label = ", ".join(p.text(e, names) for _, e in outputs)
+        schema = schema_of([c.type for c in compiled])
+        if condition is None:
+            return Rel(b.map(rel.stream, Function(_evaluating(compiled), self._named(label)), schema), ids)
+        test = compiler.compile(condition)
+        label = f"{label} where {p.text(condition, names)}"
+        # What is neither looked at by the condition nor by the outputs is not copied.
+        used = {rel.position(number) for number in _columns([e for _, e in outputs]) if number in rel.ids}
+        call = _filtering(test, compiled, frozenset(used))
+        return Rel(b.flat_map(rel.stream, Function(call, self._named(label)), schema), ids)
+
+    def _named(self, label: str) -> str:
+        """The name of a function: what it computes, and the settings under which it does."""
+        return f"{label} [{'ansi' if self.context.ansi else 'legacy'}, {self.context.timezone}]"
+
+    def _filter(self, node: p.Filter, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        below = None if needed is None else needed | _columns([node.condition])
+        first = self._first_ranks(node, scope, below)
+        rel = self.relation(node.child, scope, below) if first is None else first
+        width = len(rel.ids)
+        rel, (condition,) = self._without_subqueries(rel, [node.condition], scope)
+        kept = self._filtered(scope.builder, rel, condition)
+        if len(rel.ids) > width:
+            kept = Rel(self._choose(scope.builder, kept.stream, range(width)), rel.ids[:width])
+        return kept
+
+    def _filtered(self, b: Builder, rel: Rel, condition: p.Expr) -> Rel:
+        test = self.compiler(rel).compile(condition)
+        names = {number: f"c{i}" for number, i in rel.positions.items()}
+        call = _testing(test)
+        return Rel(b.filter(rel.stream, Function(call, self._named(p.text(condition, names)))), rel.ids)
+
+    def _first_ranks(self, node: p.Filter, scope: Scope, needed: frozenset[int] | None) -> Rel | None:
+        """`row_number() <= k` over a window: only the first k rows of a partition matter to it."""
+        window = node.child
+        if not isinstance(window, p.Window) or len(window.functions) != 1 or not window.order:
+            return None
+        number, _, call = window.functions[0]
+        if not isinstance(call.function, p.Call) or call.function.name != "RowNumber":
+            return None
+        bounds = [_upper_bound(c, number) for c in p.conjuncts(node.condition)]
+        limit = min((n for n in bounds if n is not None), default=0)
+        if limit < 1:
+            return None
+        return self._window(window, scope, needed, limit)
+
+    def _union(self, node: p.Union, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        streams = []
+        for child in node.children:
+            rel = self.relation(child, scope)
+            streams.append(self._choose(scope.builder, rel.stream, range(len(rel.ids))))
+        # Spark's branches agree in type; what differs is only what may be NULL.
+        return Rel(scope.builder.union(*streams), tuple(c.id for c in node.columns))
+
+    def _expand(self, node: p.Expand, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        exprs = [e for row in node.projections for e in row]
+        rel = self.relation(node.child, scope, _columns(exprs))
+        compiler = self.compiler(rel)
+        rows = [[compiler.compile(e) for e in row] for row in node.projections]
+        types = []
+        for i, column in enumerate(node.columns):
+            found = [row[i].type for row in rows if not pa.types.is_null(row[i].type)]
+            types.append(found[0] if found else column.type)
+        schema = schema_of(types)
+        names = {number: f"c{i}" for number, i in rel.positions.items()}
+        label = "; ".join(", ".join(p.text(e, names) for e in row) for row in node.projections)
+        function = Function(_expanding(rows, schema.types), self._named(f"expand {label}"))
+        return Rel(scope.builder.flat_map(rel.stream, function, schema), tuple(c.id for c in node.columns))
+
+    def _generate(self, node: p.Generate, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        rel = self.relation(node.child, scope)
+        kept = [i for i in node.required if i < len(rel.ids)]
+        ids = (*(rel.ids[i] for i in kept), *(c.id for c in node.columns))
+        names = {number: f"c{i}" for number, i in rel.positions.items()}
+        label = f"{'outer ' if node.outer else ''}{p.text(node.generator, names)} beside {kept}"
+        schema = schema_of([*(rel.types[i] for i in kept), *(c.type for c in node.columns)])
+        generator = generators.native(node, self.compiler(rel))
+        if generator is None:
+            generator = generators.through_spark(node, rel.ids, rel.types, self.spark)
+            self._note(Note(node.generator.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
+        call = _generating(generator, kept)
+        return Rel(scope.builder.flat_map(rel.stream, Function(call, self._named(label)), schema), ids)
+
+    # ------------------------------------------------------------------ joins
+
+    def _join(self, node: p.Join, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        b = scope.builder
+        condition = p.conjuncts(node.condition)
+        below = None if needed is None else needed | _columns(condition)
+        left, right = (self.relation(child, scope, below) for child in (node.left, node.right))
+        sides = (left, right)
+        pairs: list[tuple[p.Expr, p.Expr, bool]] = []
+        rest: list[p.Expr] = []
+        for part in condition:
+            pair = _equality(part, set(left.ids), set(right.ids))
+            if pair is None:
+                rest.append(part)
+            else:
+                pairs.append(pair)
+        null_safe = any(safe for _, _, safe in pairs)
+        keyed = []
+        for side, rel in enumerate(sides):
+            keys = [pair[0] if side == 0 else pair[1] for pair in pairs]
+            keyed.append(self._with_keys(scope, rel, keys))
+        (left, left_keys), (right, right_keys) = keyed
+        if null_safe:
+            left, right = self._without_null_keys(b, node.how, pairs, (left, left_keys), (right, right_keys))
+            if node.how == "full":
+                rest += [p.Call("IsNotNull", (a,)) for a, _, safe in pairs if not safe]
+        on = [(f"c{a}", f"c{c}") for a, c in zip(left_keys, right_keys, strict=True)]
+        residual = None
+        if rest:
+            both = {**left.positions, **{n: len(left.ids) + i for n, i in right.positions.items()}}
+            names = {number: f"c{i}" for number, i in both.items()}
+            compiler = Compiler(both, {**left.typed, **right.typed}, self.context, self._elsewhere)
+            tests = [compiler.compile(e) for e in rest]
+            label = " and ".join(p.text(e, names) for e in rest)
+            residual = Function(_testing(*tests), self._named(label))
+        one_sided = node.how in ("semi", "anti", "existence")
+        select, ids = [], []
+        originals = [s.ids for s in sides]
+        for side, rel in enumerate((left, right)):
+            if side and one_sided:
+                continue
+            for i, number in enumerate(rel.ids):
+                if number in originals[side] and (needed is None or number in needed):
+                    select.append((side, f"c{i}"))
+                    ids.append(number)
+        if not select:
+            select, ids = [(0, "c0")], [left.ids[0]]
+        if node.how == "existence":
+            assert node.exists is not None
+            ids.append(node.exists.id)
+        names_out = [f"c{i}" for i in range(len(ids))]
+        joined = b.join(
+            left.stream, right.stream, on, node.how,
+            where=residual, select=select, names=names_out, null_safe=null_safe,
+        )  # fmt: skip
+        self._note(Note(f"{node.how} join", "incremental"))
+        return Rel(joined, tuple(ids))
+
+    def _with_keys(self, scope: Scope, rel: Rel, keys: Sequence[p.Expr]) -> tuple[Rel, list[int]]:
+        """A relation with columns for key expressions, and their positions."""
+        computed = [(self._number(), k) for k in keys if not isinstance(k, p.Column)]
+        if computed:
+            every: list[tuple[int, p.Expr]] = [
+                (number, p.Column(number, "", t)) for number, t in zip(rel.ids, rel.types, strict=True)
+            ]
+            rel = self._mapped(scope, rel, [*every, *computed])
+        numbers = iter(number for number, _ in computed)
+        return rel, [rel.position(k.id if isinstance(k, p.Column) else next(numbers)) for k in keys]
+
+    def _without_null_keys(
+        self, b: Builder, how: str, pairs: Sequence[tuple[p.Expr, p.Expr, bool]],
+        left: tuple[Rel, list[int]], right: tuple[Rel, list[int]],
+    ) -> tuple[Rel, Rel]:  # fmt: skip
+        """With `=` beside `<=>`: NULLs that match nothing leave the sides whose rows may go without a partner."""
+        out = []
+        for side, (rel, keys) in enumerate((left, right)):
+            droppable = {"inner": (0, 1), "left": (1,), "right": (0,), "semi": (0, 1), "anti": (1,), "existence": (1,)}
+            if side in droppable.get(how, ()):
+                for key, (_, _, safe) in zip(keys, pairs, strict=True):
+                    if not safe:
+                        column = p.Column(rel.ids[key], "", rel.types[key])
+                        rel = self._filtered(b, rel, p.Call("IsNotNull", (column,)))
+            out.append(rel)
+        return out[0], out[1]
+
+    # ------------------------------------------------------------------ aggregates
+
+    def _aggregate(self, node: p.Aggregate, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        b = scope.builder
+        exprs = [k.expr for k in node.keys]
+        for _, aggregation in node.aggregations:
+            exprs += aggregation.call.args
+            exprs += [aggregation.where] if aggregation.where is not None else []
+        rel = self.relation(node.child, scope, _columns(exprs))
+        rel, exprs = self._without_subqueries(rel, exprs, scope)
+        rewritten = iter(exprs)
+        # One column for each different expression: keys first, then arguments and filters.
+        outputs: dict[p.Expr, int] = {}
+        keys = [outputs.setdefault(next(rewritten), len(outputs)) for _ in node.keys]
+        calls: list[tuple[p.Aggregation, list[int], int | None]] = []
+        for _, aggregation in node.aggregations:
+            args = [next(rewritten) for _ in aggregation.call.args]
+            where = next(rewritten) if aggregation.where is not None else None
+            if aggregation.call.name == "Count" and len(args) > 1 and not aggregation.distinct:
+                args = [_all_there(args)]
+            columns = [outputs.setdefault(a, len(outputs)) for a in args]
+            at = None if where is None else outputs.setdefault(where, len(outputs))
+            calls.append((replace(aggregation, call=replace(aggregation.call, args=tuple(args))), columns, at))
+        given = self._mapped(scope, rel, [(self._number(), e) for e in outputs])
+        if not node.aggregations:
+            made = Rel(b.distinct(given.stream), tuple(k.id for k in node.keys))
+            self._note(Note("distinct", "incremental"))
+        else:
+            functions = {
+                f"a{i}": self._aggregate_function(call, columns, given.types, where)
+                for i, (call, columns, where) in enumerate(calls)
+            }
+            stream = b.aggregate(given.stream, [f"c{k}" for k in keys], **functions)
+            ids = (*(k.id for k in node.keys), *(c.id for c, _ in node.aggregations))
+            self._synthetic |= {c.id for c, _ in node.aggregations} | {k.id for k in node.keys if k.id < 0}
+            made = Rel(self._positional(b, stream), ids)
+        outs = [n for n in node.outputs if needed is None or n.id in needed]
+        finished, finals = self._without_subqueries(made, [n.expr for n in outs], scope)
+        return self._mapped(scope, finished, [(n.id, e) for n, e in zip(outs, finals, strict=True)])
+
+    def _positional(self, b: Builder, stream: Stream) -> Stream:
+        """A stream with its columns named by position, and nothing inside nested types that may not be NULL."""
+        schema = schema_of(stream.schema.types)
+        if schema.types == stream.schema.types:
+            return self._choose(b, stream, range(schema.columns))
+        return b.map(stream, Function(list, "the same columns"), schema)
+
+    def _aggregate_function(
+        self, call: p.Aggregation, columns: Sequence[int], types: Sequence[pa.DataType], where: int | None
+    ) -> AggregateFunction:
+        given = [types[c] for c in columns]
+        found = aggregates.native(call, columns, given, where)
+        name = call.call.name
+        if found is not None:
+            self._note(Note(f"aggregate {name}{' distinct' if call.distinct else ''}", "incremental"))
+            return found
+        if call.call.origin is None:
+            raise DbsparkError(f"there is no rule for the aggregate {name}")
+        self._note(
+            Note(f"aggregate {name}", "affected groups", "AGGREGATE_FUNCTION", f"no incremental rule for {name}")
+        )
+        return self._through_spark(call, columns, given, where)
+
+    def _through_spark(
+        self, call: p.Aggregation, columns: Sequence[int], types: Sequence[pa.DataType], where: int | None
+    ) -> AggregateFunction:
+        evaluate, out = self.spark.aggregate(call, types)
+        label = f"{call.call.name}{call.call.options} distinct={call.distinct}"
+        constants = [a for a in call.call.args if isinstance(a, p.Constant)]
+        return Recompute(Function(evaluate, f"{label} {constants}"), out, list(columns), where=where)
+
+    # ------------------------------------------------------------------ windows and tops
+
+    def _window(self, node: p.Window, scope: Scope, needed: frozenset[int] | None, limit: int | None = None) -> Rel:
+        b = scope.builder
+        exprs: list[p.Expr] = [*node.partition, *(o.expr for o in node.order)]
+        for _, _, call in node.functions:
+            inner = call.function.call if isinstance(call.function, p.Aggregation) else call.function
+            exprs += [a for a in inner.args if not isinstance(a, p.Constant)]
+        mine = {number for number, _, _ in node.functions}
+        below = None if needed is None else (needed - mine) | _columns(exprs)
+        rel = self.relation(node.child, scope, below)
+        width = len(rel.ids)
+        rel, columns = self._with_keys(scope, rel, exprs)
+        at = dict(zip(exprs, columns, strict=True))
+        partition = [f"c{at[e]}" for e in node.partition]
+        order = [_order_by(f"c{at[o.expr]}", o) for o in node.order]
+        functions = []
+        for _, _, call in node.functions:
+            inner = call.function.call if isinstance(call.function, p.Aggregation) else call.function
+            args = [at.get(a, -1) for a in inner.args]
+            functions.append(windows.native(call, args, [rel.types[c] if c >= 0 else pa.null() for c in args]))
+        stream = rel.stream
+        if limit is not None:
+            stream = b.top(stream, partition, order, limit)
+            self._note(Note(f"first {limit} rows of each partition", "incremental"))
+        ids = (*rel.ids, *(number for number, _, _ in node.functions))
+        missing = [_function_name(call) for (_, _, call), f in zip(node.functions, functions, strict=True) if f is None]
+        if missing:
+            if limit is not None:
+                return self._window(node, scope, needed)
+            why = f"no incremental rule for {', '.join(missing)}"
+            mode: Mode = "affected groups" if partition else "full"
+            self._note(Note("window", mode, "WINDOW_FUNCTION", why))
+            made = self._recomputed_window(node, b, rel, partition)
+        else:
+            made = b.window(
+                stream, partition, order,
+                {f"c{len(rel.ids) + i}": f for i, f in enumerate(functions) if f is not None},
+            )  # fmt: skip
+            self._note(Note("window", "incremental"))
+            made = self._positional(b, made)
+        keep = [i for i, number in enumerate(ids) if i < width or i >= len(rel.ids)]
+        return Rel(self._choose(b, made, keep), tuple(ids[i] for i in keep))
+
+    def _recomputed_window(self, node: p.Window, b: Builder, rel: Rel, partition: Sequence[str]) -> Stream:
+        columns = [p.Column(n, f"c{i}", t) for i, (n, t) in enumerate(zip(rel.ids, rel.types, strict=True))]
+        evaluate, types = self.spark.over_rows(node.origin, columns)
+        names = {number: f"c{i}" for number, i in rel.positions.items()}
+        label = (
+            "; ".join(f"{p.text(_call_of(c), names)} {c.frame}" for _, _, c in node.functions)
+            + "; "
+            + "; ".join(f"{p.text(o.expr, names)} {o.descending} {o.nulls_last}" for o in node.order)
+        )
+        arrangement = Arrangement(rel.stream.schema, [rel.stream.schema.index(c) for c in partition])
+        operator = RecomputeGroups([arrangement], Function(evaluate, self._named(label)), schema_of(types))
+        return b.with_state(operator, [rel.stream], [arrangement])
+
+    def _top(self, node: p.Top, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        b = scope.builder
+        exprs = [o.expr for o in node.order]
+        below = None if needed is None else needed | _columns(exprs)
+        # A limit counts rows, and which ones are the first may depend on any column: nothing is dropped below it.
+        rel = self.relation(node.child, scope, below if node.order else None)
+        width = len(rel.ids)
+        rel, columns = self._with_keys(scope, rel, exprs)
+        order = [_order_by(f"c{c}", o) for c, o in zip(columns, node.order, strict=True)]
+        limit = node.limit if node.limit is not None else (1 << 62)
+        stream = b.top(rel.stream, [], order, limit, node.offset)
+        self._note(Note(f"first {node.limit} rows", "incremental"))
+        return Rel(self._choose(b, stream, range(width)), rel.ids[:width])
+
+    # ------------------------------------------------------------------ recursion
+
+    def _loop(self, node: p.Loop, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        anchor = self.relation(node.anchor, scope)
+        schema = schema_of([c.type for c in node.columns])
+        anchor_stream = self._fit(scope.builder, anchor.stream, schema)
+        outside = list(independent(node.step, lambda n: isinstance(n, p.LoopRef)))
+        imports = [self.relation(n, scope) for n in outside]
+
+        def body(inner: Builder, loop: Stream, start: Stream, *given: Stream) -> Stream:
+            known = {id(n): Rel(s, r.ids) for n, s, r in zip(outside, given, imports, strict=True)}
+            within = Scope(inner, {}, known, {node.number: Rel(loop, ())})
+            step = self.relation(node.step, within)
+            return inner.union(start, self._fit(inner, step.stream, schema))
+
+        (out,) = scope.builder.fixpoint(
+            {"loop": schema}, [anchor_stream, *(r.stream for r in imports)], body, node.limit or 10_000
+        )
+        self._note(Note("recursive union", "incremental"))
+        return Rel(out, tuple(c.id for c in node.columns))
+
+    def _loop_ref(self, node: p.LoopRef, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        return Rel(scope.loops[node.number].stream, tuple(c.id for c in node.columns))
+
+    def recursive(self, name: str, node: p.Node, columns: Sequence[p.Column], schema: Schema, scope: Scope) -> Stream:
+        """A view that names itself: the least set of rows that satisfies the query."""
+        return self.recursive_group({name: (node, columns, schema)}, scope)[name]
+
+    def recursive_group(
+        self, views: Mapping[str, tuple[p.Node, Sequence[p.Column], Schema]], scope: Scope
+    ) -> dict[str, Stream]:
+        """Views that name themselves or one another, with set semantics."""
+        names = list(views)
+        plain = {n: schema_of(views[n][2].types) for n in names}
+
+        def refers(n: p.Node) -> bool:
+            return isinstance(n, p.Table) and n.name in views
+
+        outside = [n for name in names for n in independent(views[name][0], refers)]
+        imports = [self.relation(n, scope) for n in outside]
+
+        def body(inner: Builder, *given: Stream) -> list[Stream]:
+            loops = dict(zip(names, given, strict=False))
+            known = {id(n): Rel(s, r.ids) for n, s, r in zip(outside, given[len(names) :], imports, strict=True)}
+            out = []
+            for name in names:
+                node, columns, _ = views[name]
+                within = Scope(inner, loops, known)
+                rel = self.relation(node, within)
+                ordered = self._choose(inner, rel.stream, [rel.position(c.id) for c in columns])
+                out.append(inner.distinct(self._fit(inner, ordered, plain[name])))
+            return out
+
+        made = scope.builder.fixpoint(plain, [r.stream for r in imports], body)
+        self._note(Note(f"recursive view {', '.join(names)}", "incremental"))
+        return dict(zip(names, made, strict=True))
+
+    def _fit(self, b: Builder, stream: Stream, schema: Schema) -> Stream:
+        if stream.schema.types != schema.types:
+            raise DbsparkError(f"a recursion gives {stream.schema!r} where {schema!r} is declared; cast the columns")
+        return b.project(stream, list(stream.schema.names), list(schema.names))
+
+    # ------------------------------------------------------------------ nodes without a rule
+
+    def _foreign(self, node: p.Foreign, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        b = scope.builder
+        rels = [self.relation(c, scope) for c in node.children]
+        columns = [[p.Column(n, f"c{i}", t) for i, (n, t) in enumerate(zip(r.ids, r.types, strict=True))] for r in rels]
+        ids = tuple(c.id for c in node.columns)
+        if node.linear and len(rels) == 1:
+            evaluate = self.spark.flat_map(node.origin, columns[0], node.columns)
+            schema = schema_of([c.type for c in node.columns])
+            self._note(Note(node.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
+            return Rel(b.flat_map(rels[0].stream, Function(evaluate, self._named(node.text)), schema), ids)
+        self._note(Note(node.name, "full", "OPERATOR", f"no rule for {node.name}; Spark computes it anew"))
+        whole = self.spark.over_all(node.origin, columns)
+        arrangements = [Arrangement(r.stream.schema, []) for r in rels]
+        schema = schema_of([c.type for c in node.columns])
+        operator = RecomputeGroups(arrangements, Function(whole, self._named(node.text)), schema)
+        return Rel(b.with_state(operator, [r.stream for r in rels], arrangements), ids)
+
+
+_COMPILE: dict[type, Callable[..., Rel]] = {
+    p.Table: PlanCompiler._table,
+    p.Values: PlanCompiler._values,
+    p.Project: PlanCompiler._project,
+    p.Filter: PlanCompiler._filter,
+    p.Join: PlanCompiler._join,
+    p.Aggregate: PlanCompiler._aggregate,
+    p.Window: PlanCompiler._window,
+    p.Top: PlanCompiler._top,
+    p.Union: PlanCompiler._union,
+    p.Expand: PlanCompiler._expand,
+    p.Generate: PlanCompiler._generate,
+    p.Loop: PlanCompiler._loop,
+    p.LoopRef: PlanCompiler._loop_ref,
+    p.Foreign: PlanCompiler._foreign,
+}
+
+
+def not_deterministic(name: str) -> DbsparkError:
+    function = NOT_DETERMINISTIC.get(name, name)
+    hint = (
+        "put the time into a table of one row that you update, and join with it"
+        if "current" in function or function in ("now", "localtimestamp")
+        else "compute the value once, where the rows come in, and keep it in a column"
+    )
+    return DbsparkError(
+        f"[NOT_DETERMINISTIC] {function}() gives something else every time, so no view can be kept equal to it; {hint}"
+    )
+
+
+# ---------------------------------------------------------------------- functions on columns
+
+
+def _evaluating(compiled: Sequence[Compiled]) -> Callable[[Columns], list[pa.Array]]:
+    def call(columns: Columns) -> list[pa.Array]:
+        frame = Frame(columns, len(columns[0]))
+        return [c.array(frame) for c in compiled]
+
+    return call
+
+
+def _truth(tests: Sequence[Compiled], frame: Frame) -> pa.Array:
+    out = tests[0].array(frame)
+    for test in tests[1:]:
+        out = pc.and_kleene(out, test.array(frame))
+    return out
+
+
+def _testing(*tests: Compiled) -> Callable[[Columns], pa.Array]:
+    return lambda columns: _truth(tests, Frame(columns, len(columns[0])))
+
+
+def _filtering(test: Compiled, compiled: Sequence[Compiled], used: frozenset[int]) -> Callable[[Columns], Any]:
+    def call(columns: Columns) -> tuple[list[pa.Array], Any]:
+        frame = Frame(columns, len(columns[0]))
+        rows = pc.indices_nonzero(pc.fill_null(test.array(frame), False))
+        if len(rows) < frame.rows:
+            frame = Frame([c.take(rows) if i in used else c for i, c in enumerate(columns)], len(rows))
+        return [c.array(frame) for c in compiled], rows.to_numpy().astype(np.int64)
+
+    return call
+
+
+def _expanding(rows: Sequence[Sequence[Compiled]], types: Sequence[pa.DataType]) -> Callable[[Columns], Any]:
+    def call(columns: Columns) -> tuple[list[pa.Array], Any]:
+        frame = Frame(columns, len(columns[0]))
+        parts = [[c.array(frame).cast(t) for c, t in zip(row, types, strict=True)] for row in rows]
+        out = [pa.concat_arrays([part[i] for part in parts]) for i in range(len(types))]
+        return out, np.tile(np.arange(frame.rows), len(rows))
+
+    return call
+
+
+def _generating(generator: generators.Generator, kept: Sequence[int]) -> Callable[[Columns], Any]:
+    def call(columns: Columns) -> tuple[list[pa.Array], Any]:
+        made, origin = generator(columns)
+        rows = pa.array(origin)
+        return [*(columns[i].take(rows) for i in kept), *made], origin
+
+    return call
+
+
+def _one_row(columns: Columns) -> list[pa.Array]:
+    if len(columns[0]) and max(columns[0].to_pylist()) > 1:
+        raise EvaluationError(
+            "[SCALAR_SUBQUERY_TOO_MANY_ROWS] a subquery that is used as a value gives more than one row; "
+            "aggregate it, or limit it to one row"
+        )
+    return [columns[1]]
+
+
+# ---------------------------------------------------------------------- plans
+
+
+def _is_lambda(expr: p.Expr) -> bool:
+    return isinstance(expr, p.Call) and expr.name == "LambdaFunction"
+
+
+def _has_no_subquery(expr: p.Expr) -> bool:
+    return not any(isinstance(e, p.Subquery) for e in p.walk(expr))
+
+
+def _columns(exprs: Sequence[p.Expr]) -> frozenset[int]:
+    return frozenset(e.id for expr in exprs for e in p.walk(expr) if isinstance(e, p.Column))
+
+
+def _all_there(args: Sequence[p.Expr]) -> p.Expr:
+    """TRUE where all arguments have a value, NULL elsewhere."""
+    test: p.Expr = p.Call("IsNotNull", (args[0],))
+    for arg in args[1:]:
+        test = p.Call("And", (test, p.Call("IsNotNull", (arg,))))
+    return p.Call("CaseWhen", (test, p.Constant(True, pa.bool_())))
+
+
+def _equality(part: p.Expr, left: set[int], right: set[int]) -> tuple[p.Expr, p.Expr, bool] | None:
+    """(expression of the left, expression of the right, NULL-safe) of a condition that is an equality of both."""
+    if not isinstance(part, p.Call) or part.name not in ("EqualTo", "EqualNullSafe"):
+        return None
+    a, b = part.args
+    if not (_has_no_subquery(a) and _has_no_subquery(b)):
+        return None
+    used = [{e.id for e in p.walk(x) if isinstance(e, p.Column)} for x in (a, b)]
+    safe = part.name == "EqualNullSafe"
+    if used[0] and used[1] and used[0] <= left and used[1] <= right:
+        return a, b, safe
+    if used[0] and used[1] and used[0] <= right and used[1] <= left:
+        return b, a, safe
+    return None
+
+
+def _upper_bound(part: p.Expr, number: int) -> int | None:
+    """k where a condition says that a column is at most k."""
+    if not isinstance(part, p.Call) or len(part.args) != 2:
+        return None
+    a, b = part.args
+    if isinstance(b, p.Column) and isinstance(a, p.Constant):
+        a, b = b, a
+        name = {"GreaterThan": "LessThan", "GreaterThanOrEqual": "LessThanOrEqual", "EqualTo": "EqualTo"}.get(part.name)
+    else:
+        name = part.name
+    if not (isinstance(a, p.Column) and a.id == number and isinstance(b, p.Constant) and isinstance(b.value, int)):
+        return None
+    return {"LessThan": b.value - 1, "LessThanOrEqual": b.value, "EqualTo": b.value}.get(name or "")
+
+
+def _order_by(column: str, order: p.Order) -> tuple[str, str, str]:
+    return column, "desc" if order.descending else "asc", "nulls last" if order.nulls_last else "nulls first"
+
+
+def _call_of(call: p.WindowCall) -> p.Call:
+    return call.function.call if isinstance(call.function, p.Aggregation) else call.function
+
+
+def _function_name(call: p.WindowCall) -> str:
+    return _call_of(call).name
+
+
+def children(node: p.Node) -> list[p.Node]:
+    """The inputs of a node, subqueries in its expressions aside."""
+    if isinstance(node, p.Union | p.Foreign):
+        return list(node.children)
+    if isinstance(node, p.Join):
+        return [node.left, node.right]
+    if isinstance(node, p.Loop):
+        return [node.anchor, node.step]
+    if isinstance(node, p.Table | p.Values | p.LoopRef):
+        return []
+    return [node.child]
+
+
+def independent(node: p.Node, refers: Callable[[p.Node], bool]) -> list[p.Node]:
+    """The largest parts of a plan in which nothing refers to what is being defined."""
+
+    def depends(n: p.Node) -> bool:
+        return refers(n) or any(depends(c) for c in children(n))
+
+    if not depends(node):
+        return [node]
+    return [part for child in children(node) for part in independent(child, refers)]

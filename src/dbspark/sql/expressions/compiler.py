@@ -1,0 +1,88 @@
+"""From an expression to a function on columns."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+import dbspark.sql.expressions as package
+from dbspark.errors import DbsparkError
+from dbspark.sql.expressions.rules import RAW_RULES, RULES, Compiled, Context, Frame, constant
+from dbspark.sql.plan import Call, Column, Constant, Expr, Subquery
+
+for _module in pkgutil.iter_modules(package.__path__):  # rules register themselves
+    if _module.name != "compiler":
+        importlib.import_module(f"{package.__name__}.{_module.name}")
+
+
+class Compiler:
+    """Compiles expressions over columns at known positions."""
+
+    def __init__(
+        self,
+        positions: Mapping[int, int],
+        types: Mapping[int, pa.DataType],
+        context: Context,
+        elsewhere: Callable[[Call, Compiler], Compiled],
+    ) -> None:
+        """`positions` and `types` are by the number of the column; `elsewhere` takes what has no rule."""
+        self.positions = positions
+        self.types = types
+        self.context = context
+        self.elsewhere = elsewhere
+
+    def compile(self, expr: Expr) -> Compiled:
+        if isinstance(expr, Column):
+            if expr.id not in self.positions:
+                raise DbsparkError(f"column {expr.name}#{expr.id} is not among the columns of the input")
+            at = self.positions[expr.id]
+            return Compiled(self.types[expr.id], lambda frame: frame.columns[at])
+        if isinstance(expr, Constant):
+            return constant(expr.value, expr.type)
+        if isinstance(expr, Subquery):
+            raise DbsparkError("a scalar subquery is a column by the time expressions are compiled")
+        found = self._by_rule(expr)
+        return self.elsewhere(expr, self) if found is None else found
+
+    def native(self, expr: Expr) -> Compiled | None:
+        """The expression by our own kernels alone, or None."""
+        try:
+            return Compiler(self.positions, self.types, self.context, _missing).compile(expr)
+        except _MissingError:
+            return None
+
+    def within(self, positions: Mapping[int, int], types: Mapping[int, pa.DataType]) -> Compiler:
+        """A compiler for the body of a lambda, whose variables are further columns of the frame.
+
+        A body that has no rule makes the whole function one without a rule: Spark knows no lambda variables outside it.
+        """
+        return Compiler({**self.positions, **positions}, {**self.types, **types}, self.context, _missing)
+
+    def _by_rule(self, call: Call) -> Compiled | None:
+        raw = RAW_RULES.get(call.name)
+        if raw is not None:
+            try:
+                return raw(call, self)
+            except _MissingError:
+                return None
+        known = RULES.get(call.name)
+        if known is None:
+            return None
+        # Where a part has no rule, Spark evaluates the part, not the whole.
+        return known(call, [self.compile(arg) for arg in call.args], self.context)
+
+
+class _MissingError(Exception):
+    """An expression without a rule, where none may be."""
+
+
+def _missing(call: Call, compiler: Compiler) -> Compiled:
+    raise _MissingError
+
+
+def evaluate(compiled: Compiled, columns: list[pa.Array], rows: int) -> pa.Array:
+    """The value of each row."""
+    return compiled.array(Frame(columns, rows))

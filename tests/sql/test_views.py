@@ -1,0 +1,248 @@
+"""Views of every shape under random inserts and deletes, compared with Spark after every tick."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from dbspark.errors import DbsparkError, SchemaError
+from dbspark.sql.program import Program
+from tests.sql.oracle import Oracle
+
+TABLES = {
+    "orders": "id BIGINT, cust BIGINT, amount DECIMAL(12,2), s STRING, f DOUBLE",
+    "cust": "cust BIGINT, region STRING",
+}
+
+QUERIES = {
+    "aggregates": """
+        SELECT region, count(*) n, sum(amount) total, avg(f) a, min(s) mi, max(f) ma
+        FROM orders JOIN cust USING (cust) WHERE amount > 3.5 GROUP BY region""",
+    "self join and subqueries": """
+        SELECT a.id, b.id AS id2, a.f FROM orders a JOIN orders b ON a.id = b.cust AND a.f < b.f
+        WHERE a.cust IN (SELECT cust FROM cust) AND a.amount > (SELECT avg(amount) FROM orders)""",
+    "scalar subquery without rows": "SELECT id, (SELECT max(cust) FROM cust WHERE cust > 4) m FROM orders",
+    "scalar subquery of one row": "SELECT id, (SELECT region FROM cust ORDER BY cust, region LIMIT 1) m FROM orders",
+    "correlated subquery": "SELECT id, (SELECT count(*) FROM cust c WHERE c.cust = o.cust) n FROM orders o",
+    "windows": """
+        SELECT region, cust, row_number() OVER (PARTITION BY region ORDER BY cust DESC) r,
+               sum(cust) OVER (PARTITION BY region ORDER BY cust RANGE BETWEEN 3 PRECEDING AND CURRENT ROW) s,
+               lag(cust, 1, -1) OVER (PARTITION BY region ORDER BY cust) l, count(*) OVER () n,
+               ntile(2) OVER (PARTITION BY region ORDER BY cust) t
+        FROM cust""",
+    "window without a rule": """
+        SELECT region, cust, stddev(cust) OVER (PARTITION BY region) s,
+               count(DISTINCT cust) FILTER (WHERE cust > 2) c FROM cust GROUP BY region, cust""",
+    "top with offset": "SELECT * FROM cust ORDER BY cust DESC, region LIMIT 3 OFFSET 1",
+    "offset alone": "SELECT * FROM cust ORDER BY cust DESC, region OFFSET 2",
+    "first ranks": """
+        SELECT * FROM (SELECT region, cust, row_number() OVER (PARTITION BY region ORDER BY cust DESC) r FROM cust)
+        WHERE r <= 2""",
+    "ranks with ties": """
+        SELECT * FROM (SELECT region, cust, rank() OVER (PARTITION BY region ORDER BY cust DESC) r FROM cust)
+        WHERE r <= 2""",
+    "distinct and filter": """
+        SELECT cust, count(DISTINCT region) d, count(*) FILTER (WHERE region = 'a') c, sum(DISTINCT cust) s
+        FROM cust GROUP BY cust""",
+    "two distincts": "SELECT count(DISTINCT region) a, count(DISTINCT cust) b, count(cust, region) c FROM cust",
+    "left join with residual": """
+        SELECT o.id, c.region FROM orders o LEFT JOIN cust c ON o.cust = c.cust AND c.region <> o.s""",
+    "right join": "SELECT o.id, c.region FROM orders o RIGHT JOIN cust c ON o.cust = c.cust",
+    "full join": "SELECT o.id, c.region FROM orders o FULL JOIN cust c ON o.cust = c.cust",
+    "null-safe join": "SELECT o.id, c.region FROM orders o JOIN cust c ON o.cust <=> c.cust AND o.s = c.region",
+    "null-safe left join": "SELECT o.id, c.cust FROM orders o LEFT JOIN cust c ON o.cust <=> c.cust AND o.s = c.region",
+    "null-safe full join": "SELECT o.id, c.cust FROM orders o FULL JOIN cust c ON o.cust <=> c.cust AND o.s = c.region",
+    "join on expressions": "SELECT o.id, c.cust FROM orders o JOIN cust c ON o.cust + 1 = c.cust * 2",
+    "cross join": "SELECT o.id, c.cust FROM orders o CROSS JOIN cust c",
+    "non-equi join": "SELECT o.id, c.cust FROM orders o JOIN cust c ON o.id < c.cust",
+    "not in": "SELECT id FROM orders WHERE cust NOT IN (SELECT cust FROM cust)",
+    "not exists": "SELECT id FROM orders o WHERE NOT EXISTS (SELECT 1 FROM cust c WHERE c.cust = o.cust)",
+    "existence": "SELECT id, EXISTS (SELECT 1 FROM cust c WHERE o.cust = c.cust) OR id = 3 AS e FROM orders o",
+    "union": "SELECT region FROM cust UNION SELECT s FROM orders",
+    "union all": "SELECT region, cust FROM cust UNION ALL SELECT s, id FROM orders",
+    "except all": "SELECT region, cust FROM cust EXCEPT ALL SELECT s, id FROM orders",
+    "except": "SELECT region, cust FROM cust EXCEPT SELECT s, id FROM orders",
+    "intersect": "SELECT region, cust FROM cust INTERSECT SELECT s, id FROM orders",
+    "intersect all": "SELECT region, cust FROM cust INTERSECT ALL SELECT s, id FROM orders",
+    "rollup": "SELECT region, cust, sum(cust) t, grouping_id() g FROM cust GROUP BY ROLLUP (region, cust)",
+    "cube": "SELECT region, cust, count(*) t FROM cust GROUP BY CUBE (region, cust) HAVING count(*) > 1",
+    "pivot": "SELECT * FROM cust PIVOT (count(*) FOR region IN ('a', 'b'))",
+    "case": "SELECT id, CASE WHEN f > 1 THEN 'x' WHEN f IS NULL THEN s ELSE 'z' END k, coalesce(s, '-') c FROM orders",
+    "values": "SELECT c.cust, v.x FROM cust c JOIN (VALUES (1, 'one'), (2, 'two')) v(k, x) ON c.cust = v.k",
+    "constant": "SELECT 1 AS one, 'x' AS x",
+    "global": "SELECT count(*) c, sum(f) s, max(id) m FROM orders",
+    "having": "SELECT cust, count(*) n FROM orders GROUP BY cust HAVING count(*) > 1 AND max(f) > 0",
+    "group by expression": """
+        SELECT cust % 2 AS p, upper(region) u, count(*) + 1 n FROM cust GROUP BY cust % 2, upper(region)""",
+    "recursive union": """
+        WITH RECURSIVE r AS (SELECT cust AS a FROM cust UNION ALL SELECT a + 1 FROM r WHERE a < 6)
+        SELECT a, count(*) n FROM r GROUP BY a""",
+    "aggregates by Spark": """
+        SELECT region, approx_count_distinct(cust) a, histogram_numeric(cust, 3) h FROM cust GROUP BY region""",
+    "statistics": """
+        SELECT region, skewness(cust) s, stddev(cust) d, sort_array(collect_list(cust)) l, percentile(cust, 0.5) p,
+               bit_xor(cust) x, max_by(cust, cust) m, corr(cust, cust) c FROM cust GROUP BY region""",
+    "explode": "SELECT id, x FROM orders LATERAL VIEW explode(split(s, '')) t AS x",
+    "explode outer": "SELECT id, p, x FROM orders LATERAL VIEW OUTER posexplode(array(cust, id)) t AS p, x",
+    "stack": "SELECT cust, k, v FROM cust LATERAL VIEW stack(2, 'r', region, 'c', string(cust)) t AS k, v",
+    "lateral": "SELECT c.cust, n FROM cust c, LATERAL (SELECT count(*) n FROM orders o WHERE o.cust = c.cust)",
+}
+
+
+def order(r: random.Random) -> tuple[Any, ...]:
+    floats = [None, 1.5, -0.0, 0.0, float("nan"), 2.25, 100.1, float("inf")]
+    amount = Decimal(r.randint(0, 900)) / 100
+    return (
+        r.randint(1, 6),
+        r.choice([None, 1, 2, 3, 4]),
+        amount,
+        r.choice(["a", "b", None, "ab", "é"]),
+        r.choice(floats),
+    )
+
+
+def customer(r: random.Random) -> tuple[Any, ...]:
+    return r.choice([None, 1, 2, 3, 4, 5]), r.choice(["a", "b", "c", None])
+
+
+def changes(r: random.Random, held: dict[str, Counter[Any]], rows: int) -> dict[str, dict[Any, int]]:
+    """Some rows in, some of those that are there out, some both."""
+    out: dict[str, dict[Any, int]] = {}
+    for name, make in (("orders", order), ("cust", customer)):
+        change: Counter[Any] = Counter(make(r) for _ in range(r.randint(0, rows)))
+        for row, n in held[name].items():
+            if r.random() < 0.35:
+                change[row] -= r.randint(1, n)
+        out[name] = {row: n for row, n in change.items() if n}
+    return out
+
+
+@pytest.mark.parametrize("name", list(QUERIES))
+def test_view(spark: Any, name: str) -> None:
+    oracle = Oracle(spark, TABLES, {"v": QUERIES[name]})
+    r = random.Random(name)
+    oracle.tick({})
+    for _ in range(2):
+        oracle.tick(changes(r, oracle.contents, 10))
+    oracle.retract_all()
+    oracle.tick(changes(r, oracle.contents, 5))
+
+
+def test_views_over_views_share_their_nodes(spark: Any) -> None:
+    program = Program(spark)
+    program.table("t", "a BIGINT, b BIGINT")
+    program.view("v", "SELECT a, sum(b) AS s FROM t GROUP BY a")
+    before = len(program.builder.graph)
+    program.view("w", "SELECT a AS x, sum(b) AS y FROM t GROUP BY a")
+    assert len(program.builder.graph) == before + 1  # but for the names of its columns
+    program.view("z", "SELECT v.a, w.y FROM v JOIN w ON v.a = w.x WHERE v.s > 1")
+    circuit = program.circuit()
+    assert list(circuit.tick({"t": [(1, 2), (1, 3), (2, 1)]})["z"]) == [((1, 5), 1)]
+
+
+def test_a_dataframe_is_a_view(spark: Any) -> None:
+    from pyspark.sql import functions as f
+
+    program = Program(spark)
+    program.table("t", "a BIGINT, b STRING")
+    frame = program.frame("t")
+    program.view("v", frame.where(f.col("a") > 1).groupBy("b").agg(f.count("*").alias("n")))
+    out = program.circuit().tick({"t": [(1, "x"), (2, "x"), (3, "x")]})
+    assert list(out["v"]) == [(("x", 2), 1)]
+
+
+def test_a_python_function_is_run_by_spark_on_the_change(spark: Any) -> None:
+    from pyspark.sql.functions import udf
+
+    spark.udf.register("twice", udf(lambda x: None if x is None else 2 * x, "bigint"))
+    oracle = Oracle(spark, {"t": "a BIGINT"}, {"v": "SELECT a, twice(a) AS b FROM t WHERE twice(a) > 2"})
+    oracle.tick({"t": {(1,): 1, (2,): 2, (None,): 1}})
+    oracle.tick({"t": {(2,): -1, (3,): 1}})
+    oracle.retract_all()
+
+
+def reachable(edges: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    out = set(edges)
+    while True:
+        more = {(a, d) for a, b in out for c, d in out if b == c} - out
+        if not more:
+            return out
+        out |= more
+
+
+@pytest.mark.parametrize("step", ["reach r JOIN edges e ON r.dst = e.src", "reach r JOIN reach e ON r.dst = e.src"])
+def test_recursive_views_are_sets(spark: Any, step: str) -> None:
+    program = Program(spark)
+    program.table("edges", "src BIGINT, dst BIGINT")
+    query = f"SELECT src, dst FROM edges UNION SELECT r.src, e.dst FROM {step}"
+    program.view("reach", query, recursive="src BIGINT, dst BIGINT")
+    program.view("counted", "SELECT src, count(*) AS n FROM reach GROUP BY src")
+    circuit = program.circuit()
+    r = random.Random(3)
+    held: Counter[Any] = Counter()
+    edges: set[tuple[int, int]] = set()
+    for _ in range(6):
+        new = {(r.randint(1, 7), r.randint(1, 7)) for _ in range(5)} - edges
+        gone = {e for e in edges if r.random() < 0.4}
+        out = circuit.tick({"edges": {**dict.fromkeys(new, 1), **dict.fromkeys(gone, -1)}})
+        edges = (edges | new) - gone
+        for row, weight in out["reach"]:
+            held[row] += weight
+        assert {row for row, n in held.items() if n} == reachable(edges)
+        assert set(held.values()) <= {0, 1}
+
+
+def test_views_that_name_one_another(spark: Any) -> None:
+    program = Program(spark)
+    program.table("edges", "src BIGINT, dst BIGINT")
+    program.recursive_views({
+        "odd": ("SELECT src, dst FROM edges UNION SELECT e.src, v.dst FROM edges e JOIN even v ON e.dst = v.src",
+                "src BIGINT, dst BIGINT"),
+        "even": ("SELECT e.src, o.dst FROM edges e JOIN odd o ON e.dst = o.src", "src BIGINT, dst BIGINT"),
+    })  # fmt: skip
+    out = program.circuit().tick({"edges": [(1, 2), (2, 3), (3, 4)]})
+    assert sorted(row for row, _ in out["odd"]) == [(1, 2), (1, 4), (2, 3), (3, 4)]
+    assert sorted(row for row, _ in out["even"]) == [(1, 3), (2, 4)]
+
+
+@pytest.mark.parametrize("query", ["SELECT rand() AS x FROM t", "SELECT a FROM t WHERE ts < current_timestamp()",
+                                   "SELECT uuid() AS u FROM t", "SELECT current_date() AS d FROM t"])  # fmt: skip
+def test_what_is_not_deterministic_is_refused_by_name(spark: Any, query: str) -> None:
+    program = Program(spark)
+    program.table("t", "a BIGINT, ts TIMESTAMP")
+    with pytest.raises(DbsparkError, match=r"NOT_DETERMINISTIC.*\b(rand|current_timestamp|uuid|current_date)\(\)"):
+        program.view("v", query)
+
+
+def test_two_columns_of_one_name_are_refused(spark: Any) -> None:
+    program = Program(spark)
+    program.table("t", "a BIGINT")
+    with pytest.raises(SchemaError, match="name them apart"):
+        program.view("v", "SELECT x.a, y.a FROM t x JOIN t y ON x.a = y.a")
+
+
+def test_explain_says_how_each_part_is_kept(spark: Any) -> None:
+    program = Program(spark)
+    program.table("t", "a BIGINT, b BIGINT")
+    assert "full" not in program.explain("SELECT a, sum(b) FROM t GROUP BY a")
+    text = program.explain("SELECT a, approx_count_distinct(b) FROM t GROUP BY a")
+    assert "affected groups" in text
+    assert "[NOT_INCREMENTAL.AGGREGATE_FUNCTION]" in text
+    with pytest.raises(DbsparkError, match="HyperLogLogPlusPlus"):
+        program.view("v", "SELECT a, approx_count_distinct(b) AS n FROM t GROUP BY a", maintenance="incremental")
+    assert not program.views
+
+
+def test_the_users_session_is_left_as_it_was(spark: Any) -> None:
+    spark.createDataFrame([(1,)], "mine INT").createOrReplaceTempView("t")
+    rules = spark.conf.get("spark.sql.optimizer.excludedRules", None)
+    program = Program(spark)
+    program.table("t", "a BIGINT")
+    program.view("v", "SELECT a FROM t")
+    assert spark.table("t").columns == ["mine"]
+    assert spark.conf.get("spark.sql.optimizer.excludedRules", None) == rules
+    spark.catalog.dropTempView("t")
