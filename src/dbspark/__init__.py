@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any
 from dbspark.errors import DbsparkError
 
 if TYPE_CHECKING:
+    from dbspark.pipeline.pipeline import Pipeline, Subscription, Table, Transaction, View
     from dbspark.zset import IndexedZSet, ZSet
 
 __version__ = "0.1.0"
 
-__all__ = ["DbsparkError", "IndexedZSet", "ZSet", "__version__"]
+__all__ = [
+    "DbsparkError", "IndexedZSet", "Pipeline", "Subscription", "Table", "Transaction", "View", "ZSet", "__version__",
+]  # fmt: skip
 
-_LAZY = {"ZSet": "dbspark.zset", "IndexedZSet": "dbspark.zset"}
+_LAZY = {"ZSet": "dbspark.zset", "IndexedZSet": "dbspark.zset"} | dict.fromkeys(
+    ("Pipeline", "Subscription", "Table", "Transaction", "View"), "dbspark.pipeline.pipeline"
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,9 @@ __all__ = [
     "CorruptFileError",
     "DbsparkError",
     "JavaNotFoundError",
+    "LockError",
     "SchemaError",
+    "StoreError",
     "TimeError",
     "UnknownBackendError",
     "WeightOverflowError",
@@ -52,3 +54,11 @@ class CorruptFileError(DbsparkError):
 
 class WeightOverflowError(DbsparkError):
     """A weight left the range of int64. Nothing of the change was applied."""
+
+
+class StoreError(DbsparkError):
+    """Durable state cannot be read or written; the message names the location or file and what to do."""
+
+
+class LockError(StoreError):
+    """Another process writes to the location; the message names it and the lock's file."""

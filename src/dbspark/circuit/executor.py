@@ -62,6 +62,14 @@ class Circuit:
         self.tick_number += 1
         return outputs
 
+    def snapshot(self) -> Any:
+        """Everything that a tick changes, as it is now; a value, which costs nothing to take."""
+        return self._states, self._held, self.tick_number
+
+    def reset(self, snapshot: Any) -> None:
+        """Go back to a snapshot."""
+        self._states, self._held, self.tick_number = snapshot
+
     def state_rows(self) -> dict[str, int]:
         """Rows kept by each node that keeps any, by label."""
         out: dict[str, int] = {}

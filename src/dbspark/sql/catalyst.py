@@ -469,9 +469,15 @@ class Reader:
 
     def _expand(self, raw: Raw) -> p.Node:
         at = raw.origin.field("projections")
+        given = raw.fields["projections"]
+        if given is None:  # Spark leaves out lists of some kinds
+            rows = at.jvm()
+            given = [
+                [json.loads(rows.apply(i).apply(j).toJSON()) for j in range(rows.apply(i).size())]
+                for i in range(rows.size())
+            ]
         projections = tuple(
-            tuple(self.expr(_tree(e, at.item(i).item(j))) for j, e in enumerate(row))
-            for i, row in enumerate(raw.fields["projections"])
+            tuple(self.expr(_tree(e, at.item(i).item(j))) for j, e in enumerate(row)) for i, row in enumerate(given)
         )
         return p.Expand(self.node(raw.children[0]), projections, self.columns(raw.exprs("output")))
 

@@ -12,7 +12,7 @@ else everything. `Note`s say for every operator how it is maintained, and why no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -805,3 +805,22 @@ def independent(node: p.Node, refers: Callable[[p.Node], bool]) -> list[p.Node]:
     if not depends(node):
         return [node]
     return [part for child in children(node) for part in independent(child, refers)]
+
+
+def tables_of(node: p.Node) -> frozenset[str]:
+    """The tables and views that a plan reads, its subqueries included."""
+    out: set[str] = set()
+
+    def look(value: object) -> None:
+        if isinstance(value, p.Table):
+            out.add(value.name)
+        elif isinstance(value, tuple):
+            for item in value:
+                look(item)
+        elif is_dataclass(value) and not isinstance(value, type):
+            for part in fields(value):
+                if part.name not in ("origin", "data"):
+                    look(getattr(value, part.name))
+
+    look(node)
+    return frozenset(out)

@@ -12,10 +12,12 @@ Spark, in temporary views that are there only while a query is analysed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
@@ -26,7 +28,7 @@ from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.sql import plan as p
 from dbspark.sql.catalyst import EXCLUDED_RULES, Tables, not_deterministic_names, read
-from dbspark.sql.compiler import Note, PlanCompiler, Scope, not_deterministic
+from dbspark.sql.compiler import Note, PlanCompiler, Scope, not_deterministic, tables_of
 from dbspark.sql.expressions.rules import Context
 from dbspark.sql.through_spark import Spark
 
@@ -44,6 +46,8 @@ class ViewPlan:
     query: str
     schema: Schema
     notes: tuple[Note, ...]
+    reads: frozenset[str] = frozenset()
+    """The tables and views in its query."""
 
     @property
     def incremental(self) -> bool:
@@ -53,14 +57,33 @@ class ViewPlan:
 class Program:
     """See the module's preface."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self.spark = spark
+    def __init__(self, spark: SparkSession | Callable[[], SparkSession]) -> None:
+        """`spark` may be a function, which is called when a query has to be read."""
+        self._given = spark
         self.builder = Builder()
         self.tables: dict[str, Schema] = {}
         self.views: dict[str, ViewPlan] = {}
-        self._leaves = Tables(spark)
         self._streams: dict[str, Stream] = {}
-        self._evaluator = Spark(spark)
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        given = self._given
+        return given() if isinstance(given, FunctionType | MethodType) else cast("SparkSession", given)
+
+    @cached_property
+    def _leaves(self) -> Tables:
+        leaves = Tables(self.spark)
+        for name, stream in self._streams.items():
+            leaves.add(name, _struct(stream.schema))
+        return leaves
+
+    @cached_property
+    def _evaluator(self) -> Spark:
+        return Spark(self.spark)
+
+    def _add_leaf(self, name: str, schema: Schema) -> None:
+        if "_leaves" in self.__dict__:
+            self._leaves.add(name, _struct(schema))
 
     def table(self, name: str, schema: SchemaLike) -> None:
         """Declare a table."""
@@ -68,7 +91,7 @@ class Program:
         given = Schema.of(schema)
         self._streams[name] = self.builder.source(name, given)
         self.tables[name] = given
-        self._leaves.add(name, _struct(given))
+        self._add_leaf(name, given)
 
     def view(
         self,
@@ -86,7 +109,7 @@ class Program:
         compiler = PlanCompiler(self._evaluator, self._context())
         rel = compiler.relation(node, Scope(self.builder, self._streams))
         stream = self._finished(rel.stream, [rel.position(c.id) for c in columns], [c.name for c in columns])
-        return self._define(name, query, stream, compiler.notes, maintenance)
+        return self._define(name, query, stream, compiler.notes, maintenance, tables_of(node))
 
     def recursive_views(
         self, views: Mapping[str, tuple[str | DataFrame, SchemaLike]], *, maintenance: Maintenance = "auto"
@@ -118,7 +141,8 @@ class Program:
         for name, (query, _) in views.items():
             stream = self._finished(made[name], range(schemas[name].columns), schemas[name].names)
             self._leaves.remove(name)
-            out.append(self._define(name, query, stream, compiler.notes, maintenance))
+            reads = frozenset().union(*(tables_of(node) for node, _ in read.values())) - set(views)
+            out.append(self._define(name, query, stream, compiler.notes, maintenance, reads))
         return out
 
     def frame(self, name: str) -> DataFrame:
@@ -154,18 +178,34 @@ class Program:
         return Context(ansi, str(conf.get("spark.sql.session.timeZone") or "UTC"))
 
     def _define(
-        self, name: str, query: str | DataFrame, stream: Stream, notes: list[Note], maintenance: Maintenance
-    ) -> ViewPlan:
+        self, name: str, query: str | DataFrame, stream: Stream, notes: list[Note], maintenance: Maintenance,
+        reads: frozenset[str],
+    ) -> ViewPlan:  # fmt: skip
         text = query if isinstance(query, str) else "a DataFrame"
-        made = ViewPlan(name, text, stream.schema, tuple(notes))
+        made = ViewPlan(name, text, stream.schema, tuple(notes), reads)
         if maintenance == "incremental" and not made.incremental:
             wrong = "; ".join(str(n) for n in notes if n.mode != "incremental")
             raise DbsparkError(f"view {name!r} cannot be kept incrementally in every part: {wrong}")
         self._streams[name] = stream
         self.views[name] = made
         self.builder.output(name, stream)
-        self._leaves.add(name, _struct(stream.schema))
+        self._add_leaf(name, stream.schema)
         return made
+
+    def drop(self, name: str) -> None:
+        """Forget a table or view that nothing else reads."""
+        readers = [v.name for v in self.views.values() if name in v.reads and v.name != name]
+        if readers:
+            raise DbsparkError(f"{name!r} is read by {', '.join(readers)}; drop those first")
+        self.views.pop(name, None)
+        self.tables.pop(name, None)
+        stream = self._streams.pop(name, None)
+        self.builder.graph.outputs.pop(name, None)
+        if stream is not None and stream.node.role == "source":
+            del self.builder.graph.nodes[stream.node.id]
+        self.builder.graph.nodes = self.builder.graph.pruned().nodes
+        if "_leaves" in self.__dict__:
+            self._leaves.remove(name)
 
     def _finished(self, stream: Stream, columns: Any, names: Any) -> Stream:
         chosen = [stream.schema.names[c] for c in columns]
@@ -177,7 +217,7 @@ class Program:
     def _read(self, query: str | DataFrame) -> tuple[p.Node, tuple[p.Column, ...]]:
         with self._session():
             if isinstance(query, str):
-                with self._names():
+                with self.names_for(self._leaves.frames()):
                     frame = self.spark.sql(query)
                     return self._checked(frame)
             return self._checked(query)
@@ -188,18 +228,18 @@ class Program:
         return read(self._leaves, frame)
 
     @contextmanager
-    def _names(self) -> Iterator[None]:
-        """Tables and views as temporary views of the session; those of the user that they hide come back."""
+    def names_for(self, frames: Mapping[str, DataFrame]) -> Iterator[None]:
+        """DataFrames as temporary views of the session for a while; those of the user that they hide come back."""
         catalog = self.spark.catalog
         hidden: dict[str, Any] = {}
-        for name, frame in self._leaves.frames().items():
+        for name, frame in frames.items():
             if catalog.tableExists(name) and catalog.getTable(name).isTemporary:
                 hidden[name] = self.spark.table(name)
             frame.createOrReplaceTempView(name)
         try:
             yield
         finally:
-            for name in self._leaves.frames():
+            for name in frames:
                 if name in hidden:
                     hidden[name].createOrReplaceTempView(name)
                 else:

@@ -87,6 +87,25 @@ class Compaction:
     """Drops the rows that nobody will ask for again."""
 
 
+@dataclass(eq=False, slots=True)
+class Origin:
+    """Which merge it is, and what it was begun with, as a store knows it (`dbspark.pipeline`).
+
+    A merge gives its inputs back piece by piece; a store goes on naming them until the merge is done. Of a stored
+    input its place is enough. Others are kept whole until they are stored, but only beside stored ones: where there is
+    no store nothing is kept.
+    """
+
+    inputs: list[tuple[Any, Any]]
+    """The place of a batch, or the batch, and its description."""
+
+    @staticmethod
+    def of(inputs: Sequence[Batch]) -> Origin:
+        if not any("place" in b.__dict__ for b in inputs):
+            return Origin([])
+        return Origin([(b.__dict__.get("place", b), b.description) for b in inputs])
+
+
 @dataclass(frozen=True, slots=True)
 class Merging:
     """A merge in progress: rows below its frontier are in `out`, the rest still in `inputs`."""
@@ -100,7 +119,7 @@ class Merging:
     description: Any = None
     """What the result will be described as; its `since` was fixed when the merge began."""
     retain: Callable[[Batch], Batch] | None = None
-    token: object = None
+    token: Origin | None = None
     """Which merge this is a state of."""
 
     @property
@@ -165,7 +184,10 @@ def _extended(entry: Any, lower: Antichain, last: Description) -> Any:
     description = Description(lower, last.upper, entry.description.since)
     if type(entry) is Merging:
         return replace(entry, description=description)
-    return entry.described(description)
+    batch = entry.described(description)
+    if "place" in entry.__dict__:  # the same rows are stored where they were
+        batch.__dict__["place"] = entry.__dict__["place"]
+    return batch
 
 
 def summable(batches: Iterable[Batch], bound: Callable[[], int]) -> Sequence[Batch]:
@@ -406,12 +428,12 @@ class Spine:
         total = sum(b.rows for b in inputs)
         compaction = self.compaction
         if compaction is None:
-            return Merging((), tuple(inputs), (0,) * len(inputs), total)
+            return Merging((), tuple(inputs), (0,) * len(inputs), total, token=Origin.of(inputs))
         since = compaction.logical
         for batch in inputs:
             since = since.join(batch.description.since)
         description = Description(inputs[0].description.lower, inputs[-1].description.upper, since)
-        return Merging((), tuple(inputs), (0,) * len(inputs), total, description, compaction.retain, object())
+        return Merging((), tuple(inputs), (0,) * len(inputs), total, description, compaction.retain, Origin.of(inputs))
 
     def _pruned(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Without entries that hold no rows; of those of a trace, the neighbour takes over the description."""
@@ -657,4 +679,4 @@ def weights_in(sources: tuple[Int64s, Int64s, Any, Int64s], probe: Batch) -> Int
     return out
 
 
-__all__ = ["Merging", "Spine", "SpineConfig", "SpineStats", "sources_of", "weights_in"]
+__all__ = ["Merging", "Origin", "Spine", "SpineConfig", "SpineStats", "sources_of", "weights_in"]

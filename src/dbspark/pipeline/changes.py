@@ -1,0 +1,205 @@
+"""What users hand in, as changes of a table.
+
+Rows (tuples, dicts, Spark Rows), anything that speaks Arrow, and Spark DataFrames all become one batch in the order of
+the table. An operation of a transaction turns into a change when the transaction is applied: what an upsert replaces
+depends on what is there then, operations before it in the same transaction included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch.conform import conform
+from dbspark.batch.rows import encode_rows, row_form
+from dbspark.batch.schema import Schema
+from dbspark.errors import DbsparkError, SchemaError
+from dbspark.operators.delta import Delta
+from dbspark.operators.join import distinct_keys
+from dbspark.operators.linear import filtered
+from dbspark.pipeline.history import History
+from dbspark.trace.reading import Hits, Keys, ends_unordered
+from dbspark.trace.spine import Spine
+from dbspark.zset import ZSet
+from dbspark.zset.payload import exact_product
+from dbspark.zset.zset import as_table
+
+Kind = Literal["insert", "delete", "upsert", "delete keys", "apply"]
+
+
+class TransactionError(DbsparkError):
+    """A transaction that cannot be applied; nothing of it was. The message names the table and a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call of a transaction."""
+
+    kind: Kind
+    rows: Batch
+    """Rows with weights, or the keys of rows."""
+
+
+@dataclass(slots=True)
+class TableState:
+    """A table: its schema, its key, and what it holds."""
+
+    name: str
+    schema: Schema
+    primary_key: tuple[str, ...]
+    history: History
+
+    @staticmethod
+    def arrangement_of(schema: Schema, primary_key: tuple[str, ...]) -> Arrangement:
+        return Arrangement(schema, [schema.index(c) for c in primary_key] if primary_key else None)
+
+    @property
+    def arrangement(self) -> Arrangement:
+        return self.history.arrangement
+
+    def operation(self, kind: Kind, data: Any, weight: str | None = None) -> Operation:
+        """What a user hands in, checked against the schema."""
+        if kind in ("upsert", "delete keys") and not self.primary_key:
+            raise TransactionError(
+                f"table {self.name!r} has no primary key, so rows cannot be named by one; "
+                "create it with primary_key=[…], or use insert and delete"
+            )
+        schema = self.schema
+        if kind == "delete keys":
+            schema = self.schema.select([self.schema.index(c) for c in self.primary_key])
+        try:
+            if kind == "upsert":
+                return Operation(kind, self._last_of_each_key(data))
+            rows = _batch(data, schema, weight)
+        except SchemaError as error:
+            raise SchemaError(f"table {self.name!r}: {error}") from None
+        return Operation(kind, rows)
+
+    def _last_of_each_key(self, data: Any) -> Batch:
+        table = _table(data, self.schema)
+        if len(table) > 1:
+            keys = [f"k{i}" for i in range(len(self.primary_key))]
+            numbered = pa.table([table.column(c) for c in self.primary_key], names=keys)
+            numbered = numbered.append_column("row", pa.array(np.arange(len(table))))
+            last = numbered.group_by(keys).aggregate([("row", "max")]).column("row_max")
+            table = table if len(last) == len(table) else table.take(last)
+        return Batch.from_arrow(table, self.arrangement)
+
+    def change(self, operations: list[Operation]) -> Batch:
+        """What operations change, together; raises where the result is not a table."""
+        pending: list[Batch] = []
+        for operation in operations:
+            if operation.kind in ("insert", "delete", "apply"):
+                rows = operation.rows.rearranged(self.arrangement)
+                pending.append(self._negative(rows) if operation.kind == "delete" else rows)
+            else:
+                pending = self._replaced(pending, operation)
+        change = merge(pending) if pending else Batch.empty(self.arrangement)
+        if change.rows:
+            self._check(change)
+        return change
+
+    def _replaced(self, pending: list[Batch], operation: Operation) -> list[Batch]:
+        """Rows of the same keys go, wherever they are, and those of an upsert come."""
+        so_far = merge(pending) if pending else Batch.empty(self.arrangement)
+        if operation.kind == "upsert":
+            keys = distinct_keys(operation.rows)
+        else:
+            keys = Keys.of(self.arrangement, operation.rows.to_arrow())
+        gone = [self._negative(self._found(self.history.rows(keys)))]
+        if so_far.rows:
+            spine = Spine(self.arrangement, (so_far,))
+            gone.append(self._negative(self._found(ends_unordered(spine, keys, 1 << 62))))
+        out = [so_far, *(g for g in gone if g.rows)]
+        return [*out, operation.rows] if operation.kind == "upsert" else out
+
+    def _found(self, hits: Hits) -> Batch:
+        return Delta(self.schema, hits.columns(), hits.weights).arranged(self.arrangement)
+
+    def _negative(self, batch: Batch) -> Batch:
+        if not batch.rows:
+            return batch
+        return Delta(self.schema, Delta.of(batch).columns, exact_product(batch.weights(), -1)).arranged(
+            self.arrangement
+        )
+
+    def _check(self, change: Batch) -> None:
+        """No row less than none, no key more than once."""
+        if not self.primary_key:
+            if int(change.weights().min()) >= 0:
+                return
+            after = self._after(filtered(Delta.of(change), change.weights() < 0).arranged(self.arrangement))
+        else:
+            after = self._after(change)
+        weights = after.weights()
+        if (weights < 0).any():
+            row, number = _example(after, weights < 0)
+            raise TransactionError(
+                f"table {self.name!r}: the transaction deletes {row} {-number} time(s) more often than it is there; "
+                "nothing was applied"
+            )
+        if self.primary_key and after.rows:
+            if int(weights.max()) > 1:
+                row, _ = _example(after, weights > 1)
+                self._twice(row)
+            if len(distinct_keys(after)) < after.rows:
+                self._twice(self._key_twice(after))
+
+    def _after(self, change: Batch) -> Batch:
+        """The rows of the touched keys after a change."""
+        before = self._found(self.history.rows(distinct_keys(change)))
+        return merge([b for b in (before, change) if b.rows])
+
+    def _key_twice(self, after: Batch) -> Any:
+        table = after.to_arrow().select(list(self.primary_key))
+        seen = set()
+        for row in zip(*(c.to_pylist() for c in table.columns), strict=True):
+            if row in seen:
+                return row
+            seen.add(row)
+        return "a key"
+
+    def _twice(self, row: Any) -> None:
+        raise TransactionError(
+            f"table {self.name!r}: there would be two rows of the primary key ({', '.join(self.primary_key)}) with "
+            f"{row}; use upsert to replace rows. Nothing was applied"
+        )
+
+
+def _example(batch: Batch, mask: Any) -> tuple[Any, int]:
+    at = int(np.flatnonzero(mask)[0])
+    table = batch.to_arrow().slice(at, 1)
+    return tuple(c[0].as_py() for c in table.columns), int(batch.weights()[at])
+
+
+def _is_arrow(data: Any) -> bool:
+    return isinstance(data, pa.Table | pa.RecordBatch) or any(
+        hasattr(data, name) for name in ("toArrow", "__arrow_c_stream__", "__arrow_c_array__")
+    )
+
+
+def _batch(data: Any, schema: Schema, weight: str | None) -> Batch:
+    if isinstance(data, ZSet):
+        return data.batch()
+    if _is_arrow(data):
+        return ZSet.from_arrow(data, weight, schema).batch()
+    if weight is not None:
+        raise SchemaError("weights by column are for Arrow data; give rows as a mapping of row to weight instead")
+    if isinstance(data, Mapping):
+        return ZSet.from_rows(list(data), schema, list(data.values())).batch()
+    return ZSet.from_rows(list(data), schema).batch()
+
+
+def _table(data: Any, schema: Schema) -> pa.Table:
+    """Rows in the order in which they came."""
+    if _is_arrow(data):
+        table = as_table(data).combine_chunks()
+        arrays = [c.combine_chunks() for c in table.columns]
+        flat = [a.chunk(0) if isinstance(a, pa.ChunkedArray) and a.num_chunks else a for a in arrays]
+        return pa.Table.from_arrays(conform(schema, table.schema, flat), schema=schema.arrow)
+    return pa.Table.from_arrays(encode_rows(schema, [row_form(schema)(row) for row in data]), schema=schema.arrow)

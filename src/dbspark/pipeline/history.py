@@ -1,0 +1,94 @@
+"""What a table or view holds, now and at earlier ticks.
+
+A trace whose times are ticks. It answers for the last `keep` ticks and for all that came before them taken together:
+older changes are advanced to the oldest tick that is kept, where rows that have come and gone meet and vanish.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.batch import Arrangement, Batch
+from dbspark.batch.batch import times_at
+from dbspark.errors import TimeError
+from dbspark.kernels.nodes import ROW_BITS
+from dbspark.trace import Antichain, Trace
+from dbspark.trace.reading import Hits, Keys, ends_unordered
+from dbspark.trace.spine import Spine
+
+
+class History:
+    """See the module's preface."""
+
+    def __init__(self, arrangement: Arrangement, keep: int, tick: int, spine: Spine | None = None) -> None:
+        """Empty up to and including `tick`, or what a spine holds."""
+        self.keep = keep
+        if spine is not None and spine.batches:
+            self.trace = Trace.from_batches(spine.batches, arrangement)
+            self.trace.seal(Antichain.at(tick + 1))
+        else:
+            self.trace = Trace(arrangement, lower=Antichain.at(tick + 1))
+        self._agent = self.trace.agent()
+
+    @property
+    def arrangement(self) -> Arrangement:
+        return self.trace.arrangement
+
+    @property
+    def spine(self) -> Spine:
+        """The rows of all times."""
+        return self.trace.reading()
+
+    def append(self, change: Batch, tick: int) -> None:
+        """The change of a tick; there is one for every tick, if only an empty one."""
+        self.trace.append(change, (tick,))
+        since = max(tick - self.keep, 0)
+        self._agent.set_physical_compaction(Antichain.at(tick + 1))
+        self._agent.set_logical_compaction(Antichain.at(since))
+
+    def rows(self, keys: Keys) -> Hits:
+        """The rows of some keys as they are now, with their weights."""
+        return ends_unordered(self.spine, keys, 1 << 62)
+
+    def at(self, tick: int | None, now: int) -> Batch:
+        """Everything as it was at a tick."""
+        if tick is None or tick == now:
+            return self.trace.scan()
+        self._check(tick, now)
+        return self.trace.as_of((tick,))
+
+    def changes(self, since: int, upto: int, now: int) -> pa.Table:
+        """The changes of the ticks after `since`, with `_tick` and `_weight`, in the order of ticks."""
+        self._check(since, now)
+        self._check(upto, now)
+        batch = self.trace.changes((since,), (upto,))
+        table = batch.to_arrow()
+        ticks = np.empty(0, np.int64)
+        if batch.rows:
+            positions = np.concatenate(
+                [np.arange(c.rows, dtype=np.int64) + (i << ROW_BITS) for i, c in enumerate(batch.chunks)]
+            )
+            tables = np.array([c.table for c in batch.chunks], np.int64)
+            ticks = times_at(tables, positions)[0]
+        table = table.append_column("_tick", pa.array(ticks, pa.int64()))
+        table = table.append_column("_weight", pa.array(batch.weights(), pa.int64()))
+        return table.take(pa.array(np.argsort(ticks, kind="stable"))) if len(ticks) else table
+
+    def _check(self, tick: int, now: int) -> None:
+        oldest = max((t[0] for t in self.trace.since), default=0)
+        if tick > now:
+            raise TimeError(f"tick {tick} has not happened yet; the last one is {now}")
+        if tick < oldest:
+            raise TimeError(
+                f"tick {tick} is no longer kept; the oldest is {oldest}. Keep more with the setting 'history' (ticks)"
+            )
+
+
+def plain_rows(batch: Batch) -> pa.Table:
+    """The rows of a batch, each as often as its weight says."""
+    table = batch.to_arrow()
+    weights = batch.weights()
+    if len(weights) and (weights != 1).any():
+        table = table.take(pa.array(np.repeat(np.arange(len(weights)), np.maximum(weights, 0))))
+    return table

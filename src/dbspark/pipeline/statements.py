@@ -1,0 +1,123 @@
+"""Scripts of SQL statements that define and change a pipeline.
+
+Statements are told apart here; whatever is a query is Spark's to read. INSERT and DELETE evaluate their query over the
+tables as they are and apply the result as a transaction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from dbspark.errors import DbsparkError
+
+if TYPE_CHECKING:
+    from dbspark.pipeline.pipeline import Pipeline
+
+_NAME = r"`?(?P<name>[A-Za-z_][A-Za-z0-9_]*)`?"
+_TOKEN = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|;|[^;'\"`/-]+|.", re.DOTALL)
+
+
+def execute(pipe: Pipeline, script: str) -> None:
+    """Run the statements of a script in order."""
+    for statement in statements(script):
+        for pattern, run in _STATEMENTS:
+            found = pattern.fullmatch(statement)
+            if found is not None:
+                run(pipe, found)
+                break
+        else:
+            first = " ".join(statement.split()[:3])
+            raise DbsparkError(
+                f"{first} …: not a statement of a pipeline; there are CREATE TABLE, CREATE [MATERIALIZED] VIEW, "
+                "DROP TABLE, DROP VIEW, INSERT INTO and DELETE FROM. For queries use pipe.query"
+            )
+
+
+def statements(script: str) -> Iterator[str]:
+    """The statements of a script, without comments."""
+    parts: list[str] = []
+    for token in _TOKEN.findall(script):
+        if token == ";":
+            yield from _whole(parts)
+            parts = []
+        elif not token.startswith(("--", "/*")):
+            parts.append(token)
+    yield from _whole(parts)
+
+
+def _whole(parts: list[str]) -> Iterator[str]:
+    text = "".join(parts).strip()
+    if text:
+        yield text
+
+
+def _create_table(pipe: Pipeline, found: re.Match[str]) -> None:
+    columns = found["columns"]
+    key: list[str] = []
+    declared = re.search(r",\s*(?:CONSTRAINT\s+\w+\s+)?PRIMARY\s+KEY\s*\(([^)]*)\)\s*$", columns, re.IGNORECASE)
+    if declared is not None:
+        key = [c.strip().strip("`") for c in declared[1].split(",")]
+        columns = columns[: declared.start()]
+    inline = re.compile(r"`?(\w+)`?([^,]*?)\s+PRIMARY\s+KEY\b", re.IGNORECASE)
+    single = inline.search(columns)
+    if single is not None and not key:
+        key = [single[1]]
+        columns = inline.sub(r"\1\2 NOT NULL" if "not null" not in single[2].lower() else r"\1\2", columns, count=1)
+    pipe.create_table(found["name"], columns, primary_key=key)
+
+
+def _create_view(pipe: Pipeline, found: re.Match[str]) -> None:
+    pipe.create_view(found["name"], found["query"])
+
+
+def _drop(pipe: Pipeline, found: re.Match[str]) -> None:
+    view = found["kind"].lower() == "view"
+    there = pipe.views if view else pipe.tables
+    if found["exists"] and found["name"] not in there:
+        return
+    (pipe.drop_view if view else pipe.drop_table)(found["name"])
+
+
+def _insert(pipe: Pipeline, found: re.Match[str]) -> None:
+    name = found["name"]
+    schema = pipe.table(name).schema
+    frame = pipe.query(found["query"])
+    names = [c.strip().strip("`") for c in found["columns"].split(",")] if found["columns"] else schema.names
+    if len(names) != len(frame.columns):
+        raise DbsparkError(f"INSERT INTO {name}: {len(names)} columns are named and {len(frame.columns)} are given")
+    given = frame.toDF(*names)
+    missing = [f"CAST(NULL AS {_spark_type(pipe, name, c)}) AS `{c}`" for c in schema.names if c not in names]
+    typed = [f"CAST(`{c}` AS {_spark_type(pipe, name, c)}) AS `{c}`" for c in names]
+    rows = given.selectExpr(*typed, *missing).select(*schema.names).toArrow()
+    with pipe.transaction() as tx:
+        tx.insert(name, rows)
+
+
+def _spark_type(pipe: Pipeline, table: str, column: str) -> str:
+    return str(pipe.frame(table).schema[column].dataType.simpleString())
+
+
+def _delete(pipe: Pipeline, found: re.Match[str]) -> None:
+    name = found["name"]
+    pipe.table(name)
+    condition = f" WHERE {found['condition']}" if found["condition"] else ""
+    rows = pipe.query(f"SELECT * FROM {name}{condition}").toArrow()
+    with pipe.transaction() as tx:
+        tx.delete(name, rows)
+
+
+def _statement(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE | re.DOTALL)
+
+
+_QUERY = r"(?P<query>(?:VALUES|SELECT|WITH|TABLE|FROM)\b.*)"
+
+_STATEMENTS: list[tuple[re.Pattern[str], Callable[[Any, re.Match[str]], None]]] = [
+    (_statement(rf"CREATE TABLE {_NAME}\s*\((?P<columns>.*)\)"), _create_table),
+    (_statement(rf"CREATE (?:MATERIALIZED )?VIEW {_NAME} AS (?P<query>.*)"), _create_view),
+    (_statement(rf"DROP (?:MATERIALIZED )?(?P<kind>TABLE|VIEW) (?P<exists>IF EXISTS )?{_NAME}"), _drop),
+    (_statement(rf"INSERT INTO (?:TABLE )?{_NAME}\s*(?:\((?P<columns>[^()]*)\))?\s*{_QUERY}"), _insert),
+    (_statement(rf"DELETE FROM {_NAME}(?: WHERE (?P<condition>.*))?"), _delete),
+]

@@ -1,0 +1,430 @@
+"""`Store`: the state of a pipeline on disk, one manifest per tick.
+
+A commit writes the batches that are not stored yet and then the manifest that names all of them; the manifest is put in
+place in one step, so a tick is there whole or not at all. When `commit` returns the tick is durable, unless the store
+was opened to let several ticks share a flush: then the states of the ticks between are never written, which costs
+nothing, because states are values, and what is recovered is the last tick that was.
+
+Batches never change, so one that has been written is only named again. Small ones lie in the file of the tick
+(`dbspark.pipeline.segment`): a small tick is one file, two fsyncs. Large ones are batch files. A merge in progress is
+stored as what it was begun with, until it is done; then its result takes their place. Where the file of an old tick
+holds little that is still in use, that is copied to the file of the present tick, a little with every commit.
+
+A commit that fails may or may not have happened. The store cannot know, and says so: it takes no further commits, and
+opening the location again shows the last tick that is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from dbspark.errors import ConfigError, CorruptFileError, StoreError
+from dbspark.pipeline import manifest as mf
+from dbspark.pipeline.files import Files, files_at
+from dbspark.pipeline.lock import Lock
+from dbspark.pipeline.manifest import Manifest, Place, TraceRecord
+from dbspark.pipeline.pins import Version, put_pin
+from dbspark.pipeline.reading import Reading
+from dbspark.pipeline.retirement import Keep, Retirement
+from dbspark.pipeline.segment import arrangement_from_json, arrangement_to_json
+from dbspark.pipeline.writing import Shelf, Writing
+from dbspark.trace.spine import Spine
+
+RETIRE_EVERY = 16
+"""Commits between two rounds of retirement: a round lists the location."""
+_log = logging.getLogger("dbspark.pipeline")
+
+States = Mapping[str, tuple[Spine, ...]]
+"""Node id to the spines that the node keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """All of a tick that is durable."""
+
+    tick: int
+    states: dict[str, tuple[Spine, ...]] = field(default_factory=dict)
+    program: Any = None
+    offsets: Any = field(default_factory=dict)
+    positions: Any = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """How many ticks may share a flush: whatever comes first. A crash loses those not flushed yet."""
+
+    ticks: int = 1
+    seconds: float | None = None
+    """Since the first tick that is not flushed; looked at by every commit, so call `flush` when idle."""
+
+
+class Store:
+    """See the module's preface. Open one with `Store.open`, close it, or use it in a `with` block."""
+
+    def __init__(self, files: Files, lock: Lock | None, keep: Keep, group: Group) -> None:
+        """`open` does this."""
+        self.files = files
+        self._lock = lock
+        self._group = group
+        self._shelf = Shelf(files)
+        self._guard = threading.RLock()
+        self._retirement = Retirement(files, keep, self._manifest)
+        self._manifest_now: Manifest | None = None
+        self._records: dict[Spine, TraceRecord] = {}
+        """What spines of the last manifest are stored as."""
+        self._shape: _Shape | None = None
+        self._pending: tuple[Committed, bytes, float, int] | None = None
+        """A tick that is not flushed, its program as JSON, since when and how many share the flush."""
+        self._rounds = 0
+        self._pin: str | None = None
+        self._failed: str | None = None
+        self.statistics = Statistics()
+
+    # ------------------------------------------------------------------ opening
+
+    @staticmethod
+    def open(
+        location: str | os.PathLike[str],
+        write: bool = True,
+        *,
+        tick: int | None = None,
+        filesystem: pafs.FileSystem | None = None,
+        keep: Keep | None = None,
+        group: Group | None = None,
+        files: Files | None = None,
+    ) -> Store:
+        """Open the state at a location at its last committed tick, or read an older one with `tick`.
+
+        `filesystem`: where `location` is, local disk if it is not said. `files` replaces both, for tests.
+        """
+        if write and tick is not None:
+            raise ConfigError(f"tick {tick} can be opened with write=False only; writing goes on from the last tick")
+        try:
+            if files is None:
+                files = files_at(location, filesystem, make=write)
+            lock = Lock(files) if write else None
+        except OSError as error:
+            raise StoreError(f"{os.fspath(location)} cannot be opened for writing: {error}") from error
+        store = Store(files, lock, keep or Keep(), group or Group())
+        try:
+            for attempt in range(3):
+                try:
+                    store._begin(tick)
+                    break
+                except _Overtaken:  # the writer retired what this reader was about to open
+                    if attempt == 2:
+                        raise
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _begin(self, tick: int | None) -> None:
+        try:
+            names = self.files.names()
+        except FileNotFoundError:
+            raise StoreError(f"there is nothing at {self.files.location}; check the location") from None
+        versions = sorted(v for name in names if (v := mf.version_of(name)) is not None)
+        if not self.writable and not versions:
+            raise StoreError(f"no tick has been committed at {self.files.location}; check the location")
+        if tick is not None:
+            found = [v for v in versions if v[0] == tick]
+            kept = self._kept(versions)
+            if not found or (kept and tick < kept[0] and not self._manifest(found[-1]).files() <= set(names)):
+                there = f"it keeps ticks {kept[0]} to {kept[-1]}" if kept else "it keeps no tick that can be read"
+                raise StoreError(f"there is no tick {tick} at {self.files.location}; {there}")
+            versions = found
+        self._shelf.there = set(names)
+        if versions:
+            if not self.writable:
+                self._pin = put_pin(self.files, versions[-1])
+            try:
+                self._manifest_now = self._manifest(versions[-1])
+            except CorruptFileError as error:
+                raise CorruptFileError(f"{error}. {self._way_out(versions)}") from None
+            except FileNotFoundError:
+                self._unpin()
+                raise _Overtaken(f"tick {versions[-1][0]} of {self.files.location} has just been retired") from None
+            if not self.writable and tick is None:
+                self._check_not_overtaken(versions[-1])
+        if self.writable:
+            self._retire()
+
+    def _check_not_overtaken(self, version: Version) -> None:
+        """The pin was put after the tick was chosen; what a writer has removed between is seen now."""
+        assert self._manifest_now is not None
+        names = set(self.files.names())
+        if not self._manifest_now.files() <= names and any(v > version for v in map(mf.version_of, names) if v):
+            self._unpin()
+            raise _Overtaken(f"tick {version[0]} of {self.files.location} has just been retired")
+
+    def _way_out(self, versions: list[Version]) -> str:
+        older = [t for t, _ in versions[:-1]]
+        if not older:
+            return "There is no other tick to open"
+        return (
+            f"Tick {older[-1]} can be opened with Store.open(…, write=False, tick={older[-1]}); to go on from there, "
+            "move that file away"
+        )
+
+    def _kept(self, versions: list[Version]) -> list[int]:
+        """The ticks that are kept, as the newest that can be read says."""
+        for newest in reversed(versions):
+            with contextlib.suppress(CorruptFileError, FileNotFoundError):
+                oldest = self._manifest(newest).oldest
+                return sorted({tick for tick, _ in versions if tick >= oldest})
+        return []
+
+    def _manifest(self, version: Version) -> Manifest:
+        name = mf.name_of(*version)
+        return mf.opened(self.files.read(name), self.files.where(name), self._shelf.owner)
+
+    @property
+    def writable(self) -> bool:
+        return self._lock is not None
+
+    @property
+    def tick(self) -> int | None:
+        """The tick that is open: the last one that is durable, None before the first."""
+        return None if self._manifest_now is None else self._manifest_now.tick
+
+    def ticks(self) -> list[int]:
+        """The ticks that are kept."""
+        return self._kept(sorted(v for name in self.files.names() if (v := mf.version_of(name)) is not None))
+
+    # ------------------------------------------------------------------ loading
+
+    def load(self, verify: bool = False) -> Committed:
+        """What the open tick holds. Batches are mapped and read when they are used; `verify` reads all of them."""
+        with self._guard:
+            manifest = self._manifest_now
+            if manifest is None:
+                return Committed(0)
+            reading = Reading(self.files, verify)
+            try:
+                shape = json.loads(reading.extent(manifest.shape).to_pybytes())
+                arrangements = [arrangement_from_json(a) for a in shape["arrangements"]]
+                states = {}
+                records: dict[Spine, TraceRecord] = {}
+                for node, given in manifest.traces.items():
+                    spines = tuple(reading.spine(record, arrangements[record.arrangement]) for record in given)
+                    records.update(zip(spines, given, strict=True))
+                    states[node] = spines
+            except CorruptFileError as error:
+                raise CorruptFileError(f"{error}; tick {manifest.tick} needs it. {self._others(manifest)}") from None
+            self._records = records
+            self._shape = _Shape(mf.dumped(shape["program"]), len(arrangements), manifest.shape)
+            self._shelf.arrangements = {a: i for i, a in enumerate(arrangements)}
+            return Committed(manifest.tick, states, shape["program"], manifest.offsets, manifest.positions)
+
+    def _others(self, manifest: Manifest) -> str:
+        with contextlib.suppress(OSError, CorruptFileError):
+            others = [str(t) for t in self.ticks() if t != manifest.tick]
+            if others:
+                return f"Ticks {', '.join(others)} are there too: open one with Store.open(…, write=False, tick=…)"
+        return "Restore the file from a backup"
+
+    # ------------------------------------------------------------------ committing
+
+    def commit(
+        self, tick: int, states: States, program: Any = None, offsets: Any = None, positions: Any = None
+    ) -> bool:
+        """Make a tick durable; returns whether it is already, which only a group of ticks leaves open.
+
+        A tick may be committed again with another program; it then has one more revision.
+        """
+        with self._guard:
+            self._check_writable()
+            last = self._pending[0].tick if self._pending is not None else self.tick
+            if last is not None and tick < last:
+                raise StoreError(f"tick {last} of {self.files.location} is committed; tick {tick} comes too late")
+            given = Committed(
+                tick, dict(states), program, {} if offsets is None else offsets, {} if positions is None else positions
+            )
+            mf.dumped([given.offsets, given.positions])  # what is not JSON is refused before anything is written
+            text = mf.dumped(program)
+            since, shared = (time.monotonic(), 0) if self._pending is None else self._pending[2:]
+            self._pending = given, text, since, shared + 1
+            seconds = self._group.seconds
+            if shared + 1 < self._group.ticks and (seconds is None or time.monotonic() - since < seconds):
+                return False
+            self.flush()
+            return True
+
+    def flush(self) -> None:
+        """Make every committed tick durable."""
+        with self._guard:
+            if self._pending is None:
+                return
+            self._check_writable()
+            given, text = self._pending[:2]
+            try:
+                self._write(given, text)
+            except BaseException as error:
+                self._failed = f"committing tick {given.tick} failed: {error or type(error).__name__}"
+                if isinstance(error, OSError | pa.ArrowException):
+                    raise StoreError(
+                        f"{self._failed}. Whether it is committed shows when {self.files.location} is opened again"
+                    ) from error
+                raise
+            self._pending = None
+            self._rounds += 1
+            if self._rounds >= RETIRE_EVERY:
+                self._retire()
+
+    def _check_writable(self) -> None:
+        if self._lock is None:
+            raise StoreError(f"{self.files.location} is open for reading; open it with write=True to commit")
+        if self._failed is not None:
+            raise StoreError(f"{self.files.location} takes no more commits, because {self._failed}. Open it again")
+
+    def _write(self, given: Committed, program: bytes) -> None:
+        begun = time.perf_counter()
+        before = self._manifest_now
+        revision = before.revision + 1 if before is not None and before.tick == given.tick else 0
+        work = Writing(self._shelf, mf.name_of(given.tick, revision))
+        records: dict[Spine, TraceRecord] = {}
+        traces = {}
+        for node, spines in given.states.items():
+            for spine in spines:
+                records[spine] = self._records.get(spine) or work.record(spine)
+            traces[node] = tuple(records[spine] for spine in spines)
+        shape = self._shaped(work, program)
+        now = time.time()
+        oldest = self._retirement.oldest(given.tick, now)
+        manifest = Manifest(
+            given.tick, revision, now, oldest, shape.place, traces, given.offsets, given.positions
+        )  # fmt: skip
+        work.compact(manifest)
+        if work.files:
+            self.files.settle()  # a manifest must not be there before what it names
+        self.files.put(work.name, [mf.MAGIC, *work.segment.parts, manifest.sealed()])
+        # Nothing below can fail: the tick is committed.
+        self._shelf.there.add(work.name)
+        self._shelf.sizes[work.name] = work.segment.size
+        self._manifest_now, self._records, self._shape = manifest, records, shape
+        self._retirement.committed(manifest)
+        self.statistics.add(work, time.perf_counter() - begun)
+
+    def _shaped(self, work: Writing, program: bytes) -> _Shape:
+        """The program and the arrangements: where they are, if they are as they were, or written anew."""
+        known, arrangements = self._shape, self._shelf.arrangements
+        if known is not None and known.program == program and known.arrangements == len(arrangements):
+            return known
+        kept = mf.dumped([arrangement_to_json(a) for a in arrangements])
+        place = work.extent([b'{"arrangements":', kept, b',"program":', program, b"}"])
+        return _Shape(program, len(arrangements), place)
+
+    # ------------------------------------------------------------------ readers and retirement
+
+    @contextlib.contextmanager
+    def pin(self) -> Iterator[int | None]:
+        """Keep the files of the present tick for as long as the block runs, and give the tick."""
+        manifest = self._manifest_now
+        if manifest is None:
+            yield None
+            return
+        version, held = (manifest.tick, manifest.revision), self._retirement.held
+        with self._guard:
+            held[version] = held.get(version, 0) + 1
+        try:
+            yield manifest.tick
+        finally:
+            with self._guard:
+                held[version] -= 1
+                if not held[version]:
+                    del held[version]
+
+    def retire(self) -> list[str]:
+        """Remove now what no kept tick and no reader needs; commits do it in passing. Returns the names."""
+        with self._guard:
+            self._check_writable()
+            return self._retire()
+
+    def _retire(self) -> list[str]:
+        """Never fails: what could not be done is tried again."""
+        self._rounds = 0
+        manifest = self._manifest_now
+        try:
+            removed = self._retirement.run(None if manifest is None else (manifest.tick, manifest.revision))
+        except OSError as error:
+            _log.warning("%s could not be cleaned up: %s", self.files.location, error)
+            return []
+        self._shelf.gone(removed)
+        return removed
+
+    # ------------------------------------------------------------------ closing
+
+    def close(self) -> None:
+        """Flush, and let others write. Batches that were loaded stay readable."""
+        with self._guard:
+            try:
+                if self._pending is not None and self._failed is None:
+                    self.flush()
+            finally:
+                self._unpin()
+                if self._lock is not None:
+                    self._lock.release()
+                    self._lock = None
+                self.files.close()
+
+    def _unpin(self) -> None:
+        if self._pin is not None:
+            with contextlib.suppress(OSError):
+                self.files.remove(self._pin)
+            self._pin = None
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What changes rarely, as it is stored."""
+
+    program: bytes
+    arrangements: int
+    place: Place
+
+
+class _Overtaken(StoreError):
+    """What was about to be read is gone."""
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What commits have cost so far."""
+
+    commits: int = 0
+    seconds: float = 0.0
+    batches: int = 0
+    """Batches written, in files of their own or not."""
+    batch_files: int = 0
+    bytes: int = 0
+    copied: int = 0
+    """Of these, bytes that were there already."""
+
+    def add(self, work: Writing, seconds: float) -> None:
+        self.commits += 1
+        self.seconds += seconds
+        self.batches += work.batches
+        self.batch_files += work.files
+        self.bytes += work.bytes + work.segment.size
+        self.copied += work.copied
+
+
+__all__ = ["Committed", "Group", "States", "Statistics", "Store"]

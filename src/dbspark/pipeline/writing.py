@@ -1,0 +1,181 @@
+"""What one commit writes: the batches that are not stored yet, and what is worth copying from old files.
+
+Batches never change, so a batch that is stored carries its place with it and is only named again. A merge in progress
+is stored as what it was begun with: that is on disk already, or as small as the tick. Only a merge of which nothing is
+stored (all of it came since the last commit) is finished for the store, and its result is stored in its stead.
+
+`Shelf` is what a store knows from one commit to the next: which files are there, and how big.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dbspark.batch import Arrangement, Batch
+from dbspark.batch.chunk import CHUNK_ROWS
+from dbspark.pipeline.files import Files
+from dbspark.pipeline.manifest import MAGIC, Entry, Manifest, Place, TraceRecord, version_of
+from dbspark.pipeline.reading import seal_of
+from dbspark.pipeline.retirement import BATCH_PREFIX
+from dbspark.pipeline.segment import Segment, checked, encoded, size_of
+from dbspark.trace.spine import Merging, Origin, Spine
+from dbspark.trace.time import Description
+
+INLINE = 4 << 20
+"""Batches of up to so many bytes lie in the file of the tick."""
+_INLINE_ROWS = 1 << 17
+"""Batches of more rows than this are not even tried."""
+GARBAGE = 16 << 20
+"""Bytes out of use in files of ticks, up to which nothing is copied; more are allowed beside more in use."""
+TICK_FILES = 64
+"""Files of ticks that the state may be spread over."""
+COPIED = 1 << 20
+"""Bytes that one commit copies at the most; the last file that it copies from may have more."""
+_log = logging.getLogger("dbspark.pipeline")
+
+
+@dataclass(slots=True)
+class Shelf:
+    """See the module's preface."""
+
+    files: Files
+    owner: object = field(default_factory=object)
+    """What places belong to: one opening of the store."""
+    there: set[str] = field(default_factory=set)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of the files of ticks written by this process."""
+    arrangements: dict[Arrangement, int] = field(default_factory=dict)
+    """The arrangements in the shape, with their numbers."""
+
+    def has(self, place: Any) -> bool:
+        """Whether a place is one of ours, and its file is there."""
+        return isinstance(place, Place) and place.owner is self.owner and place.file in self.there
+
+    def gone(self, names: list[str]) -> None:
+        """Files have been removed."""
+        self.there.difference_update(names)
+        for name in names:
+            self.sizes.pop(name, None)
+
+
+class Writing:
+    """One commit: what it writes beside and into the file of its tick, `name`."""
+
+    def __init__(self, shelf: Shelf, name: str) -> None:
+        self.shelf = shelf
+        self.name = name
+        self.segment = Segment(len(MAGIC))
+        self.batches = self.files = self.bytes = self.copied = 0
+
+    def record(self, spine: Spine) -> TraceRecord:
+        """What a spine is stored as; writes what is not there."""
+        entries: list[Entry] = []
+        for entry in spine.entries:
+            if isinstance(entry, Merging):
+                entries += self._merging(entry)
+            else:
+                entries.append(Entry(self._placed(entry), entry.description))
+        compaction = spine.compaction
+        if compaction is None:
+            entries = [e for e in entries if e.place is not None]
+        elif compaction.retain is not None:
+            compaction = replace(compaction, retain=None)  # whoever owns the trace says again what it retains
+        numbers = self.shelf.arrangements
+        return TraceRecord(numbers.setdefault(spine.arrangement, len(numbers)), tuple(entries), compaction)
+
+    def _merging(self, entry: Merging) -> list[Entry]:
+        inputs = (entry.token if entry.token is not None else Origin([])).inputs
+        if not inputs or not all(isinstance(given, Batch) or self.shelf.has(given) for given, _ in inputs):
+            state: Merging | Batch = entry
+            while isinstance(state, Merging):
+                state = state.step(CHUNK_ROWS)
+            inputs[:] = [(state, state.description)]
+        for i, (given, description) in enumerate(inputs):
+            if isinstance(given, Batch) and given.rows:
+                inputs[i] = self._placed(given), description  # from here on it need not be in memory
+        out = [Entry(None if isinstance(given, Batch) else given, description) for given, description in inputs]
+        if entry.description is None:
+            return out
+        return _spanning(out, entry.description)
+
+    def _placed(self, batch: Batch) -> Place | None:
+        """Where a batch is stored; it is written if it is not."""
+        if not batch.rows:
+            return None
+        known = batch.__dict__.get("place")
+        if isinstance(known, Place) and self.shelf.has(known):
+            return known
+        self.batches += 1
+        place = self._small(batch) or self._large(batch)
+        batch.__dict__["place"] = place
+        return place
+
+    def _small(self, batch: Batch) -> Place | None:
+        if batch.rows > _INLINE_ROWS:
+            return None
+        parts = encoded(batch)
+        if sum(size_of(p) for p in parts) > INLINE:
+            return None
+        return self.extent(parts, batch.rows)
+
+    def extent(self, parts: list[Any], rows: int = 0) -> Place:
+        """Bytes in the file of the tick."""
+        self.shelf.there.add(self.name)  # it will be; a commit that fails is the last one of this shelf
+        return Place(self.shelf.owner, self.name, *self.segment.add(parts), rows)
+
+    def _large(self, batch: Batch) -> Place:
+        files = self.shelf.files
+        name = f"{BATCH_PREFIX}{uuid.uuid4().hex}.arrow"
+        size = files.put_batch(name, batch)
+        self.files += 1
+        self.bytes += size
+        self.shelf.there.add(name)
+        return Place(self.shelf.owner, name, 0, size, seal_of(files, name), batch.rows)
+
+    def compact(self, manifest: Manifest) -> None:
+        """Copy what is in use in files of old ticks that hold little of it, or where it is spread over too many."""
+        live: dict[str, list[Place]] = {}
+        for place in {id(p): p for p in manifest.places()}.values():
+            if place.file != self.name and version_of(place.file) is not None:
+                live.setdefault(place.file, []).append(place)
+        used = {name: sum(p.size for p in places) for name, places in live.items()}
+        total = {name: self.shelf.sizes.get(name, max(p.at + p.size for p in live[name])) for name in live}
+        unused = sum(total.values()) - sum(used.values())
+        spread = len(live) - TICK_FILES
+        for name in sorted(live, key=lambda n: (used[n] if spread > 0 else used[n] / total[n], n)):
+            if (unused <= max(GARBAGE, sum(used.values())) and spread <= 0) or self.copied > COPIED:
+                break
+            if self._copy(name, live[name]):
+                unused -= total[name] - used.pop(name)
+                spread -= 1
+
+    def _copy(self, name: str, places: list[Place]) -> bool:
+        try:
+            whole = self.shelf.files.read(name)
+            extents = [checked(whole, p.at, p.size, p.check) for p in places]
+        except (OSError, ValueError) as error:  # it is no worse than before
+            _log.warning("%s could not be copied from: %s", self.shelf.files.where(name), error)
+            return False
+        for place, extent in zip(places, extents, strict=True):
+            place.at, place.size, place.check = self.segment.add([extent])
+            place.file = self.name
+            self.copied += place.size
+        self.shelf.there.add(self.name)
+        return True
+
+
+def _spanning(entries: list[Entry], whole: Description) -> list[Entry]:
+    """The inputs of a merge, standing for all of its time: since it began it may have taken over empty stretches."""
+    out = list(entries)
+    for at, lower in ((0, True), (-1, False)):
+        description = out[at].description
+        assert description is not None
+        begin, end = (whole.lower, description.upper) if lower else (description.lower, whole.upper)
+        out[at] = replace(out[at], description=Description(begin, end, description.since))
+    return out
+
+
+__all__ = ["Shelf", "Writing"]
