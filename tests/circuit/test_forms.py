@@ -36,6 +36,8 @@ QUERIES = {
     "join with itself": lambda b, x, y: b.join(x, x, on=["k"], select=[(0, "n"), (1, "n")], names=["a", "b"]),
     "join, project": lambda b, x, y: b.project(b.join(x, y, on=["k"]), ["n"]),
     "join with a condition": lambda b, x, y: b.join(x, y, on=["k"], where=lambda c: pc.less(c[1], c[3])),
+    "join in a range": lambda b, x, y: b.join(x, y, on=["k"], ranges=[("n", "<=", "n")]),
+    "anti join in ranges": lambda b, x, y: b.join(x, y, on=[], how="anti", ranges=[("n", "<", "n"), ("k", ">=", "k")]),
     "full join": lambda b, x, y: b.join(x, y, on=["k"], how="full"),
     "anti join": lambda b, x, y: b.join(x, y, on=["k"], how="anti"),
     "distinct": lambda b, x, y: b.distinct(b.project(x, ["n"])),

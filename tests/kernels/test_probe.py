@@ -141,9 +141,10 @@ def test_nothing_is_found_where_there_is_nothing() -> None:
         assert out.tolist() == [0, 0]
         kp.locate(*sources(batches), chunk.table, 2, *ONE_COLUMN, out)
         assert out.tolist() == [-1, -1]
-        ranges = np.full((2, len(batches), 3), -99, np.int64)
-        assert kp.probe_ranges(*sources(batches), np.array([0, TOP], np.uint64), ranges) == 0
-        assert not ranges[:, :, 2].any()
+        for find in (kp.probe_ranges, kp.walk_ranges):
+            ranges = np.full((2, len(batches), 3), -99, np.int64)
+            assert find(*sources(batches), np.array([0, TOP], np.uint64), ranges) == 0
+            assert not ranges[:, :, 2].any()
 
 
 @pytest.mark.parametrize("cuts", [(), range(1, 60), (30,)])
@@ -172,9 +173,10 @@ def test_a_total_beyond_int64_is_reported(weights: tuple[int, int], overflows: b
 # ------------------------------------------------------------------------------------------------------- keys
 
 
+@pytest.mark.parametrize("find", [kp.probe_ranges, kp.walk_ranges], ids=["searched", "walked"])
 @given(several(1, 4), st.lists(HASHES, max_size=8), st.booleans(), st.data())
 def test_ranges_hold_exactly_the_rows_of_each_key(
-    drawn: Any, strangers: list[int], in_order: bool, data: st.DataObject
+    find: Any, drawn: Any, strangers: list[int], in_order: bool, data: st.DataObject
 ) -> None:
     groups, batches = drawn
     known = [item.key for group in groups for item in group]
@@ -182,7 +184,7 @@ def test_ranges_hold_exactly_the_rows_of_each_key(
     keys = sorted(keys) if in_order else data.draw(st.permutations(keys))
     tables, lens, fences, starts = sources(batches)
     ranges = np.full((len(keys), len(batches), 3), -99, np.int64)
-    count = kp.probe_ranges(tables, lens, fences, starts, np.array(keys, np.uint64), ranges)
+    count = find(tables, lens, fences, starts, np.array(keys, np.uint64), ranges)
     expected = [[[i for i in group if i.key == key] for group in groups] for key in keys]
     assert ranges[:, :, 2].tolist() == [[len(found) for found in row] for row in expected]
     assert count == sum(len(found) for row in expected for found in row)

@@ -36,6 +36,7 @@ from dbspark.operators.function import Function
 from dbspark.operators.join import How, Join
 from dbspark.operators.operator import Arrange, Operator
 from dbspark.operators.ordered import TopK
+from dbspark.operators.range_join import Comparison, RangeJoin, range_arrangements
 from dbspark.operators.statistics import Bits, Booleans, Kurtosis, Skewness, Variance
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
 from dbspark.operators.window import Window, WindowFunction
@@ -142,6 +143,7 @@ class Builder:
         on: Sequence[str | tuple[str, str]],
         how: How = "inner",
         *,
+        ranges: Sequence[tuple[str, Comparison, str]] = (),
         where: Callable[..., Any] | Function | None = None,
         select: Sequence[tuple[int, str]] | None = None,
         names: Sequence[str] | None = None,
@@ -149,13 +151,23 @@ class Builder:
     ) -> Stream:
         """Join on columns of one name, or on pairs of names; `where` is a condition on all columns of both.
 
-        The columns of the left come out, then those of the right that are not keys of the same name.
+        `ranges` are comparisons of a column of the left with one of the right, of the same type: for those partners are
+        searched in order. The columns of the left come out, then those of the right that are not keys of the same name.
+
+            >>> b = Builder()
+            >>> events, spans = b.source("events", "t BIGINT"), b.source("spans", "lo BIGINT, hi BIGINT")
+            >>> b.output("in", b.join(events, spans, on=[], ranges=[("t", ">=", "lo"), ("t", "<", "hi")]))
+            >>> list(b.circuit().tick({"events": [(3,), (9,)], "spans": [(2, 5)]})["in"])
+            [((3, 2, 5), 1)]
         """
         pairs = [(c, c) if isinstance(c, str) else c for c in on]
-        mine, theirs = (
-            Arrangement(stream.schema, [stream.schema.index(p[side]) for p in pairs])
-            for side, stream in enumerate((left, right))
-        )
+        schemas = left.schema, right.schema
+        keys = [(schemas[0].index(a), schemas[1].index(b)) for a, b in pairs]
+        compared = [(schemas[0].index(a), how_to, schemas[1].index(b)) for a, how_to, b in ranges]
+        if compared:
+            mine, theirs = range_arrangements(schemas, keys, compared)
+        else:
+            mine, theirs = (Arrangement(schemas[side], [k[side] for k in keys]) for side in (0, 1))
         if select is None:
             chosen = [(0, c) for c in range(left.schema.columns)]
             if how not in ("semi", "anti", "existence"):
@@ -164,10 +176,9 @@ class Builder:
         else:
             chosen = [(side, (left, right)[side].schema.index(name)) for side, name in select]
         residual = None if where is None else Function.of(where)
-        operator = Join(
-            mine, theirs, how,
-            columns=chosen, names=names, residual=residual, null_safe=null_safe,
-        )  # fmt: skip
+        more: Any = {"columns": chosen, "names": names, "residual": residual, "null_safe": null_safe}
+        sides = mine, theirs
+        operator = RangeJoin(*sides, how, ranges=compared, **more) if compared else Join(*sides, how, **more)
         if "value" in (left.kind, right.kind) and how == "inner":
             kind: Any = "value" if left.kind == right.kind else "delta"
             return self.graph.add(Product(operator), [left, right], [left.kind, right.kind], kind)

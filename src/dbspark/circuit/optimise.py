@@ -161,11 +161,7 @@ def _columns(rewriter: _Rewriter, node: Node) -> Stream | None:
     made = rewriter.made[source.id].node
     inner = made.operator
     if isinstance(operator, Project) and isinstance(inner, Join) and inner.how != "existence":
-        chosen = [inner.columns[c] for c in operator.columns]
-        join = Join(
-            *inner.sides, inner.how, columns=chosen, names=operator.schema.names,
-            residual=inner.residual, null_safe=inner.null_safe,
-        )  # fmt: skip
+        join = inner.giving([inner.columns[c] for c in operator.columns], operator.schema.names)
         if join.schema is operator.schema or join.schema.types == operator.schema.types:
             return rewriter.out.add(join, [n.stream for n in made.inputs], ["arranged", "arranged"], "delta")
     if isinstance(inner, Filter | Map | Project | Fused):

@@ -51,6 +51,9 @@ def _warm_circuit() -> None:
     ranks = {"rank": Ranking("rank"), "lag": Shift(3, -1), "sum": FrameSum(1), "max": FrameExtreme(2, True)}
     b.output("windows", b.window(joined, ["r"], ["s"], ranks))
     b.output("distinct", b.distinct(b.project(joined, ["r"])))
+    spans = b.source("spans", "lo STRING, hi STRING")
+    for how, ranges in (("full", [("s", ">=", "lo"), ("s", "<", "hi")]), ("anti", [("s", "<", "lo")])):
+        b.output(f"{how} range", b.join(left, spans, [], how, ranges=ranges))
     edges = b.source("edges", "src BIGINT, dst BIGINT")
 
     def step(s: Builder, reach: Any, edges: Any) -> Any:
@@ -61,5 +64,6 @@ def _warm_circuit() -> None:
     circuit = b.circuit()
     rows = [(i % 3, Decimal(i), i / 3, str(i)) for i in range(9)]
     circuit.tick({"left": rows, "right": [(1, "x"), (2, "y"), (7, "z")], "edges": [(1, 2), (2, 3)]})
+    circuit.tick({"spans": [("1", "3"), ("2", "4")]})
     out = circuit.tick({"left": dict.fromkeys(rows, -1), "right": {(1, "x"): -1}, "edges": {(2, 3): -1}})
     assert out["reach"].count == 2

@@ -2,7 +2,8 @@
 
 Each batch holds the rows of a key as one run in order. The runs are walked together from one end, equal rows are
 summed wherever and whenever they were written, and the walk stops when enough rows with a weight have been found. So
-the cost is that of the rows which are given, and of those that have been taken back since the last merge.
+the cost is that of the rows which are given, and of those that have been taken back since the last merge or do not
+satisfy what is asked of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
 from dbspark.kernels.nodes import HASH, ROW_BITS, WEIGHT
 from dbspark.kernels.order import compare_rows
 from dbspark.kernels.probe import same_key
+from dbspark.kernels.ranges import holds
 
 
 @inlined
@@ -29,11 +31,12 @@ def _order(ta: int, i: int, tb: int, j: int, columns: int, nodes: int) -> int:
 @kernel
 def ends_of_keys(
     tables: Any, lens: Any, ranges: Any, probe: int, probe_key: Any, key: Any, columns: int, nodes: int,
-    limit: int, backwards: int, which: Any, pos: Any, weights: Any,
+    limit: int, backwards: int, checks: Any, least: int, which: Any, pos: Any, weights: Any,
 ) -> int:  # fmt: skip
     """Write, for each probe row, up to `limit` rows of its key as (probe row, position, weight); returns how many.
 
-    `ranges` are those of `probe_ranges`. Returns OVERFLOW where a sum is beyond int64.
+    `ranges` are those of `probe_ranges`, or parts of them. Only rows of a weight of at least `least` are counted, and
+    for which the `checks` hold. Returns OVERFLOW where a sum is beyond int64.
     """
     batches = ranges.shape[1]
     chunks = np.empty(batches, np.int64)
@@ -86,7 +89,9 @@ def ends_of_keys(
                         if rows[b] >= lens[chunks[b]] and left[b] > 0:
                             chunks[b] += 1
                             rows[b] = 0
-            if total != 0 and same_key(probe, i64(i), probe_key, table, row, key, nodes):
+            if total == 0 or total < least or not holds(checks, probe, i64(i), table, row, nodes):
+                continue
+            if same_key(probe, i64(i), probe_key, table, row, key, nodes):
                 which[out] = i
                 pos[out] = chunk << ROW_BITS | row
                 weights[out] = total

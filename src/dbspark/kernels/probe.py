@@ -2,7 +2,8 @@
 
 Key hashes are uniform, so a search starts where the hash itself points (interpolation), gallops from there and
 bisects what is left; a run of probes in order starts from the last hit. Across batches of many chunks the fences
-(first key of each chunk) are searched first. The cost hardly depends on the number of rows.
+(first key of each chunk) are searched first. The cost hardly depends on the number of rows. Where probes are so many
+that only some hundred rows lie between one and the next, walking along both sides is faster (`walk_ranges`).
 
 Hits are confirmed by comparing values, so colliding hashes cost time and nothing else.
 """
@@ -457,6 +458,9 @@ def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ra
             ranges[i, b, 2] = 0
             if first >= last:
                 continue
+            if _same_as_before(keys, i, ranges, b):
+                total += ranges[i, b, 2]
+                continue
             # Clustered probes stay in the chunk they are in; others go through the fences.
             if i == 0 or key < before or (chunk + 1 < last and fences[chunk + 1] < key):
                 chunk = find_chunk(address(fences), first, last, key)
@@ -495,13 +499,77 @@ def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ra
     return total
 
 
+@inlined
+def _same_as_before(keys: Any, i: int, ranges: Any, b: int) -> Any:
+    """Take over the range of the probe before this one, where it was for the same key."""
+    if i == 0 or keys[i] != keys[i - 1]:
+        return False
+    for k in range(3):
+        ranges[i, b, k] = ranges[i - 1, b, k]
+    return True
+
+
+@kernel
+def walk_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
+    """What `probe_ranges` finds, by a walk along both sides from the first key on; for keys in ascending order.
+
+    Where keys fall, the next is searched for, so the answer is right in any order.
+    """
+    total = i64(0)
+    for b in range(starts.shape[0] - 1):
+        first, last = starts[b], starts[b + 1]
+        c = first
+        at = i64(0)
+        n = i64(0)
+        lane_keys = i64(0)
+        for i in range(keys.shape[0]):
+            key = keys[i]
+            ranges[i, b, 2] = 0
+            if first >= last:
+                continue
+            if _same_as_before(keys, i, ranges, b):
+                total += ranges[i, b, 2]
+                continue
+            if i == 0 or key < keys[i - 1]:
+                c = find_chunk(address(fences), first, last, key)
+                n = lens[c]
+                lane_keys = lane(tables[c], KEY)
+                at = lower_bound(lane_keys, i64(0), n, key)
+            while True:
+                while at < n and load_u64(lane_keys, at) < key:
+                    at += 1
+                if at < n or c + 1 >= last:
+                    break
+                c += 1
+                at = i64(0)
+                n = lens[c]
+                lane_keys = lane(tables[c], KEY)
+            ranges[i, b, 0] = c
+            ranges[i, b, 1] = at
+            count = i64(0)
+            while True:
+                while at < n and load_u64(lane_keys, at) == key:
+                    at += 1
+                    count += 1
+                if at < n or c + 1 >= last:
+                    break
+                c += 1
+                at = i64(0)
+                n = lens[c]
+                lane_keys = lane(tables[c], KEY)
+            ranges[i, b, 2] = count
+            total += count
+    return total
+
+
 @kernel
 def expand_ranges(
     tables: Any, lens: Any, ranges: Any, probe: int, probe_key: Any, key: Any, nodes: int, which: Any, pos: Any
 ) -> int:
     """Turn ranges into (probe row, position) pairs, leaving out rows whose key only collides; returns how many.
 
-    `key` and `probe_key` are the node indices of the key columns here and in the probe chunk.
+    The row at which a range begins may lie beyond its chunk; then it is counted on into the next ones. `key` and
+    `probe_key` are the node indices of the key columns here and in the probe chunk.
     """
     out = 0
     for i in range(ranges.shape[0]):
@@ -510,8 +578,8 @@ def expand_ranges(
             at = ranges[i, b, 1]
             for _ in range(ranges[i, b, 2]):
                 while at >= lens[c]:
+                    at -= lens[c]
                     c += 1
-                    at = i64(0)
                 if same_key(probe, i, probe_key, tables[c], at, key, nodes):
                     which[out] = i
                     pos[out] = c << ROW_BITS | at

@@ -8,10 +8,13 @@ Which rows of a side have a partner is a function of their key, say s (0 or 1), 
 
     semi:  dL s' + L (s' - s)        anti:  dL (1 - s') + L (s - s')
 
-so beside the delta only the rows of keys whose answer has changed are touched. With a residual condition it is a
-function of the row; then the rows of the keys in either delta are judged before and after. An outer join is the product
+so beside the delta only the rows of keys whose answer has changed are touched. With a residual condition s is a
+function of the row; then the rows of L that match a row of dR are judged before and after. An outer join is the product
 and the rows without partner, with NULLs for the other side; an existence join is the semi join and the anti join with a
 flag.
+
+A delta is looked up row by row, or by walking along delta and integral where deltas are usually large beside it
+(`SpineStats.walks`): another way through the same state to the same rows.
 
 A NULL in a key matches nothing, unless the join is NULL-safe.
 """
@@ -41,6 +44,8 @@ from dbspark.trace.reading import Hits, Keys, expanded, key_columns, probe, rang
 from dbspark.trace.spine import Spine
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "existence"]
+Found = tuple[Chunk, Keys, Int64s, int]
+"""A chunk of a delta, its keys, the ranges of rows they may match, and how many those are."""
 PAIRS = 1 << 20
 """Pairs of rows that are made at once."""
 MANY = 4
@@ -69,6 +74,8 @@ class Join(Operator):
         self.how = how
         self.residual = residual
         self.null_safe = null_safe
+        self.by_key = residual is None
+        """Whether rows of one key have the same partners."""
         one_sided = how in ("semi", "anti", "existence")
         if columns is None:
             columns = [(0, c) for c in range(left.schema.columns)]
@@ -93,20 +100,30 @@ class Join(Operator):
             out += self._alone(0, left, right, 1)
         return (), Delta.sum(self.schema, out)
 
+    def giving(self, columns: Sequence[tuple[int, int]], names: Sequence[str]) -> Join:
+        """The same join, of which other columns go out."""
+        return Join(
+            *self.sides, self.how, columns=columns, names=names, residual=self.residual, null_safe=self.null_safe
+        )
+
     def parameters(self) -> tuple[Any, ...]:
         residual = self.residual.name if self.residual else None
         return self.how, self.columns, self.schema.names, residual, self.null_safe
 
     def label(self) -> str:
+        on = self.conditions() + ([self.residual.name] if self.residual else [])
+        return f"{self.how} join on {' and '.join(on) or 'true'}"
+
+    def conditions(self) -> list[str]:
+        """What is compared, for people."""
         names = [[a.schema.names[c] for c in key_columns(a)] for a in self.sides]
-        on = " and ".join(f"{a} = {b}" for a, b in zip(*names, strict=True)) or "true"
-        return f"{self.how} join on {on}" + (f" and {self.residual.name}" if self.residual else "")
+        return [f"{a} = {b}" for a, b in zip(*names, strict=True)]
 
     # ------------------------------------------------------------------ the product
 
     def products(self, side: int, delta: Batch, spine: Spine) -> list[Delta]:
         """Rows of a delta of one side times rows of the integral of the other."""
-        found = list(_found(delta, spine))
+        found = list(self.found(side, delta, spine))
         total = sum(rows for _, _, _, rows in found)
 
         def make() -> Iterator[Delta]:
@@ -117,22 +134,35 @@ class Join(Operator):
 
     def pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, Hits]]:
         """(chunk of the delta, row in it, row of the spine) for every pair that matches, some at a time."""
-        return self._expanded(side, delta.arrangement, spine, _found(delta, spine))
+        return self._expanded(side, delta.arrangement, spine, self.found(side, delta, spine))
+
+    def found(self, side: int, delta: Batch, spine: Spine) -> Iterator[Found]:
+        """For each chunk of a delta of one side, where the rows it may match are in the integral of the other."""
+        if not spine.entries:
+            return
+        walk = spine.stats.walks(delta.rows, spine.rows)
+        for chunk in delta.chunks:
+            keys = Keys(chunk, chunk.lane(nd.KEY), delta.arrangement.key_nodes)
+            yield chunk, keys, *ranges_of(spine, keys, walk)
+
+    def expanded(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Hits:
+        """The pairs that ranges stand for, without those that do not match."""
+        return expanded(spine, keys, ranges, total)
 
     def _expanded(
-        self, side: int, arrangement: Arrangement, spine: Spine, found: Iterable[tuple[Chunk, Keys, Int64s, int]]
+        self, side: int, arrangement: Arrangement, spine: Spine, found: Iterable[Found]
     ) -> Iterator[tuple[Chunk, Int64s, Hits]]:
         for chunk, keys, ranges, total in found:
             if not total:
                 continue
             valid = None if self.null_safe else _valid_keys(chunk, arrangement)
-            for begin, end, rows in _slices(ranges, total):
+            for begin, end, some_ranges, rows in _slices(ranges, total):
                 if begin == 0 and end == chunk.rows:
                     part, some = chunk, keys
                 else:
                     part = chunk.slice(begin, end - begin)
                     some = Keys(part, keys.hashes[begin:end], keys.nodes)
-                hits = expanded(spine, some, ranges[begin:end], rows)
+                hits = self.expanded(side, spine, some, some_ranges, rows)
                 if valid is not None and len(hits):
                     hits = hits.only(valid[begin:end][hits.which])
                 if len(hits) and self.residual is not None:
@@ -163,21 +193,22 @@ class Join(Operator):
 
     def _alone(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
         """The change of the rows of one side that have a partner (`wanted` = 1) or none (0)."""
-        if self.residual is not None:
-            yield from self._alone_judged(side, mine, other, wanted)
-            return
-        for chunk in mine.delta.chunks:
-            has = self._has_partner(chunk, mine.arrangement, other.after)
+        for chunk, has in self.partners(side, mine.delta, other.after):
             rows = np.flatnonzero(has == wanted)
             if len(rows):
                 yield self._one_sided(side, chunk, rows, lane_at(chunk, rows), wanted)
         if not other.delta.rows or not mine.before.entries:
             return
+        yield from (self._turned_keys if self.by_key else self._turned_rows)(side, mine, other, wanted)
+
+    def _turned_keys(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
+        """Rows from before the tick, of keys that have a partner now and had none, or the other way round."""
         keys = distinct_keys(other.delta)
-        chunk = keys.chunk
-        arrangement = Arrangement(chunk.schema, range(chunk.schema.columns))
-        before = self._has_partner(chunk, arrangement, other.before, keys)
-        after = self._has_partner(chunk, arrangement, other.after, keys)
+        arrangement = Arrangement(keys.chunk.schema, range(keys.chunk.schema.columns))
+        before, after = (
+            self._with_partner(keys.chunk, arrangement, weights_of_keys(spine, keys))
+            for spine in (other.before, other.after)
+        )
         changed = np.flatnonzero(before != after)
         if not len(changed):
             return
@@ -187,44 +218,61 @@ class Join(Operator):
             sign = np.where(after == wanted, 1, -1)[hits.which]
             yield self._one_sided_hits(side, hits, hits.weights * sign, wanted)
 
-    def _has_partner(self, chunk: Chunk, arrangement: Arrangement, spine: Spine, keys: Keys | None = None) -> Any:
-        """For each row, 1 if its key is there on the other side with a positive weight, else 0."""
-        if keys is None:
-            keys = Keys(chunk, chunk.lane(nd.KEY), arrangement.key_nodes)
-        has = (weights_of_keys(spine, keys) > 0).astype(np.int64)
+    def _turned_rows(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
+        """The same by rows, among those that match a row of the other side's delta."""
+        pos = self.touched(side, other.delta, mine.before)
+        if not len(pos):
+            return
+        rows = Hits(mine.before, pos, pos).batch()
+        judged = (self.partners(side, rows, spine) for spine in (other.before, other.after))
+        for (chunk, before), (_, after) in zip(*judged, strict=True):
+            changed = np.flatnonzero(before != after)
+            if len(changed):
+                sign = np.where(after[changed] == wanted, 1, -1)
+                yield self._one_sided(side, chunk, changed, lane_at(chunk, changed) * sign, wanted)
+
+    def touched(self, side: int, delta: Batch, spine: Spine) -> Int64s:
+        """Positions of the rows of one side's integral that match a row of the other side's delta."""
+        found: list[Int64s] = []
+        for _, _, hits in self.pairs(1 - side, delta, spine):
+            found.append(hits.pos)
+            if sum(map(len, found)) > PAIRS:
+                found = [np.unique(np.concatenate(found))]
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+    def partners(self, side: int, rows: Batch, spine: Spine) -> Iterator[tuple[Chunk, Any]]:
+        """For each row of a batch of one side, 1 if it has partners of positive weight, else 0."""
+        if not spine.entries:
+            yield from ((chunk, np.zeros(chunk.rows, np.int64)) for chunk in rows.chunks)
+        elif self.residual is not None:
+            yield from self._judged(side, rows, spine)
+        else:
+            for chunk, keys, ranges, total in self.found(side, rows, spine):
+                yield chunk, self._with_partner(chunk, rows.arrangement, self.weigh(side, spine, keys, ranges, total))
+
+    def weigh(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Int64s:
+        """For each row whether something in its ranges has a positive weight: then more than zero."""
+        return weights_in_ranges(spine, keys, ranges, total)
+
+    def _with_partner(self, chunk: Chunk, arrangement: Arrangement, weights: Int64s) -> Any:
+        """1 where partners have a positive weight and no key is NULL that matters, else 0."""
+        has = (weights > 0).astype(np.int64)
         if not self.null_safe:
             valid = _valid_keys(chunk, arrangement)
             if valid is not None:
                 has[~valid] = 0
         return has
 
-    def _alone_judged(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
-        """The same with a residual condition: rows of all keys in either delta, after and before."""
-        for sign, own, there in ((1, mine.after, other.after), (-1, mine.before, other.before)):
-            for delta in (mine.delta, other.delta):
-                if not delta.rows or not own.entries:
-                    continue
-                keys = distinct_keys(delta)
-                if delta is other.delta and mine.delta.rows:  # keys of my own delta have been judged already
-                    known = weights_of_keys(Spine(mine.arrangement, (_absolute(mine.delta),)), keys)
-                    keys = keys_at(keys, np.flatnonzero(known == 0))
-                if not len(keys):
-                    continue
-                rows = probe(own, keys).batch()
-                for chunk, matched in self._matched(side, rows, there):
-                    here = np.flatnonzero((matched > 0) == bool(wanted))
-                    if len(here):
-                        yield self._one_sided(side, chunk, here, sign * lane_at(chunk, here), wanted)
-
-    def _matched(self, side: int, rows: Batch, spine: Spine) -> Iterator[tuple[Chunk, Any]]:
-        """For each row of a batch, the weight of its partners, as near to it as int64 comes."""
+    def _judged(self, side: int, rows: Batch, spine: Spine) -> Iterator[tuple[Chunk, Any]]:
+        """The same with a residual condition: by the weight of the pairs, as near to it as int64 comes."""
         for chunk in rows.chunks:
             high, low = np.zeros(chunk.rows, np.int64), np.zeros(chunk.rows, np.int64)
             for part, which, hits in self.pairs(side, Batch(rows.arrangement, (chunk,)), spine):
                 at = which + int(part.nodes()[nd.HASH, nd.START] - chunk.nodes()[nd.HASH, nd.START])
                 np.add.at(high, at, hits.weights >> 32)
                 np.add.at(low, at, hits.weights & 0xFFFFFFFF)
-            yield chunk, np.clip(high + (low >> 32), -(1 << 31), (1 << 31) - 1) << 32 | (low & 0xFFFFFFFF)
+            high += low >> 32
+            yield chunk, ((high > 0) | ((high == 0) & (low & 0xFFFFFFFF > 0))).astype(np.int64)
 
     def _one_sided(self, side: int, chunk: Chunk, rows: Int64s, weights: Int64s, flag: int) -> Delta:
         tables = np.array((chunk.table,), np.int64)
@@ -289,27 +337,31 @@ def _valid_keys(chunk: Chunk, arrangement: Arrangement) -> Any:
     return mask
 
 
-def _found(delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Keys, Int64s, int]]:
-    """For each chunk of a delta where the rows of its keys are in a spine: keys, ranges, and how many rows."""
-    if not spine.entries:
-        return
-    for chunk in delta.chunks:
-        keys = Keys(chunk, chunk.lane(nd.KEY), delta.arrangement.key_nodes)
-        yield chunk, keys, *ranges_of(spine, keys)
-
-
-def _slices(ranges: Int64s, total: int) -> Iterator[tuple[int, int, int]]:
-    """(begin, end, pairs) of slices of the rows of ranges, of a bounded number of pairs each."""
+def _slices(ranges: Int64s, total: int) -> Iterator[tuple[int, int, Int64s, int]]:
+    """(begin, end, ranges, pairs) of slices of the rows of ranges, of a bounded number of pairs each."""
     rows = len(ranges)
     if total <= PAIRS:
-        yield 0, rows, total
+        yield 0, rows, ranges, total
         return
     counts = np.cumsum(ranges[:, :, 2].sum(axis=1))
     begin = done = 0
     while begin < rows:
         end = max(int(np.searchsorted(counts, done + PAIRS, "right")), begin + 1)
-        yield begin, end, int(counts[end - 1]) - done
+        pairs = int(counts[end - 1]) - done
+        if pairs <= PAIRS:
+            yield begin, end, ranges[begin:end], pairs
+        else:  # of one row
+            yield from ((begin, end, part, int(part[0, :, 2].sum())) for part in _pieces(ranges[begin]))
         begin, done = end, int(counts[end - 1])
+
+
+def _pieces(ranges: Int64s) -> Iterator[Int64s]:
+    """The ranges of one row in pieces of a bounded number of pairs."""
+    for b, (chunk, row, count) in enumerate(ranges.tolist()):
+        for at in range(0, count, PAIRS):
+            piece = np.zeros((1, *ranges.shape), np.int64)
+            piece[0, b] = chunk, row + at, min(PAIRS, count - at)
+            yield piece
 
 
 def distinct_keys(batch: Batch) -> Keys:
@@ -345,20 +397,20 @@ def union_of_keys(keys: Sequence[Keys]) -> Keys:
 
 def weights_of_keys(spine: Spine, keys: Keys) -> Int64s:
     """The sum of the weights of all rows of each key."""
+    if not spine.entries or not len(keys):
+        return np.zeros(len(keys), np.int64)
+    return weights_in_ranges(spine, keys, *ranges_of(spine, keys))
+
+
+def weights_in_ranges(spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Int64s:
+    """The same where the rows of each key have been found."""
     out = np.zeros(len(keys), np.int64)
-    if spine.entries and len(keys):
-        ranges, total = ranges_of(spine, keys)
-        if total:
-            nodes = max(spine.arrangement.schema.node_count, keys.chunk.schema.node_count)
-            tables, lens = spine.sources[0], spine.sources[1]
-            here = spine.arrangement.key_nodes
-            kg.sum_of_keys(tables, lens, ranges, keys.chunk.table, keys.nodes, here, nodes, out)
+    if total:
+        nodes = max(spine.arrangement.schema.node_count, keys.chunk.schema.node_count)
+        tables, lens = spine.sources[0], spine.sources[1]
+        here = spine.arrangement.key_nodes
+        kg.sum_of_keys(tables, lens, ranges, keys.chunk.table, keys.nodes, here, nodes, out)
     return out
-
-
-def _absolute(batch: Batch) -> Batch:
-    """A batch with all weights 1: whether a key occurs in it is then whether they add up to more than zero."""
-    return batch.with_weights(np.ones(batch.rows, np.int64))
 
 
 __all__ = [

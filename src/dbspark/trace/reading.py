@@ -27,6 +27,7 @@ from dbspark.kernels import probe as kp
 from dbspark.kernels import timed as kt
 from dbspark.kernels.ends import ends_of_keys
 from dbspark.kernels.merge import OVERFLOW
+from dbspark.kernels.probe import LEAST
 from dbspark.trace.spine import END, Spine
 
 
@@ -138,9 +139,14 @@ class Hits:
         return merge(parts, END).at_time(()) if parts else Batch.empty(arrangement)
 
 
-def ranges_of(spine: Spine, keys: Keys) -> tuple[Int64s, int]:
+def ranges_of(spine: Spine, keys: Keys, walk: bool = False) -> tuple[Int64s, int]:
+    """Where the rows of each key are: (chunk, row, count) in each batch, and how many rows in all.
+
+    With `walk`, for keys in ascending order, by a walk along both sides; the answer is the same.
+    """
     ranges = int64s(len(keys.hashes) * len(spine.batches) * 3).reshape(len(keys.hashes), len(spine.batches), 3)
-    return ranges, kp.probe_ranges(*spine.sources, keys.hashes, ranges)
+    find = kp.walk_ranges if walk else kp.probe_ranges
+    return ranges, find(*spine.sources, keys.hashes, ranges)
 
 
 def probe(spine: Spine, keys: Keys) -> Hits:
@@ -176,14 +182,25 @@ def ends(spine: Spine, keys: Keys, limit: int, last: bool = False, kept: Callabl
 
 def ends_unordered(spine: Spine, keys: Keys, limit: int, last: bool = False) -> Hits:
     """The same in whichever order the rows of a key are: for keys of which one row is expected."""
+    return ends_in(spine, keys, *ranges_of(spine, keys), limit, last)
+
+
+NO_CHECKS = np.empty((0, 3), np.int64)
+"""Nothing beyond the key that a row has to satisfy; see `dbspark.kernels.ranges`."""
+
+
+def ends_in(
+    spine: Spine, keys: Keys, ranges: Int64s, total: int, limit: int, last: bool = False,
+    checks: Any = NO_CHECKS, least: int = LEAST,
+) -> Hits:  # fmt: skip
+    """The same within ranges that have been found, of `total` rows: those of a least weight that satisfy `checks`."""
     schema = spine.arrangement.schema
-    ranges, total = ranges_of(spine, keys)
     room = min(total, limit * len(keys))
     which, pos, weights = int64s(room), int64s(room), int64s(room)
     nodes = max(schema.node_count, keys.chunk.schema.node_count)
     n = ends_of_keys(
         spine.sources[0], spine.sources[1], ranges, keys.chunk.table, keys.nodes, spine.arrangement.key_nodes,
-        schema.columns, nodes, limit, int(last), which, pos, weights,
+        schema.columns, nodes, limit, int(last), checks, least, which, pos, weights,
     )  # fmt: skip
     if n == OVERFLOW:
         check_plan(np.array((OVERFLOW,), np.int64))

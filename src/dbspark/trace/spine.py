@@ -50,6 +50,10 @@ END = (INT64_MAX,) * TIMES
 """A time that every time can be advanced to, where times do not matter."""
 _CUTS = 8
 """Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
+WALK = 32
+"""Rows here for each row of a usual delta up to which deltas are looked up by walking along both sides."""
+SEARCH = 128
+"""The same from which on they are searched for again. Both cost the same at about 100; see `benchmarks.circuit`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +171,24 @@ class SpineStats:
     """EWMA of the share of rows that vanish in a merge."""
     removals: float = 0.0
     """EWMA of the share of inserted rows that take something away: what merging will save."""
+    looked_up: float = 0.0
+    """EWMA of the rows of the deltas that are looked up here."""
+    walking: bool = False
+    """Whether such deltas are looked up by walking, the last time it was decided."""
 
     def inserted(self, batch: Batch) -> None:
         self.inserts += 1
         self.removals += 0.3 * (batch.negative / batch.rows - self.removals)
+
+    def walks(self, delta: int, rows: int) -> bool:
+        """Whether to look up a delta in so many rows by walking along both, rather than by searching for each row.
+
+        By the EWMA of the sizes of deltas, with hysteresis; a single small delta among large ones is searched for.
+        Both ways find the same, so nothing but time depends on what is remembered here.
+        """
+        self.looked_up += (0.3 if self.looked_up else 1.0) * (delta - self.looked_up)
+        self.walking = self.looked_up * (SEARCH if self.walking else WALK) >= rows
+        return self.walking and delta * SEARCH >= rows
 
     def merged(self, before: int, after: int) -> None:
         self.merges += 1

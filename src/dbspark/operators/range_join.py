@@ -1,0 +1,174 @@
+"""Joins with comparisons: `l.x < r.y`, `l.x BETWEEN r.lo AND r.hi`, with keys beside them or without.
+
+The formulas are those of `dbspark.operators.join`. What differs is how partners are found: either side is arranged by
+the keys and, inside a key, in order of one of its compared columns. All comparisons with that column select one range
+of the order, whose ends are found by bisection in each batch; comparisons with other columns are checked on what lies
+in the range. So with `lo <= x AND x <= hi` a row of the side of lo and hi finds exactly its partners, and a row of the
+side of x looks at all intervals that begin at or below it.
+
+Cost: for every row of a delta the logarithm of the other side, and the rows of its range. Which rows have a partner is
+known from the first one that is found; the rows that match a row of the other side's delta are judged before and after.
+
+NULL satisfies no comparison, NaN is above all numbers and equal to itself, -0.0 equals 0.0: as in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.batch import Arrangement, Batch
+from dbspark.batch.memory import Int64s, int64s, uint64s
+from dbspark.batch.schema import Schema
+from dbspark.errors import SchemaError
+from dbspark.kernels import nodes as nd
+from dbspark.kernels import ranges as kr
+from dbspark.kernels.order import order_words
+from dbspark.operators.join import Found, How, Join
+from dbspark.trace.reading import Hits, Keys, ends_in
+from dbspark.trace.spine import Spine
+
+Comparison = Literal["<", "<=", ">", ">="]
+Range = tuple[int, Comparison, int]
+"""(column of the left, how it stands to the other, column of the right)"""
+
+_CODES: Final = {"<": kr.BELOW, "<=": kr.AT_MOST, ">=": kr.AT_LEAST, ">": kr.ABOVE}
+
+
+def range_arrangements(
+    schemas: tuple[Schema, Schema], keys: Sequence[tuple[int, int]], ranges: Sequence[Range]
+) -> tuple[Arrangement, Arrangement]:
+    """The two sides by their keys, each in order of the column that most comparisons are with."""
+
+    def one(side: int) -> Arrangement:
+        columns = [(a, b)[side] for a, _, b in ranges]
+        column = max(columns, key=columns.count)
+        return Arrangement(schemas[side], [k[side] for k in keys], [(column, False, False)])
+
+    return one(0), one(1)
+
+
+class RangeJoin(Join):
+    """A join of two streams arranged by `range_arrangements`; see the module's preface."""
+
+    def __init__(
+        self, left: Arrangement, right: Arrangement, how: How = "inner", *, ranges: Sequence[Range], **more: Any
+    ) -> None:
+        """`more` is what a `Join` takes."""
+        super().__init__(left, right, how, **more)
+        self.ranges = tuple(ranges)
+        self.by_key = False
+        for a, how_to, b in self.ranges:
+            _check(left.schema, a, how_to, right.schema, b)
+        self._bounds = tuple(self._comparisons(side, True) for side in (0, 1))
+        self._checks = tuple(self._comparisons(side, False) for side in (0, 1))
+
+    def giving(self, columns: Sequence[tuple[int, int]], names: Sequence[str]) -> RangeJoin:
+        return RangeJoin(
+            *self.sides, self.how, ranges=self.ranges,
+            columns=columns, names=names, residual=self.residual, null_safe=self.null_safe,
+        )  # fmt: skip
+
+    def parameters(self) -> tuple[Any, ...]:
+        return *super().parameters(), self.ranges
+
+    def conditions(self) -> list[str]:
+        left, right = (a.schema.names for a in self.sides)
+        return super().conditions() + [f"{left[a]} {how} {right[b]}" for a, how, b in self.ranges]
+
+    def _comparisons(self, side: int, ordered: bool) -> Int64s:
+        """What kernels compare where rows of one side are looked up in the other: with its order column, or others."""
+        index = self.sides[1 - side].order[0][0]
+        lines = []
+        for left, how, right in self.ranges:
+            # Kernels compare what they find with what they look for, which for rows of the left turns it round.
+            code = kr.ABOVE - _CODES[how] if side == 0 else _CODES[how]
+            mine, theirs = (left, right) if side == 0 else (right, left)
+            if (theirs == index) == ordered:
+                lines.append((nd.LANES + mine, nd.LANES + theirs, code))
+        return np.array(lines, np.int64).reshape(-1, 3)
+
+    # ------------------------------------------------------------------ how partners are found
+
+    def found(self, side: int, delta: Batch, spine: Spine) -> Iterator[Found]:
+        bounds = self._bounds[side]
+        before = _rows_before(spine)
+        column = nd.LANES + self.sides[1 - side].order[0][0]
+        nodes = self._nodes()
+        for chunk, keys, ranges, total in super().found(side, delta, spine):
+            words = uint64s(len(bounds) * chunk.rows).reshape(len(bounds), chunk.rows)
+            if total:
+                for k, node in enumerate(bounds[:, 0].tolist()):
+                    order_words(chunk.table, node, chunk.rows, 0, 0, words[k])
+                total = kr.narrow_ranges(spine.sources[0], before, column, chunk.table, bounds, words, nodes, ranges)
+            yield chunk, keys, ranges, total
+
+    def expanded(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Hits:
+        hits = super().expanded(side, spine, keys, ranges, total)
+        checks = self._checks[side]
+        if not len(checks) or not len(hits):
+            return hits
+        mask = np.empty(len(hits), np.bool_)
+        kr.which_hold(checks, keys.chunk.table, hits.which, spine.sources[0], hits.pos, self._nodes(), mask)
+        return hits.only(mask)
+
+    def weigh(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Int64s:
+        out = np.zeros(len(keys), np.int64)
+        if total:
+            # From the end that is nearest to the row: there is most likely one that satisfies the other comparisons.
+            last = bool((self._bounds[side][:, 2] <= kr.AT_MOST).all())
+            hits = ends_in(spine, keys, ranges, total, 1, last, self._checks[side], 1)
+            out[hits.which] = hits.weights
+        return out
+
+    def touched(self, side: int, delta: Batch, spine: Spine) -> Int64s:
+        if len(self._checks[1 - side]) or self.residual is not None:
+            return super().touched(side, delta, spine)
+        # Rows of the ranges, however many of the delta's rows they match.
+        before = _rows_before(spine)
+        parts = []
+        for _, _, ranges, _ in self.found(1 - side, delta, spine):
+            for b in range(ranges.shape[1]):
+                order = np.argsort(before[ranges[:, b, 0]] + ranges[:, b, 1])
+                rows = int64s(kr.covered(ranges, before, b, order, np.empty(0, np.int64)))
+                if len(rows):
+                    kr.covered(ranges, before, b, order, rows)
+                    parts.append(rows)
+        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+    def _nodes(self) -> int:
+        return max(a.schema.node_count for a in self.sides)
+
+
+def _rows_before(spine: Spine) -> Int64s:
+    """For each chunk of a spine how many rows are in those before it, and at the end how many there are."""
+    out = np.zeros(len(spine.sources[1]) + 1, np.int64)
+    np.cumsum(spine.sources[1], out=out[1:])
+    return out
+
+
+def _check(left: Schema, a: int, how: str, right: Schema, b: int) -> None:
+    mine, theirs = left.types[a], right.types[b]
+    what = f"{left.names[a]} {how} {right.names[b]}"
+    if how not in _CODES:
+        raise SchemaError(f"{what}: a comparison is one of {', '.join(_CODES)}; put equalities among the keys")
+    if mine != theirs:
+        raise SchemaError(f"{what}: what is compared has the same type on both sides; these are {mine} and {theirs}")
+    if _unordered(mine):
+        raise SchemaError(f"{what}: values of type {mine} have no order")
+
+
+def _unordered(dtype: pa.DataType) -> bool:
+    """Whether Spark has no order for a type: maps and calendar intervals, wherever inside."""
+    t = pa.types
+    if t.is_struct(dtype):
+        return any(_unordered(f.type) for f in dtype)
+    if t.is_list(dtype):
+        return _unordered(dtype.value_type)
+    return bool(t.is_map(dtype) or t.is_interval(dtype))
+
+
+__all__ = ["Comparison", "Range", "RangeJoin", "range_arrangements"]
