@@ -5,7 +5,8 @@
   seeds the aggregate and measures an empty delta where no change is recent; here everything is loaded, and a second
   line counts only ticks whose delta reaches the join;
 * `joins`: its InnerJoin_Incremental and FusedJoinProject;
-* `closure`: transitive closure under changes of 100 edges, against recomputing it in the same circuit.
+* `closure`: transitive closure under changes of 100 edges, against recomputing it in the same circuit;
+* `dispatch` and `ranges`: how joins look up their deltas (`benchmarks.circuit.lookups`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benchmarks.circuit import lookups
 from benchmarks.circuit import w1 as data
 from benchmarks.harness import QUICK, no_gc
 from benchmarks.report import Target, save, show, show_targets
@@ -292,6 +294,7 @@ def closure() -> list[Target]:
 
 SUITES: Final[dict[str, Callable[[], list[Target]]]] = {
     "w1": w1, "pipeline": pipeline, "joins": joins, "closure": closure,
+    "dispatch": lookups.dispatch, "ranges": lookups.ranges,
 }  # fmt: skip
 
 

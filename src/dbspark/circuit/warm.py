@@ -52,8 +52,8 @@ def _warm_circuit() -> None:
     b.output("windows", b.window(joined, ["r"], ["s"], ranks))
     b.output("distinct", b.distinct(b.project(joined, ["r"])))
     spans = b.source("spans", "lo STRING, hi STRING")
-    for how, ranges in (("full", [("s", ">=", "lo"), ("s", "<", "hi")]), ("anti", [("s", "<", "lo")])):
-        b.output(f"{how} range", b.join(left, spans, [], how, ranges=ranges))
+    b.output("within", b.join(left, spans, [], "full", ranges=[("s", ">=", "lo"), ("s", "<", "hi")]))
+    b.output("after", b.join(left, spans, [], "anti", ranges=[("s", "<", "lo")]))
     edges = b.source("edges", "src BIGINT, dst BIGINT")
 
     def step(s: Builder, reach: Any, edges: Any) -> Any:

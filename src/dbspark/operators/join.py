@@ -220,7 +220,7 @@ class Join(Operator):
 
     def _turned_rows(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
         """The same by rows, among those that match a row of the other side's delta."""
-        pos = self.touched(side, other.delta, mine.before)
+        pos = self.touched(side, mine.before, other)
         if not len(pos):
             return
         rows = Hits(mine.before, pos, pos).batch()
@@ -231,10 +231,10 @@ class Join(Operator):
                 sign = np.where(after[changed] == wanted, 1, -1)
                 yield self._one_sided(side, chunk, changed, lane_at(chunk, changed) * sign, wanted)
 
-    def touched(self, side: int, delta: Batch, spine: Spine) -> Int64s:
-        """Positions of the rows of one side's integral that match a row of the other side's delta."""
+    def touched(self, side: int, spine: Spine, other: Arranged) -> Int64s:
+        """Positions of the rows of one side's integral that may gain or lose a partner: those that match the delta."""
         found: list[Int64s] = []
-        for _, _, hits in self.pairs(1 - side, delta, spine):
+        for _, _, hits in self.pairs(1 - side, other.delta, spine):
             found.append(hits.pos)
             if sum(map(len, found)) > PAIRS:
                 found = [np.unique(np.concatenate(found))]

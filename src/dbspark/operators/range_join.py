@@ -7,7 +7,8 @@ in the range. So with `lo <= x AND x <= hi` a row of the side of lo and hi finds
 side of x looks at all intervals that begin at or below it.
 
 Cost: for every row of a delta the logarithm of the other side, and the rows of its range. Which rows have a partner is
-known from the first one that is found; the rows that match a row of the other side's delta are judged before and after.
+known from the first one that is found. Rows that match a row of the other side's delta are judged before and after;
+where there is only one comparison, only those that lie between the extreme value of a key before and after.
 
 NULL satisfies no comparison, NaN is above all numbers and equal to itself, -0.0 equals 0.0: as in Spark.
 """
@@ -27,8 +28,9 @@ from dbspark.errors import SchemaError
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import ranges as kr
 from dbspark.kernels.order import order_words
-from dbspark.operators.join import Found, How, Join
-from dbspark.trace.reading import Hits, Keys, ends_in
+from dbspark.operators.join import Found, How, Join, distinct_keys
+from dbspark.operators.operator import Arranged
+from dbspark.trace.reading import NO_CHECKS, Hits, Keys, ends_in, ranges_of
 from dbspark.trace.spine import Spine
 
 Comparison = Literal["<", "<=", ">", ">="]
@@ -124,23 +126,65 @@ class RangeJoin(Join):
             out[hits.which] = hits.weights
         return out
 
-    def touched(self, side: int, delta: Batch, spine: Spine) -> Int64s:
+    def touched(self, side: int, spine: Spine, other: Arranged) -> Int64s:
         if len(self._checks[1 - side]) or self.residual is not None:
-            return super().touched(side, delta, spine)
+            return super().touched(side, spine, other)
+        if len(self.ranges) == 1:
+            return _covered(spine, [self._turning(side, spine, other)])
         # Rows of the ranges, however many of the delta's rows they match.
-        before = _rows_before(spine)
-        parts = []
-        for _, _, ranges, _ in self.found(1 - side, delta, spine):
-            for b in range(ranges.shape[1]):
-                order = np.argsort(before[ranges[:, b, 0]] + ranges[:, b, 1])
-                rows = int64s(kr.covered(ranges, before, b, order, np.empty(0, np.int64)))
-                if len(rows):
-                    kr.covered(ranges, before, b, order, rows)
-                    parts.append(rows)
-        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        return _covered(spine, [ranges for _, _, ranges, _ in self.found(1 - side, other.delta, spine)])
+
+    def _turning(self, side: int, spine: Spine, other: Arranged) -> Int64s:
+        """Where a single comparison holds with the extreme value of a key after the tick or before it, but not both.
+
+        Only there rows gain or lose their last partner: who satisfies it with any row does so with the extreme one.
+        """
+        keys = distinct_keys(other.delta)
+        starts, counts = (np.zeros((2, len(keys), len(spine.batches)), np.int64) for _ in range(2))
+        rows_before = _rows_before(spine)
+        for i, integral in enumerate((other.before, other.after)):
+            extremes = self._extremes(side, integral, keys)
+            which = extremes.which
+            for chunk, _, ranges, _ in self.found(1 - side, Batch(other.arrangement, extremes.chunks()), spine):
+                here, which = which[: chunk.rows], which[chunk.rows :]
+                starts[i, here] = rows_before[ranges[:, :, 0]] + ranges[:, :, 1]
+                counts[i, here] = ranges[:, :, 2]
+        # Both ranges end, or begin, where the key does; an empty one begins where the other does.
+        starts = np.where(counts == 0, starts[::-1], starts)
+        ends = starts + counts
+        begin = np.where(starts[0] == starts[1], ends.min(axis=0), starts.min(axis=0))
+        end = np.where(starts[0] == starts[1], ends.max(axis=0), starts.max(axis=0))
+        return np.stack((np.zeros_like(begin), begin, end - begin), axis=2)
+
+    def _extremes(self, side: int, spine: Spine, keys: Keys) -> Hits:
+        """For each key the row with which most rows of a side satisfy the only comparison."""
+        if not spine.entries:
+            return Hits(spine, np.empty(0, np.int64), np.empty(0, np.int64))
+        ranges, _ = ranges_of(spine, keys)
+        column = nd.LANES + spine.arrangement.order[0][0]
+        words = np.empty((0, len(keys)), np.uint64)
+        total = kr.narrow_ranges(  # to what is not NULL
+            spine.sources[0], _rows_before(spine), column, keys.chunk.table, NO_CHECKS, words, self._nodes(), ranges
+        )
+        last = bool(self._bounds[side][0, 2] >= kr.AT_LEAST)
+        return ends_in(spine, keys, ranges, total, 1, last, least=1)
 
     def _nodes(self) -> int:
         return max(a.schema.node_count for a in self.sides)
+
+
+def _covered(spine: Spine, found: Sequence[Int64s]) -> Int64s:
+    """Positions of the rows of a spine that lie in any of the ranges, once each."""
+    before = _rows_before(spine)
+    parts = []
+    for ranges in found:
+        for b in range(ranges.shape[1]):
+            order = np.argsort(before[ranges[:, b, 0]] + ranges[:, b, 1])
+            rows = int64s(kr.covered(ranges, before, b, order, np.empty(0, np.int64)))
+            if len(rows):
+                kr.covered(ranges, before, b, order, rows)
+                parts.append(rows)
+    return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
 
 def _rows_before(spine: Spine) -> Int64s:

@@ -50,10 +50,10 @@ END = (INT64_MAX,) * TIMES
 """A time that every time can be advanced to, where times do not matter."""
 _CUTS = 8
 """Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
-WALK = 32
+WALK = 128
 """Rows here for each row of a usual delta up to which deltas are looked up by walking along both sides."""
-SEARCH = 128
-"""The same from which on they are searched for again. Both cost the same at about 100; see `benchmarks.circuit`."""
+SEARCH = 512
+"""The same from which on they are searched for again. Both cost the same at about 250; `benchmarks.circuit.lookups`."""
 
 
 @dataclass(frozen=True, slots=True)
