@@ -52,7 +52,7 @@ def _timed(circuit: Circuit, delta: dict[str, Delta], way: Choice = SpineStats.w
 
 
 def dispatch() -> list[Target]:
-    """An inner join: whole ticks, the three ways in turn over circuits of one content."""
+    """Whole ticks, the three ways in turn over circuits of one content."""
     left, right = Schema.parse("k BIGINT, a BIGINT"), Schema.parse("j BIGINT, b BIGINT")
     rng = np.random.default_rng(3)
     keys = rng.permutation(MILLION)

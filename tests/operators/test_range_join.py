@@ -339,6 +339,30 @@ def test_rows_of_many_chunks_and_batches_are_found_without_looking_at_others(mon
     assert not Delta.sum(out.schema, [out, back]).batch().rows
 
 
+@pytest.mark.parametrize("how", ["semi", "anti", "left"])
+def test_with_one_comparison_only_rows_between_the_extremes_are_judged(monkeypatch, how):
+    left, right = Schema.parse("x BIGINT"), Schema.parse("y BIGINT")
+    b = Builder()
+    b.output("out", b.join(b.source("l", left), b.source("r", right), on=[], how=how, ranges=[("x", "<", "y")]))
+    circuit = b.circuit()
+    judged = []
+    before = range_join.RangeJoin.touched
+
+    def counted(self, *given):
+        judged.append(len(before(self, *given)))
+        return before(self, *given)
+
+    monkeypatch.setattr(range_join.RangeJoin, "touched", counted)
+    n = 100_000
+    circuit.step({"l": delta(left, [np.arange(n)]), "r": delta(right, [np.array([50_000])])})
+    for y, weight, turned in ((40_000, 1, 0), (50_010, 1, 10), (40_000, -1, 0), (50_010, -1, 10), (50_000, -1, 50_000)):
+        judged.clear()
+        out = circuit.step({"r": delta(right, [np.array([y])], weight)})["out"]
+        assert judged == [turned]
+        padded = out.rows if how != "left" else int(pc.sum(pc.is_null(out.columns[1])).as_py() or 0)
+        assert padded == turned
+
+
 def test_a_row_that_matches_more_than_is_made_at_once_comes_in_pieces(monkeypatch):
     left, right = Schema.parse("x BIGINT"), Schema.parse("y BIGINT")
     b = Builder()
