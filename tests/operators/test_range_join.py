@@ -363,6 +363,31 @@ def test_with_one_comparison_only_rows_between_the_extremes_are_judged(monkeypat
         assert padded == turned
 
 
+@pytest.mark.parametrize("bounds", [(10, 60_000), (60_000, 10), (40_000, 40_000), (69_999, -5)])
+def test_two_bounds_of_one_kind_lie_in_different_chunks(bounds):
+    """The narrower one counts, whichever is looked at first."""
+    left, right = Schema.parse("x BIGINT"), Schema.parse("a BIGINT, b BIGINT")
+    for how, expected in (("<", range(max(min(bounds), 0))), (">", range(max(bounds) + 1, 70_000))):
+        b = Builder()
+        streams = b.source("l", left), b.source("r", right)
+        b.output("out", b.join(*streams, on=[], ranges=[("x", how, "a"), ("x", how, "b")]))
+        circuit = b.circuit()
+        circuit.step({"l": delta(left, [np.arange(70_000)])})
+        out = circuit.step({"r": delta(right, [np.array([v]) for v in bounds])})["out"]
+        assert sorted(np.asarray(out.columns[0]).tolist()) == list(expected)
+
+
+def test_a_row_of_negative_weight_is_no_partner_and_hides_none():
+    b = Builder()
+    b.output("out", b.join(b.source("l", "x INT"), b.source("r", "y INT"), on=[], how="semi", ranges=[("x", "<", "y")]))
+    run = Run(b)
+    assert run.tick(l={(1,): 1}, r={(2,): -1})["out"] == {}
+    assert run.tick(r={(2,): 2})["out"] == {(1,): 1}
+    assert run.tick(r={(2,): -2})["out"] == {(1,): -1}
+    assert run.tick(r={(3,): 1})["out"] == {(1,): 1}
+    assert run.tick(l={(0,): 1})["out"] == {(0,): 1}
+
+
 def test_a_row_that_matches_more_than_is_made_at_once_comes_in_pieces(monkeypatch):
     left, right = Schema.parse("x BIGINT"), Schema.parse("y BIGINT")
     b = Builder()
