@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench bench-zset bench-trace bench-circuit warm clean FORCE
+.PHONY: help demo test lint format bench bench-zset bench-trace bench-circuit bench-sql fuzz warm clean FORCE
 
 VENV     := .venv
 PY       := $(VENV)/bin/python
@@ -16,6 +16,8 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do 
 # Test processes, and options for pytest: make test JOBS=4 PYTEST_ARGS="-x -v"
 JOBS        ?= 2
 PYTEST_ARGS ?=
+SECONDS     ?= 600
+SEED        ?= 1
 
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
 PYTEST = $(PY) -m pytest --benchmark-disable $(PYTEST_ARGS)
@@ -55,6 +57,12 @@ bench-trace: $(STAMP) warm  ## Run the benchmarks of traces (ten minutes of inse
 
 bench-circuit: $(STAMP) warm  ## Run the benchmarks of circuits
 	$(PY) -m benchmarks.circuit
+
+bench-sql: $(STAMP) warm  ## Run the benchmarks of SQL views: TPC-H against Spark, compiling, W1 through a pipeline
+	$(PY) -m benchmarks.sql
+
+fuzz: $(STAMP) warm  ## Compare random queries with Spark for as long as wished: make fuzz SECONDS=600 SEED=1
+	$(PY) -m tests.sql.fuzz --seconds $(SECONDS) --seed $(SEED)
 
 # Compiling the kernels once beforehand keeps parallel tests from each doing it, and timings free of it.
 warm: $(STAMP)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 from benchmarks.circuit.__main__ import main as circuit
+from benchmarks.sql.__main__ import main as sql
 from benchmarks.trace.__main__ import main as trace
 from benchmarks.zset.__main__ import main as zset
 
 if __name__ == "__main__":
-    sys.exit(max(suite(sys.argv[1:]) for suite in (zset, trace, circuit)))
+    sys.exit(max(suite(sys.argv[1:]) for suite in (zset, trace, circuit, sql)))

@@ -237,6 +237,20 @@ def test_explain_says_how_each_part_is_kept(spark: Any) -> None:
     assert not program.views
 
 
+def test_an_order_is_ignored_and_said_so(spark: Any) -> None:
+    program = Program(spark)
+    program.table("t", "a BIGINT, b BIGINT")
+    assert "ORDER BY is ignored" in program.explain("SELECT a FROM t ORDER BY a")
+    assert "ORDER BY is ignored" not in program.explain("SELECT a FROM t ORDER BY a LIMIT 3")
+
+
+def test_a_sample_is_refused(spark: Any) -> None:
+    program = Program(spark)
+    program.table("t", "a BIGINT, b BIGINT")
+    with pytest.raises(DbsparkError, match="sample"):
+        program.view("v", "SELECT a FROM t TABLESAMPLE (10 PERCENT)")
+
+
 def test_the_users_session_is_left_as_it_was(spark: Any) -> None:
     spark.createDataFrame([(1,)], "mine INT").createOrReplaceTempView("t")
     rules = spark.conf.get("spark.sql.optimizer.excludedRules", None)

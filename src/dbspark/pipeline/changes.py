@@ -27,7 +27,7 @@ from dbspark.trace.reading import Hits, Keys, ends_unordered
 from dbspark.trace.spine import Spine
 from dbspark.zset import ZSet
 from dbspark.zset.payload import exact_product
-from dbspark.zset.zset import as_table
+from dbspark.zset.zset import as_table, split_weight
 
 Kind = Literal["insert", "delete", "upsert", "delete keys", "apply"]
 
@@ -69,13 +69,13 @@ class TableState:
                 f"table {self.name!r} has no primary key, so rows cannot be named by one; "
                 "create it with primary_key=[…], or use insert and delete"
             )
-        schema = self.schema
+        arrangement = self.arrangement
         if kind == "delete keys":
-            schema = self.schema.select([self.schema.index(c) for c in self.primary_key])
+            arrangement = Arrangement(self.schema.select([self.schema.index(c) for c in self.primary_key]))
         try:
             if kind == "upsert":
                 return Operation(kind, self._last_of_each_key(data))
-            rows = _batch(data, schema, weight)
+            rows = _batch(data, arrangement, weight)
         except SchemaError as error:
             raise SchemaError(f"table {self.name!r}: {error}") from None
         return Operation(kind, rows)
@@ -95,8 +95,7 @@ class TableState:
         pending: list[Batch] = []
         for operation in operations:
             if operation.kind in ("insert", "delete", "apply"):
-                rows = operation.rows.rearranged(self.arrangement)
-                pending.append(self._negative(rows) if operation.kind == "delete" else rows)
+                pending.append(self._negative(operation.rows) if operation.kind == "delete" else operation.rows)
             else:
                 pending = self._replaced(pending, operation)
         change = merge(pending) if pending else Batch.empty(self.arrangement)
@@ -183,16 +182,17 @@ def _is_arrow(data: Any) -> bool:
     )
 
 
-def _batch(data: Any, schema: Schema, weight: str | None) -> Batch:
+def _batch(data: Any, arrangement: Arrangement, weight: str | None) -> Batch:
     if isinstance(data, ZSet):
-        return data.batch()
+        return data.batch().rearranged(arrangement)
     if _is_arrow(data):
-        return ZSet.from_arrow(data, weight, schema).batch()
+        table, weights = split_weight(as_table(data), weight)
+        return Batch.from_arrow(table, arrangement, weights)
     if weight is not None:
         raise SchemaError("weights by column are for Arrow data; give rows as a mapping of row to weight instead")
-    if isinstance(data, Mapping):
-        return ZSet.from_rows(list(data), schema, list(data.values())).batch()
-    return ZSet.from_rows(list(data), schema).batch()
+    weighted = isinstance(data, Mapping)
+    made = ZSet.from_rows(list(data), arrangement.schema, list(data.values()) if weighted else None)
+    return made.batch().rearranged(arrangement)
 
 
 def _table(data: Any, schema: Schema) -> pa.Table:

@@ -187,6 +187,8 @@ class Reader:
         self.tables = tables
         self._tries = "try_" in text
         """Whether some expression may be evaluated in another mode than the session's."""
+        self.remarks: list[str] = []
+        """What the query says and a view does not do."""
 
     def expr(self, raw: Raw) -> p.Expr:
         name = raw.name
@@ -445,6 +447,17 @@ class Reader:
         """Nodes that change nothing about which rows there are."""
         return self.node(raw.children[0])
 
+    def _sort(self, raw: Raw) -> p.Node:
+        """Without a LIMIT above it (see `_topped`), an order is that of a result that is shown, not of a view."""
+        self.remarks.append("ORDER BY is ignored: a view has no order; sort when you read it")
+        return self.node(raw.children[0])
+
+    def _sample(self, raw: Raw) -> p.Node:
+        raise PlanError(
+            "[NOT_DETERMINISTIC] a sample is another one every time, so no view can be kept equal to it; "
+            "filter by a hash of a key instead, such as WHERE pmod(xxhash64(id), 100) < 5"
+        )
+
     def _union(self, raw: Raw) -> p.Node:
         children = tuple(self.node(c) for c in raw.children)
         return p.Union(children, _columns_of(raw.origin.jvm().output()))
@@ -509,7 +522,8 @@ _NODES: dict[str, Callable[[Reader, Raw], p.Node]] = {
     "GlobalLimit": Reader._limit,
     "LocalLimit": Reader._through,
     "Offset": Reader._offset,
-    "Sort": Reader._through,
+    "Sort": Reader._sort,
+    "Sample": Reader._sample,
     "RepartitionByExpression": Reader._through,
     "Repartition": Reader._through,
     "RebalancePartitions": Reader._through,
@@ -525,12 +539,21 @@ _NODES: dict[str, Callable[[Reader, Raw], p.Node]] = {
 }
 
 
-def read(tables: Tables, frame: DataFrame) -> tuple[p.Node, tuple[p.Column, ...]]:
-    """The optimised plan of a DataFrame, and the columns that it gives in order."""
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query that has been read: its plan, the columns that it gives in order, and what a view of it will not do."""
+
+    plan: p.Node
+    columns: tuple[p.Column, ...]
+    remarks: tuple[str, ...]
+
+
+def read(tables: Tables, frame: DataFrame) -> Query:
+    """The optimised plan of a DataFrame."""
     plan = frame._jdf.queryExecution().optimizedPlan()
     reader = Reader(tables, plan.toString())
     node = reader.node(_tree(json.loads(plan.toJSON()), Origin(None, plan)))
-    return node, _columns_of(plan.output())
+    return Query(node, _columns_of(plan.output()), tuple(reader.remarks))
 
 
 NOT_DETERMINISTIC = {

@@ -95,13 +95,29 @@ def schema_of(types: Sequence[pa.DataType]) -> Schema:
     return Schema(pa.schema([pa.field(f"c{i}", loosened(t)) for i, t in enumerate(types)]))
 
 
+_COMPARISONS: dict[str, Any] = {
+    "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">=",
+}  # fmt: skip
+_TURNED: dict[str, Any] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """A condition of a join that is a comparison of the left with the right."""
+
+    condition: p.Expr
+    left: p.Expr
+    how: Any
+    right: p.Expr
+
+
 class PlanCompiler:
     """Compiles plans into one graph."""
 
-    def __init__(self, spark: Spark, context: Context) -> None:
+    def __init__(self, spark: Spark, context: Context, remarks: Sequence[str] = ()) -> None:
         self.spark = spark
         self.context = context
-        self.notes: list[Note] = []
+        self.notes: list[Note] = [Note("order", "incremental", "ORDER_IGNORED", r) for r in dict.fromkeys(remarks)]
         self._fresh = -1_000_000
         self._synthetic: set[int] = set()
         """Columns that Spark's plan does not have: results of aggregates and subqueries."""
@@ -334,11 +350,17 @@ class PlanCompiler:
             else:
                 pairs.append(pair)
         null_safe = any(safe for _, _, safe in pairs)
+        # Without equalities, comparisons of one side with the other say where to look; beside them, they only judge.
+        ranges = [] if pairs else [r for r in (self._comparison(c, left, right) for c in rest) if r is not None]
+        rest = [c for c in rest if c not in [r.condition for r in ranges]]
         keyed = []
         for side, rel in enumerate(sides):
             keys = [pair[0] if side == 0 else pair[1] for pair in pairs]
-            keyed.append(self._with_keys(scope, rel, keys))
+            compared = [r.left if side == 0 else r.right for r in ranges]
+            keyed.append(self._with_keys(scope, rel, [*keys, *compared]))
         (left, left_keys), (right, right_keys) = keyed
+        between = [(f"c{left_keys[i]}", r.how, f"c{right_keys[i]}") for i, r in enumerate(ranges, start=len(pairs))]
+        left_keys, right_keys = left_keys[: len(pairs)], right_keys[: len(pairs)]
         if null_safe:
             left, right = self._without_null_keys(b, node.how, pairs, (left, left_keys), (right, right_keys))
             if node.how == "full":
@@ -370,10 +392,28 @@ class PlanCompiler:
         names_out = [f"c{i}" for i in range(len(ids))]
         joined = b.join(
             left.stream, right.stream, on, node.how,
-            where=residual, select=select, names=names_out, null_safe=null_safe,
+            ranges=between, where=residual, select=select, names=names_out, null_safe=null_safe,
         )  # fmt: skip
         self._note(Note(f"{node.how} join", "incremental"))
         return Rel(joined, tuple(ids))
+
+    def _comparison(self, part: p.Expr, left: Rel, right: Rel) -> _Comparison | None:
+        """A condition that compares something of the left with something of the right, of a type that has an order."""
+        if not isinstance(part, p.Call) or part.name not in _COMPARISONS or not _has_no_subquery(part):
+            return None
+        how = _COMPARISONS[part.name]
+        a, b = part.args
+        used = [_columns([x]) for x in (a, b)]
+        if not used[0] or not used[1]:
+            return None
+        if used[0] <= set(right.ids) and used[1] <= set(left.ids):
+            a, b, how = b, a, _TURNED[how]
+        elif not (used[0] <= set(left.ids) and used[1] <= set(right.ids)):
+            return None
+        types = [self.compiler(rel).compile(x).type for rel, x in ((left, a), (right, b))]
+        t = pa.types
+        ordered = not (t.is_nested(types[0]) or t.is_interval(types[0]) or t.is_null(types[0]))
+        return _Comparison(part, a, how, b) if types[0] == types[1] and ordered else None
 
     def _with_keys(self, scope: Scope, rel: Rel, keys: Sequence[p.Expr]) -> tuple[Rel, list[int]]:
         """A relation with columns for key expressions, and their positions."""

@@ -26,8 +26,7 @@ from dbspark.circuit.builder import Builder
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.sql import plan as p
-from dbspark.sql.catalyst import EXCLUDED_RULES, Tables, not_deterministic_names, read
+from dbspark.sql.catalyst import EXCLUDED_RULES, Query, Tables, not_deterministic_names, read
 from dbspark.sql.compiler import Note, PlanCompiler, Scope, not_deterministic, tables_of
 from dbspark.sql.expressions.rules import Context
 from dbspark.sql.through_spark import Spark
@@ -71,19 +70,19 @@ class Program:
         return given() if isinstance(given, FunctionType | MethodType) else cast("SparkSession", given)
 
     @cached_property
-    def _leaves(self) -> Tables:
+    def leaves(self) -> Tables:
         leaves = Tables(self.spark)
         for name, stream in self._streams.items():
             leaves.add(name, _struct(stream.schema))
         return leaves
 
     @cached_property
-    def _evaluator(self) -> Spark:
+    def evaluator(self) -> Spark:
         return Spark(self.spark)
 
     def _add_leaf(self, name: str, schema: Schema) -> None:
-        if "_leaves" in self.__dict__:
-            self._leaves.add(name, _struct(schema))
+        if "leaves" in self.__dict__:
+            self.leaves.add(name, _struct(schema))
 
     def table(self, name: str, schema: SchemaLike) -> None:
         """Declare a table."""
@@ -105,11 +104,12 @@ class Program:
         self._check_new(name)
         if recursive is not None:
             return self.recursive_views({name: (query, recursive)}, maintenance=maintenance)[0]
-        node, columns = self._read(query)
-        compiler = PlanCompiler(self._evaluator, self._context())
-        rel = compiler.relation(node, Scope(self.builder, self._streams))
+        given = self._read(query)
+        compiler = PlanCompiler(self.evaluator, self.context(), given.remarks)
+        rel = compiler.relation(given.plan, Scope(self.builder, self._streams))
+        columns = given.columns
         stream = self._finished(rel.stream, [rel.position(c.id) for c in columns], [c.name for c in columns])
-        return self._define(name, query, stream, compiler.notes, maintenance, tables_of(node))
+        return self._define(name, query, stream, compiler.notes, maintenance, tables_of(given.plan))
 
     def recursive_views(
         self, views: Mapping[str, tuple[str | DataFrame, SchemaLike]], *, maintenance: Maintenance = "auto"
@@ -118,30 +118,29 @@ class Program:
         schemas = {name: Schema.of(schema) for name, (_, schema) in views.items()}
         for name in views:
             self._check_new(name)
-            self._leaves.add(name, _struct(schemas[name]))
+            self.leaves.add(name, _struct(schemas[name]))
         try:
             read = {name: self._read(query) for name, (query, _) in views.items()}
-            compiler = PlanCompiler(self._evaluator, self._context())
+            compiler = PlanCompiler(self.evaluator, self.context())
             group = {}
-            for name, (node, columns) in read.items():
-                given = [c.type for c in columns]
-                declared = list(Schema(schemas[name].arrow).types)
-                if given != declared:
+            for name, found in read.items():
+                columns = found.columns
+                if [c.type for c in columns] != list(schemas[name].types):
                     raise SchemaError(
                         f"view {name!r} is declared as {schemas[name]!r} and its query gives "
                         f"{', '.join(f'{c.name} {c.type}' for c in columns)}; cast the columns, or declare those types"
                     )
-                group[name] = (node, columns, schemas[name])
+                group[name] = (found.plan, columns, schemas[name])
             made = compiler.recursive_group(group, Scope(self.builder, self._streams))
         except BaseException:
             for name in views:
-                self._leaves.remove(name)
+                self.leaves.remove(name)
             raise
         out = []
         for name, (query, _) in views.items():
             stream = self._finished(made[name], range(schemas[name].columns), schemas[name].names)
-            self._leaves.remove(name)
-            reads = frozenset().union(*(tables_of(node) for node, _ in read.values())) - set(views)
+            self.leaves.remove(name)
+            reads = frozenset().union(*(tables_of(found.plan) for found in read.values())) - set(views)
             out.append(self._define(name, query, stream, compiler.notes, maintenance, reads))
         return out
 
@@ -149,7 +148,7 @@ class Program:
         """A DataFrame that stands for a table or view in definitions of further views."""
         if name not in self._streams:
             raise DbsparkError(f"no table or view {name!r}; there are {', '.join(self._streams) or 'none'}")
-        return self._leaves.frame(name)
+        return self.leaves.frame(name)
 
     def circuit(self) -> Circuit:
         """The circuit of all views; a view that is there is an output of its name."""
@@ -159,11 +158,11 @@ class Program:
         """How a view, or a query that is not a view yet, is or would be maintained."""
         if isinstance(query, str) and query in self.views:
             return explained(self.views[query].notes)
-        node, _ = self._read(query)
-        compiler = PlanCompiler(self._evaluator, self._context())
+        given = self._read(query)
+        compiler = PlanCompiler(self.evaluator, self.context(), given.remarks)
         scratch = Builder()
         streams = {name: scratch.source(name, stream.schema) for name, stream in self._streams.items()}
-        compiler.relation(node, Scope(scratch, streams))
+        compiler.relation(given.plan, Scope(scratch, streams))
         return explained(compiler.notes)
 
     # ------------------------------------------------------------------ inside
@@ -172,7 +171,7 @@ class Program:
         if name in self._streams:
             raise DbsparkError(f"there is a table or view {name!r} already; drop it first, or choose another name")
 
-    def _context(self) -> Context:
+    def context(self) -> Context:
         conf = self.spark.conf
         ansi = str(conf.get("spark.sql.ansi.enabled", "true")).lower() == "true"
         return Context(ansi, str(conf.get("spark.sql.session.timeZone") or "UTC"))
@@ -204,8 +203,8 @@ class Program:
         if stream is not None and stream.node.role == "source":
             del self.builder.graph.nodes[stream.node.id]
         self.builder.graph.nodes = self.builder.graph.pruned().nodes
-        if "_leaves" in self.__dict__:
-            self._leaves.remove(name)
+        if "leaves" in self.__dict__:
+            self.leaves.remove(name)
 
     def _finished(self, stream: Stream, columns: Any, names: Any) -> Stream:
         chosen = [stream.schema.names[c] for c in columns]
@@ -214,18 +213,14 @@ class Program:
             raise SchemaError(f"two columns of the view are called {', '.join(twice)}; name them apart with AS")
         return self.builder.project(stream, chosen, list(names))
 
-    def _read(self, query: str | DataFrame) -> tuple[p.Node, tuple[p.Column, ...]]:
-        with self._session():
-            if isinstance(query, str):
-                with self.names_for(self._leaves.frames()):
-                    frame = self.spark.sql(query)
-                    return self._checked(frame)
-            return self._checked(query)
+    def _read(self, query: str | DataFrame) -> Query:
+        with self.reading():
+            return self._checked(self.spark.sql(query) if isinstance(query, str) else query)
 
-    def _checked(self, frame: DataFrame) -> tuple[p.Node, tuple[p.Column, ...]]:
+    def _checked(self, frame: DataFrame) -> Query:
         for name in not_deterministic_names(frame):
             raise not_deterministic(name)
-        return read(self._leaves, frame)
+        return read(self.leaves, frame)
 
     @contextmanager
     def names_for(self, frames: Mapping[str, DataFrame]) -> Iterator[None]:
@@ -246,14 +241,15 @@ class Program:
                     catalog.dropTempView(name)
 
     @contextmanager
-    def _session(self) -> Iterator[None]:
-        """The optimiser without the rules that we do not want, while a query is read."""
+    def reading(self) -> Iterator[None]:
+        """The session as queries are read in it: names of ours, and an optimiser without the rules we do not want."""
         key = "spark.sql.optimizer.excludedRules"
         before = self.spark.conf.get(key, None)
         rules = [*(before.split(",") if before else []), *EXCLUDED_RULES]
         self.spark.conf.set(key, ",".join(rules))
         try:
-            yield
+            with self.names_for(self.leaves.frames()):
+                yield
         finally:
             if before is None:
                 self.spark.conf.unset(key)

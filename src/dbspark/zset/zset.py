@@ -110,7 +110,7 @@ class ZSet:
         >>> ZSet.from_arrow(pa.table({"a": [1, 1, 2], "w": [1, 2, -1]}), weight="w").to_arrow(weight="w").num_rows
         2
         """
-        table, weights = _split_weight(as_table(data), weight)
+        table, weights = split_weight(as_table(data), weight)
         arrangement = Arrangement(Schema(table.schema) if schema is None else Schema.of(schema))
         batch = Batch.from_arrow(table, arrangement, weights)
         empty = ZSet(arrangement.schema, config)
@@ -461,7 +461,7 @@ def as_table(data: Any) -> pa.Table:
     raise SchemaError(f"expected Arrow data (a table, a record batch, a DataFrame), not {type(data).__name__}")
 
 
-def _split_weight(table: pa.Table, weight: str | None) -> tuple[pa.Table, Int64s | None]:
+def split_weight(table: pa.Table, weight: str | None) -> tuple[pa.Table, Int64s | None]:
     if weight is None:
         return table, None
     at = table.schema.get_field_index(weight)

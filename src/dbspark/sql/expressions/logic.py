@@ -63,7 +63,7 @@ def comparable(args: Sequence[Compiled]) -> list[Compiled] | None:
 @rule(*_COMPARE)
 def compare(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
     given = comparable(args)
-    return None if given is None else calling(BOOLEAN, _COMPARE[call.name], given)
+    return None if given is None else strict(BOOLEAN, _COMPARE[call.name], given)
 
 
 def null_safe_equal(left: Datum, right: Datum) -> Datum:
@@ -111,6 +111,42 @@ def scattered(values: pa.Array, rows: pa.Array, total: int) -> pa.Array:
     where[at] = np.arange(len(at))
     missing[at] = False
     return values.take(pa.array(where, mask=missing))
+
+
+def strict(
+    dtype: pa.DataType,
+    function: Callable[..., Datum],
+    args: Sequence[Compiled],
+    can_fail: bool = False,
+    order: Sequence[int] | None = None,
+    dead: Callable[[pa.Array], pa.Array] | None = None,
+) -> Compiled:
+    """As `calling`, for functions that are NULL if an argument is.
+
+    Spark evaluates arguments in order and stops at the first NULL, so what can fail is evaluated where all before it
+    are not NULL. `dead` says which values of the first argument have the same effect as NULL.
+    """
+    order = range(len(args)) if order is None else order
+    if not any(args[k].can_fail for k in order[1:]):
+        return calling(dtype, function, args, can_fail)
+
+    def run(frame: Frame) -> Datum:
+        values: list[Any] = [None] * len(args)
+        rows: Any = None
+        part = frame
+        for n, k in enumerate(order):
+            value = args[k].array(part)
+            alive = pc.is_valid(value)
+            if n == 0 and dead is not None:
+                alive = pc.and_(alive, pc.invert(pc.fill_null(dead(value), False)))
+            values[k] = value if rows is None else scattered(value, rows, frame.rows)
+            if not pc.all(alive, min_count=0).as_py():
+                chosen = pc.indices_nonzero(alive)
+                rows = chosen if rows is None else rows.take(chosen)
+                part = frame.at(rows)
+        return function(*values)
+
+    return Compiled(dtype, run, True)
 
 
 @rule("IsNull")

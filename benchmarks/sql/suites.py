@@ -1,0 +1,228 @@
+"""What SQL views cost.
+
+* `tpch`: each query of TPC-H at scale 0.1, a refresh of 0.1 % of orders and lineitems: a tick against Spark computing
+  the query anew on the same machine, from tables that it holds in memory. The view is compared with Spark's answer;
+* `compile`: what compiling a view takes beyond Spark's own analysis and optimisation, over the queries of TPC-DS where
+  they are installed (see `benchmarks.workloads.tpcds`), else over those of TPC-H;
+* `w1`: join and aggregate through `Pipeline`, in memory and durable on disk, and loading it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+import dbspark
+from benchmarks.circuit import w1 as w1_data
+from benchmarks.harness import QUICK, MismatchError, no_gc
+from benchmarks.report import Target, save, show, show_targets
+from benchmarks.workloads import tpcds, tpch
+from dbspark.circuit.builder import Builder
+from dbspark.spark import get_session
+from dbspark.sql.catalyst import read
+from dbspark.sql.compiler import PlanCompiler, Scope
+from dbspark.sql.program import Program
+from tests.sql.oracle import difference, rows_of
+
+SCALE: Final = 0.01 if QUICK else 0.1
+TICKS: Final = 5
+
+
+@contextmanager
+def session() -> Iterator[Any]:
+    config = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
+    with get_session(app_name="dbspark benchmarks", cores=2, config=config) as handle:
+        handle.spark.sparkContext.setLogLevel("ERROR")
+        yield handle.spark
+
+
+# ---------------------------------------------------------------------- TPC-H
+
+
+def tpch_suite(spark: Any) -> list[Target]:
+    data = tpch.generate(SCALE)
+    ticks = list(itertools.islice(tpch.refresh(data, 0.001, 1), TICKS))
+    rows, targets = [], []
+    for name, query in tpch.QUERIES.items():
+        program = Program(spark)
+        for table, ddl in tpch.TABLES.items():
+            program.table(table, ddl)
+        plan = program.view(name, query)
+        pipe = dbspark.Pipeline(name, spark=spark, config={"history": 0})
+        for table, ddl in tpch.TABLES.items():
+            pipe.create_table(table, ddl)
+        pipe.create_view(name, query)
+        read_by = plan.reads
+        with pipe.transaction() as tx:
+            for table in read_by:
+                tx.insert(table, data[table])
+        load = pipe.last_progress["durationMs"]["transaction"] if pipe.last_progress else 0.0
+        times = []
+        for change in ticks:
+            with no_gc():
+                begun = time.perf_counter()
+                with pipe.transaction() as tx:
+                    for table, (inserts, deletes) in change.items():
+                        if table in read_by:
+                            tx.insert(table, inserts)
+                            tx.delete(table, deletes)
+                times.append(time.perf_counter() - begun)
+        held = {table: pipe.table(table).to_arrow() for table in read_by}
+        recompute, answer = spark_time(spark, held, query)
+        wrong = difference(Counter(rows_of(pipe.view(name).to_arrow())), answer)
+        if wrong:
+            raise MismatchError(f"{name}: {wrong}")
+        tick = statistics.median(times)
+        rows.append([name, 1e3 * tick, 1e3 * recompute, recompute / tick, load])
+        targets.append(Target(f"TPC-H {name}: tick / Spark recomputing", tick / recompute, 0.1, "x"))
+        print(f"{name}: {recompute / tick:.0f} times faster", flush=True)
+        pipe.close()
+    show(f"TPC-H, scale {SCALE}, 0.1 % refresh", ["query", "tick ms", "Spark ms", "ratio", "load ms"], rows)
+    save("sql-tpch", {"rows": rows, "targets": targets})
+    return targets
+
+
+def spark_time(spark: Any, tables: dict[str, pa.Table], query: str) -> tuple[float, Counter[Any]]:
+    """The median time in which Spark computes a query, and its answer."""
+    frames = []
+    for name, table in tables.items():
+        frame = spark.createDataFrame(table).persist()
+        frame.count()
+        frame.createOrReplaceTempView(name)
+        frames.append(frame)
+    answer = Counter(rows_of(spark.sql(query).toArrow()))
+    times = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        spark.sql(query).toArrow()
+        times.append(time.perf_counter() - begun)
+    for frame in frames:
+        frame.unpersist()
+    return statistics.median(times), answer
+
+
+# ---------------------------------------------------------------------- compiling
+
+
+def compile_suite(spark: Any) -> list[Target]:
+    try:
+        tables, queries, what = tpcds.TABLES, tpcds.queries(), "TPC-DS"
+    except FileNotFoundError:
+        tables, queries, what = tpch.TABLES, tpch.QUERIES, "TPC-H"
+    program = Program(spark)
+    for name, ddl in tables.items():
+        program.table(name, ddl)
+    ours, theirs, full = [], [], []
+    for name, query in queries.items():
+        with program.reading():
+            begun = time.perf_counter()
+            frame = spark.sql(query)
+            frame._jdf.queryExecution().optimizedPlan()
+            analysed = time.perf_counter()
+            given = read(program.leaves, frame)
+            scratch = Builder()
+            streams = {table: scratch.source(table, schema) for table, schema in program.tables.items()}
+            compiler = PlanCompiler(program.evaluator, program.context())
+            compiler.relation(given.plan, Scope(scratch, streams))
+            done = time.perf_counter()
+        theirs.append(analysed - begun)
+        ours.append(done - analysed)
+        if any(note.mode != "incremental" for note in compiler.notes):
+            full.append(name)
+    targets = [
+        Target(f"compiling a view, {what}, {len(ours)} queries: median", 1e3 * statistics.median(ours), 300, "ms",
+               f"Spark's own {1e3 * statistics.median(theirs):.0f} ms; not wholly incremental: {len(full)}"),
+    ]  # fmt: skip
+    save("sql-compile", {"ours": ours, "spark": theirs, "not incremental": full, "targets": targets})
+    return targets
+
+
+# ---------------------------------------------------------------------- W1 through a pipeline
+
+
+def w1_suite(spark: Any) -> list[Target]:
+    size = 100_000 if QUICK else 1_000_000
+    targets, rows = [], []
+    for durable in (False, True):
+        for changes, limit in ((100, 10.0 if durable else 2.0), (10_000, 40.0 if durable else 20.0)):
+            with tempfile.TemporaryDirectory() as folder:
+                location = str(Path(folder) / "w1") if durable else None
+                median, load = _w1(spark, size, changes, location)
+            where = "durable" if durable else "in memory"
+            rows.append([f"{where}, {changes} changes", 1e3 * median, load / 1e6])
+            targets.append(Target(f"W1 through Pipeline, {where}, {changes:,} changes", 1e3 * median, limit, "ms"))
+            if not durable and changes == 100:
+                targets.append(Target("W1: initial load, seconds for a million rows", 1e6 / load, 1.0, "s"))
+    show(f"W1, {size:,} orders", ["", "median ms", "load, M rows/s"], rows)
+    save("sql-w1", {"rows": rows, "targets": targets})
+    return targets
+
+
+def _w1(spark: Any, size: int, changes: int, location: str | None) -> tuple[float, float]:
+    """The median transaction in seconds, and rows loaded in a second."""
+    ticks = 50 if changes < 1000 else 20
+    work = w1_data.generate(size, changes, ticks)
+    with dbspark.Pipeline("w1", spark=spark, location=location) as pipe:
+        pipe.create_table("orders", w1_data.ORDERS)
+        pipe.create_table("customers", w1_data.CUSTOMERS)
+        pipe.create_view(
+            "revenue",
+            "SELECT region, count(*) AS cnt, sum(amount) AS total "
+            "FROM orders JOIN customers USING (customer_id) WHERE status < 8 GROUP BY region",
+        )
+        begun = time.perf_counter()
+        _apply(pipe, work.base)
+        load = work.base.rows / (time.perf_counter() - begun)
+        times = []
+        for change, expected in w1_data.pairs(work):
+            given = _tables(change)
+            with no_gc():
+                begun = time.perf_counter()
+                with pipe.transaction() as tx:
+                    for name, table in given.items():
+                        tx.apply(name, table, weight="w")
+                times.append(time.perf_counter() - begun)
+            shown = pipe.view("revenue").to_arrow()
+            got = {r: (c, t) for r, c, t in zip(*(c.to_pylist() for c in shown.columns), strict=True)}
+            if got != expected:
+                raise MismatchError("W1: the view is not what counting gives")
+    return statistics.median(times), load
+
+
+def _apply(pipe: dbspark.Pipeline, change: w1_data.Change) -> None:
+    given = _tables(change)
+    with pipe.transaction() as tx:
+        for name, table in given.items():
+            tx.apply(name, table, weight="w")
+
+
+def _tables(change: w1_data.Change) -> dict[str, pa.Table]:
+    orders, customers, w_orders, w_customers = w1_data.arrow(change)
+    return {
+        "orders": orders.append_column("w", pa.array(w_orders)),
+        "customers": customers.append_column("w", pa.array(w_customers)),
+    }
+
+
+SUITES: Final[dict[str, Callable[[Any], list[Target]]]] = {
+    "tpch": tpch_suite, "compile": compile_suite, "w1": w1_suite,
+}  # fmt: skip
+
+
+def run(names: list[str]) -> list[Target]:
+    """Run suites and show their targets."""
+    targets: list[Target] = []
+    with session() as spark:
+        for name in names or SUITES:
+            targets += SUITES[name](spark)
+    show_targets("SQL", targets)
+    return targets
