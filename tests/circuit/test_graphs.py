@@ -1,12 +1,13 @@
-"""Recursion on graphs whose edges come and go, against networkx."""
+"""Recursion on graphs whose edges come and go, against networkx; and fixpoints inside fixpoints."""
 
 import networkx as nx
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbspark.circuit import Builder
+from dbspark.errors import CircuitError
 
 EDGES = "src BIGINT, dst BIGINT"
 WEIGHTED = "src BIGINT, dst BIGINT, weight BIGINT"
@@ -93,6 +94,32 @@ def ends(s, edges):
     return s.union(*(s.project(edges, [c, c], ["node", "label"]) for c in ("src", "dst")))
 
 
+def least_label(s, labels, edges):
+    """The least node from which a node can be reached."""
+    onward = s.join(labels, edges, [("node", "src")], select=[(1, "dst"), (0, "label")], names=["node", "label"])
+    return s.aggregate(s.union(ends(s, edges), onward), ["node"], label=("min", "label"))
+
+
+def trimmed(s, edges):
+    """The edges whose ends have the same least label, turned around."""
+    (labels,) = s.fixpoint({"labels": LABELS}, [edges], least_label)
+    one = s.join(edges, labels, [("src", "node")], select=[(0, "src"), (0, "dst"), (1, "label")])
+    both = s.join(one, labels, [("dst", "node")], select=[(0, "src"), (0, "dst"), (0, "label"), (1, "label")])
+    same = s.filter(both, lambda c: pc.equal(c[2], c[3]))
+    return s.project(same, ["dst", "src"], ["src", "dst"])
+
+
+def cut(s, gone, edges):
+    """The edges found not to be on a cycle, by trimming what is left of the graph, forwards and backwards."""
+    return s.difference(edges, trimmed(s, trimmed(s, s.difference(edges, gone))))
+
+
+def components(b, edges):
+    (gone,) = b.fixpoint({"gone": EDGES}, [edges], cut)
+    within = b.difference(edges, gone)
+    return {"within": within, "component": b.fixpoint({"component": LABELS}, [within], least_label)[0]}
+
+
 # ---------------------------------------------------------------------------------------------------- tests
 
 
@@ -173,3 +200,121 @@ def test_strongly_connected_components_by_mutual_reachability(ticks):
 def _loops(kept, component):
     (node,) = component
     return (node, node) in kept.edges
+
+
+@settings(max_examples=15)
+@given(ticks=TICKS)
+def test_strongly_connected_components_by_fixpoints_inside_a_fixpoint(ticks):
+    kept = Kept(components)
+    for tick in ticks:
+        kept.toggle(tick)
+        least = {n: min(c) for c in nx.strongly_connected_components(kept.graph()) for n in c}
+        within = {(a, b) for a, b in kept.edges if least[a] == least[b]}
+        assert kept.rows("within") == within
+        assert kept.rows("component") == {(n, least[n]) for edge in within for n in edge}
+    kept.retract()
+
+
+def test_components_of_a_long_ring_fall_apart_and_come_together():
+    kept = Kept(components)
+    ring = {(i, (i + 1) % 30): 1 for i in range(30)}
+    kept.tick({**ring, (40, 41): 1, (41, 42): 1, (3, 40): 1})
+    assert kept.rows("component") == {(i, 0) for i in range(30)}
+    kept.tick({(11, 12): -1})
+    assert not kept.rows("within")
+    kept.tick({(11, 2): 1, (42, 3): 1})
+    assert kept.rows("component") == {(i, 2) for i in [*range(2, 12), 40, 41, 42]}
+    kept.tick({(11, 12): 1})
+    assert kept.rows("component") == {(i, 0) for i in [*range(30), 40, 41, 42]}
+    kept.retract()
+
+
+# Three levels: the innermost closes a graph; each of the others adds edges that it derives from the one within.
+
+
+def back_edges(s, graph):
+    return s.map(s.filter(graph, lambda c: pc.equal(pc.bit_wise_and(pc.add(c[0], c[1]), 3), 0)),
+                 lambda c: [c[1], c[0]], EDGES)  # fmt: skip
+
+
+def shifted(s, graph):
+    return s.map(s.filter(graph, lambda c: pc.equal(c[0], 5)), lambda c: [pc.subtract(c[1], 3), c[1]], EDGES)
+
+
+def middle(s, known, edges):
+    (reach,) = s.fixpoint({"reach": EDGES}, [s.distinct(s.union(known, edges))], squaring)
+    return s.distinct(s.union(edges, back_edges(s, reach)))
+
+
+def outer(s, known, edges):
+    (found,) = s.fixpoint({"known": EDGES}, [s.distinct(s.union(known, edges))], middle)
+    return s.distinct(s.union(edges, shifted(s, found)))
+
+
+def model(edges, derive):
+    known = set()
+    while (more := edges | derive(known | edges)) != known:
+        known = more
+    return known
+
+
+def model_middle(edges):
+    def derive(graph):
+        reach = nx.transitive_closure(nx.DiGraph(list(graph)), reflexive=False).edges
+        return {(b, a) for a, b in reach if (a + b) & 3 == 0}
+
+    return model(edges, derive)
+
+
+def model_outer(edges):
+    return model(edges, lambda graph: {(b - 3, b) for a, b in model_middle(graph) if a == 5})
+
+
+@settings(max_examples=25)
+@given(ticks=TICKS)
+def test_three_fixpoints_inside_each_other(ticks):
+    kept = Kept(lambda b, edges: {"found": b.fixpoint({"outer": EDGES}, [edges], outer)[0]})
+    for tick in ticks:
+        kept.toggle(tick)
+        assert kept.rows("found") == model_outer(kept.edges)
+    kept.retract()
+
+
+def test_a_fourth_level_is_refused_when_the_graph_is_built():
+    def fourth(s, known, edges):
+        return s.distinct(s.union(edges, s.fixpoint({"third": EDGES}, [edges], outer)[0]))
+
+    b = Builder()
+    with pytest.raises(CircuitError, match="up to 3 deep, and 'fixpoint of fourth' is 4 deep"):
+        b.fixpoint({"fourth": EDGES}, [b.source("edges", EDGES)], fourth)
+
+
+def test_an_aggregate_without_key_is_refused_inside_a_fixpoint():
+    def body(s, total, edges):
+        return s.aggregate(edges, [], n=("count", None))
+
+    b = Builder()
+    with pytest.raises(CircuitError, match="cannot stand inside a fixpoint; give it a key"):
+        b.fixpoint({"total": "n BIGINT"}, [b.source("edges", EDGES)], body)
+
+
+@pytest.mark.parametrize("level", ["inner", "outer"])
+def test_an_endless_recursion_on_either_level_is_stopped_and_has_not_happened(level):
+    def count(s, numbers, start):
+        more = s.map(numbers, lambda c: [pc.add(c[0], 1)], "n BIGINT")
+        below = s.filter(more, lambda c: pc.less(c[0], 20))
+        return s.distinct(s.union(start, more if level == "inner" else below))
+
+    def again(s, seen, start):
+        start = s.distinct(s.union(start, s.map(seen, lambda c: [pc.subtract(c[0], 1)], "n BIGINT")))
+        return s.distinct(s.fixpoint({"inner": "n BIGINT"}, [start], count, limit=60)[0])
+
+    b = Builder()
+    start = b.source("start", "n BIGINT")
+    b.output("numbers", b.fixpoint({"outer": "n BIGINT"}, [start], again, limit=25)[0])
+    circuit = b.circuit()
+    limit = {"inner": 60, "outer": 25}[level]
+    with pytest.raises(CircuitError, match=f"the recursion of {level} has not ended after {limit} iterations"):
+        circuit.tick({"start": [(0,)]})
+    assert circuit.tick_number == 0
+    assert not any(circuit.state_rows().values())

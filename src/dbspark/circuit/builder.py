@@ -229,7 +229,8 @@ class Builder:
     ) -> list[Stream]:
         """Iterate until nothing changes: `body(builder, *variables, *imports)` gives the next value of each variable.
 
-        Variables begin empty. A recursion that should end has to come to rest, which usually takes a `distinct`.
+        Variables begin empty. A recursion that should end has to come to rest, which usually takes a `distinct`. A body
+        may hold fixpoints itself.
 
             >>> b = Builder()
             >>> edges = b.source("edges", "src BIGINT, dst BIGINT")

@@ -5,9 +5,13 @@ in iteration 0) and outputs, one for each variable, which are also its next valu
 iterations add up to. From tick to tick only changes are iterated (`dbspark.operators.nested`), deletions included:
 what the recursion derived in iteration i of earlier ticks is corrected in iteration i.
 
-It stops when nothing new flows into a variable and nothing waits for a later iteration. A recursion that does not end
-is stopped by a limit, with an error, and the tick has not happened. State is kept in spines as everywhere, so the
-whole fixpoint is one operator to the circuit around it.
+It stops when nothing new flows into a variable and nothing waits for a later iteration; iterations in which nothing
+would happen are passed over. A recursion that does not end is stopped by a limit, with an error, and the tick has not
+happened. State is kept in spines as everywhere, so the whole fixpoint is one operator to the circuit around it.
+
+A fixpoint may stand inside another. It is then run in every iteration of the outer one in which something comes in or
+waits inside, and what it gives in an outer iteration is by how much that iteration changes its result. Each level has
+a coordinate of time, so they nest as deep as times have coordinates.
 """
 
 from __future__ import annotations
@@ -18,14 +22,14 @@ from typing import Any
 from dbspark.batch import Arrangement
 from dbspark.circuit.graph import Graph, Node
 from dbspark.errors import CircuitError
+from dbspark.kernels.nodes import TIMES
 from dbspark.operators.aggregate import GroupAggregate
 from dbspark.operators.delta import Delta
 from dbspark.operators.distinct import Distinct
 from dbspark.operators.join import Join
 from dbspark.operators.linear import Stateless
-from dbspark.operators.nested import NestedArranged, NestedDistinct, NestedJoin, NestedReduce
+from dbspark.operators.nested import Agenda, Nested, NestedArranged, NestedDistinct, NestedJoin, NestedReduce, Path
 from dbspark.operators.operator import Arrange, Operator, State
-from dbspark.trace.spine import Spine
 
 LIMIT = 10_000
 """Iterations after which a recursion is taken to be endless."""
@@ -43,46 +47,40 @@ class Fixpoint(Operator):
         self.schema = self.variables[0].schema
         self._arranged: dict[str, Arrangement] = {}
         """Nodes with state, and how they keep it: arrange nodes, and deltas that a reduction takes as they are."""
+        self._inner: dict[str, Fixpoint] = {}
+        """Fixpoints inside this one; their state follows the own."""
         for node in self._schedule:
             operator = node.operator
             if isinstance(operator, Arrange):
                 self._arranged[node.id] = operator.arrangement
+            elif isinstance(operator, Fixpoint):
+                self._inner[node.id] = operator
             elif isinstance(operator, GroupAggregate):
+                if not operator.key:  # it has a row where nothing has come, so no iteration could be its first
+                    raise CircuitError(f"{node.label!r} cannot stand inside a fixpoint; give it a key")
                 self._arranged[f"{node.id}/0"] = Arrangement(operator.source, operator.key)
             elif not isinstance(operator, Stateless) and not all(isinstance(n.operator, Arrange) for n in node.inputs):
                 raise CircuitError(f"{node.label!r} cannot stand inside a fixpoint")
+        self.depth: int = 1 + max((f.depth for f in self._inner.values()), default=0)
+        if self.depth > TIMES:
+            raise CircuitError(
+                f"fixpoints stand inside each other up to {TIMES} deep, and {self.label()!r} is {self.depth} deep; "
+                "put the innermost outside, or write two of them as one with more variables"
+            )
 
     def kept(self) -> tuple[Arrangement, ...]:
-        return tuple(self._arranged.values())
+        return (*self._arranged.values(), *(a for f in self._inner.values() for a in f.kept()))
 
     def step(self, state: State, inputs: Sequence[Delta]) -> tuple[State, dict[str, Delta]]:
-        given = {n.id: d for n, d in zip(self.sources, inputs, strict=True)}
         if not any(d.rows for d in inputs):
-            return state, {str(n.name): Delta.empty(n.schema) for n in self.variables}
-        run = _Run(self, dict(zip(self._arranged, state, strict=True)))
-        results: dict[str, list[Delta]] = {str(n.name): [] for n in self.variables}
-        variables: dict[str, Delta] = {n.id: Delta.empty(n.schema) for n in self.variables}
-        iteration = 0
-        while True:
-            values = run.iterate(iteration, {**given, **variables})
-            variables = {}
-            for node in self.variables:
-                change = Delta.of(values[node.inputs[0].id].arranged(Arrangement(node.schema)))
-                variables[node.id] = change
-                if change.rows:
-                    results[str(node.name)].append(change)
-            given = {n.id: Delta.empty(n.schema) for n in self.sources}
-            if not any(d.rows for d in variables.values()) and run.last_due() <= iteration:
-                break
-            iteration += 1
-            if iteration >= self.limit:
-                growing = ", ".join(str(n.name) for n in self.variables if variables[n.id].rows)
-                raise CircuitError(
-                    f"the recursion of {growing} has not ended after {self.limit} iterations; nothing was applied. "
-                    "Bound it with a condition, or raise the limit"
-                )
-        out = {str(n.name): Delta.sum(n.schema, results[str(n.name)]) for n in self.variables}
+            return state, self.nothing()
+        run = _Run(self, state)
+        out = run.step((), inputs)
         return run.committed(), out
+
+    def nothing(self) -> dict[str, Delta]:
+        """What it gives where nothing changes."""
+        return {str(n.name): Delta.empty(n.schema) for n in self.variables}
 
     def parameters(self) -> tuple[Any, ...]:
         return tuple((name, node.id) for name, node in self.graph.outputs.items()), self.limit
@@ -94,51 +92,83 @@ class Fixpoint(Operator):
 class _Run:
     """One tick of a fixpoint."""
 
-    def __init__(self, fixpoint: Fixpoint, past: dict[str, Spine]) -> None:
-        self.schedule = fixpoint._schedule
-        self.kept = list(fixpoint._arranged)
-        self.arranged = {name: NestedArranged(spine) for name, spine in past.items()}
-        self.nested: dict[str, NestedJoin | NestedDistinct | NestedReduce] = {}
-        for node in self.schedule:
-            operator = node.operator
-            if isinstance(operator, Arrange | Stateless):
-                continue
-            if isinstance(operator, Join) and operator.how == "inner":
-                self.nested[node.id] = NestedJoin(operator)
-            elif isinstance(operator, Distinct):
-                self.nested[node.id] = NestedDistinct(operator.schema)
-            else:
-                assert operator is not None
-                self.nested[node.id] = NestedReduce(operator, [n.kind == "delta" for n in node.inputs])
+    def __init__(self, fixpoint: Fixpoint, past: State, parent: Agenda | None = None) -> None:
+        self.fixpoint = fixpoint
+        self.agenda = Agenda(parent)
+        own = len(fixpoint._arranged)
+        self.arranged = {n: NestedArranged(spine) for n, spine in zip(fixpoint._arranged, past[:own], strict=True)}
+        self.inner: dict[str, _Run] = {}
+        for name, operator in fixpoint._inner.items():
+            end = own + len(operator.kept())
+            self.inner[name] = _Run(operator, past[own:end], self.agenda)
+            own = end
+        self.nested = {n.id: made for n in fixpoint._schedule if (made := self._nested(n)) is not None}
+        self.nothing = {n.id: Delta.empty(n.schema) for n in fixpoint.graph}
 
-    def iterate(self, iteration: int, values: dict[str, Any]) -> dict[str, Any]:
+    def _nested(self, node: Node) -> Nested | None:
+        """What stands for an operator that needs the past."""
+        operator = node.operator
+        assert operator is not None
+        if isinstance(operator, Arrange | Stateless | Fixpoint):
+            return None
+        if isinstance(operator, Join) and operator.how == "inner":
+            return NestedJoin(operator, self.agenda)
+        if isinstance(operator, Distinct):
+            return NestedDistinct(operator.schema, self.agenda)
+        return NestedReduce(operator, [n.kind == "delta" for n in node.inputs], self.agenda)
+
+    def step(self, outer: Path, inputs: Sequence[Delta]) -> dict[str, Delta]:
+        """All iterations within an iteration of the fixpoints around: by how much the variables change."""
+        fixpoint = self.fixpoint
+        given = {n.id: d for n, d in zip(fixpoint.sources, inputs, strict=True)}
+        results: dict[str, list[Delta]] = {str(n.name): [] for n in fixpoint.variables}
+        iteration = 0
+        while True:
+            values = self._iterate((*outer, iteration), {**self.nothing, **given})
+            given = {}
+            for node in fixpoint.variables:
+                flown = values[node.inputs[0].id]
+                if flown.rows:
+                    change = Delta.of(flown.arranged(Arrangement(node.schema)))
+                    if change.rows:
+                        given[node.id] = change
+                        results[str(node.name)].append(change)
+            following = iteration + 1 if given else self.agenda.next(outer, iteration)
+            if following is None:
+                return {str(n.name): Delta.sum(n.schema, results[str(n.name)]) for n in fixpoint.variables}
+            iteration = following
+            if iteration >= fixpoint.limit:
+                growing = ", ".join(str(n.name) for n in fixpoint.variables if n.id in given)
+                raise CircuitError(
+                    f"the recursion of {growing} has not ended after {fixpoint.limit} iterations; nothing was applied. "
+                    "Bound it with a condition, or raise the limit"
+                )
+
+    def _iterate(self, path: Path, values: dict[str, Any]) -> dict[str, Any]:
         """One iteration: what every node gives."""
-        for node in self.schedule:
+        for node in self.fixpoint._schedule:
             operator = node.operator
             inputs = [values[n.id] for n in node.inputs]
             if isinstance(operator, Stateless):
                 values[node.id] = operator.apply(inputs)
             elif isinstance(operator, Arrange):
-                self.arranged[node.id].advance(iteration, inputs[0])
+                self.arranged[node.id].advance(path, inputs[0])
                 values[node.id] = self.arranged[node.id]
+            elif isinstance(operator, Fixpoint):
+                inner = self.inner[node.id]
+                some = any(d.rows for d in inputs) or inner.agenda.next(path, -1) is not None
+                values[node.id] = inner.step(path, inputs) if some else operator.nothing()
             else:
-                values[node.id] = self.nested[node.id].step(iteration, self._inputs(node, iteration, inputs))
+                own = self.arranged.get(f"{node.id}/0")
+                if own is not None:
+                    own.advance(path, inputs[0])
+                    inputs[0] = own
+                values[node.id] = self.nested[node.id].step(path, inputs)
         return values
 
-    def _inputs(self, node: Node, iteration: int, inputs: list[Any]) -> list[NestedArranged]:
-        """Inputs of a stateful node, each with its past."""
-        own = f"{node.id}/0"
-        if own in self.arranged:
-            self.arranged[own].advance(iteration, inputs[0])
-            return [self.arranged[own], *inputs[1:]]
-        return inputs
-
-    def last_due(self) -> int:
-        """The last iteration for which something waits."""
-        return max((d for n in self.nested.values() if (d := n.due()) is not None), default=-1)
-
     def committed(self) -> State:
-        return tuple(self.arranged[name].committed() for name in self.kept)
+        inner = (spine for run in self.inner.values() for spine in run.committed())
+        return (*(a.committed() for a in self.arranged.values()), *inner)
 
 
 class Result(Stateless):

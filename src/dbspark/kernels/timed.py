@@ -22,6 +22,7 @@ from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, store_
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask, sort_ties
 from dbspark.kernels.nodes import DATA, FIELDS, HASH, KEY, MASK, ROW_BITS, ROW_MASK, START, TIME, TIMES, WEIGHT
 from dbspark.kernels.order import compare_rows
+from dbspark.kernels.probe import probe_ranges
 
 CROWDED = -2
 """The first group alone is more than there is room for."""
@@ -328,16 +329,50 @@ def retime(source: int, nodes: int, target: int, time: Any) -> None:
 
 
 @kernel
-def sums_around(
-    tables: Any, lens: Any, ranges: Any, probe: int, columns: int, nodes: int, time: int, upto: Any, before: Any,
-    following: Any,
-) -> None:  # fmt: skip
-    """Add up the weights of each probe row: at times up to `time`, and before it; and its first time after it.
+def join_times(tables: Any, pos: Any, time: Any, depth: int, out: Any) -> int:
+    """out[i] = the join of `time` and the time of the row at pos[i]; returns how many of them are not `time` itself."""
+    later = i64(0)
+    for i in range(pos.shape[0]):
+        table = tables[pos[i] >> ROW_BITS]
+        above = i64(0)
+        for c in range(depth):
+            t = load_i64(lane(table, TIME + c), (pos[i] & ROW_MASK) & lane_mask(table, TIME + c))
+            if t > time[c]:
+                above = i64(1)
+            out[i, c] = max(t, time[c])
+        later += above
+    return later
 
-    Times are of one coordinate. `upto` and `before` are added to; `following` is lowered, and begins above all times.
+
+@kernel
+def judge_rows(
+    tables: Any, lens: Any, fences: Any, starts: Any, old: int, probe: int, rows: int, columns: int, nodes: int,
+    time: Any, depth: int, change: Any, following: Any, which: Any, later: Any,
+) -> int:  # fmt: skip
+    """By how much the presence of each probe row changes at a time, and when it has to be judged again.
+
+    The first `old` batches are the past, the others the present tick. A row is present where the weights of its times
+    up to some time add up to more than zero. change[i] is what the present tick makes of that at `time`: the
+    difference, over all coordinates, of present now minus present in the past.
+
+    following[i] is lowered to the next value of the last coordinate that the row has in the same scope. Where it has
+    times that are later in an outer coordinate, their joins with `time` are written as pairs of `which` and `later`.
+    Returns the number of such pairs; if there is no room for them, only following[] and the number are of use.
     """
-    for i in range(ranges.shape[0]):
-        for b in range(ranges.shape[1]):
+    batches = starts.shape[0] - 1
+    ranges = np.empty((rows, batches, 3), np.int64)
+    keys = np.empty(rows, np.uint64)
+    for i in range(rows):
+        keys[i] = load_u64(lane(probe, KEY), i)
+    probe_ranges(tables, lens, fences, starts, keys, ranges)
+    corners = 1 << depth
+    sums = np.empty((2, corners), np.int64)
+    room = which.shape[0]
+    out = i64(0)
+    for i in range(rows):
+        for m in range(corners):
+            sums[0, m] = sums[1, m] = 0
+        for b in range(batches):
             c = ranges[i, b, 0]
             at = ranges[i, b, 1]
             for _ in range(ranges[i, b, 2]):
@@ -346,12 +381,41 @@ def sums_around(
                     at = i64(0)
                 table = tables[c]
                 if compare_rows(probe, i64(i), table, at, columns, nodes) == 0:
-                    t = load_i64(lane(table, TIME), at & lane_mask(table, TIME))
-                    w = load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT))
-                    if t <= time:
-                        upto[i] += w
-                        if t < time:
-                            before[i] += w
-                    elif t < following[i]:
-                        following[i] = t
+                    equal = i64(0)  # coordinates in which the time is that of the judgement: not in the corners before
+                    outer = i64(0)
+                    inner = i64(-1)
+                    for d in range(depth):
+                        t = load_i64(lane(table, TIME + d), at & lane_mask(table, TIME + d))
+                        if t > time[d]:
+                            if d < depth - 1:
+                                outer = i64(1)
+                            else:
+                                inner = t
+                        elif t == time[d]:
+                            equal |= i64(1) << d
+                    if outer == 1:
+                        if out < room:
+                            which[out] = i
+                            for d in range(depth):
+                                t = load_i64(lane(table, TIME + d), at & lane_mask(table, TIME + d))
+                                later[out, d] = max(t, time[d])
+                        out += 1
+                    elif inner >= 0:
+                        following[i] = min(following[i], inner)
+                    else:
+                        w = load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT))
+                        for m in range(corners):
+                            if m & equal == 0:
+                                sums[1, m] += w
+                                if b < old:
+                                    sums[0, m] += w
                 at += 1
+        total = i64(0)
+        for m in range(corners):
+            sign = i64(1)
+            for d in range(depth):
+                if (m >> d) & 1:
+                    sign = -sign
+            total += sign * (i64(sums[1, m] > 0) - i64(sums[0, m] > 0))
+        change[i] = total
+    return out

@@ -1,41 +1,69 @@
-"""Operators inside a fixpoint, where a stream has a value for every iteration of every tick.
+"""Operators inside fixpoints, where a stream has a value for every iteration of every tick.
 
-What flows in iteration i of a tick is a change of a change: by how much the tick changes what iteration i added. So an
-integral is a sum over iterations up to i *and* over ticks. All earlier ticks are as good as one: their rows are kept in
-one spine, each at the time that is its iteration (a trace at times (tick, iteration), compacted to the present
-tick). The present tick's rows are kept beside it until the tick is over.
+A *path* says where an iteration stands: the iteration of each fixpoint around, the innermost last. What flows at a path
+is a change of a change: by how much the tick changes what this iteration added. So an integral is a sum over all paths
+that are not later in any coordinate *and* over ticks. All earlier ticks are as good as one: their rows are kept in one
+spine, each at the time that is its path (a trace at times (tick, path), compacted to the present tick). The present
+tick's rows are kept beside it until the tick is over.
 
-*Join.* Rows of iterations i and j meet in iteration max(i, j). A new row probes the past once; what it meets in a later
-iteration waits for it. Cost: the matches of what is new.
+*Join.* Rows of paths p and q meet at their join, the maximum in each coordinate. A new row probes the past, and the
+present tick so far, once; what it meets at a later path waits for it. Cost: the matches of what is new.
 
-*Reduce*: any operator that treats keys apart. The keys of new rows are judged in the iteration in which they come, and
-in every later one in which the past has rows of them, because there the past has to be corrected: the result at i is
+*Reduce*: any operator that treats keys apart. The keys of new rows are judged at the path where they come, and at the
+join of that with every path at which they have rows, because there the past has to be corrected. With one coordinate
+the result at i is
 
     f(new up to i) - f(new up to i-1) - f(old up to i) + f(old up to i-1)
 
-for the rows of those keys. Cost: the rows of the touched keys, in each iteration in which they are touched.
+for the rows of those keys, and with more the difference is taken in each of them: of every corner of the cube between
+p-1 and p, with the sign of how many coordinates are one less. Cost: the rows of the touched keys, at each path at which
+they are touched, times the corners.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch import Batch, merge
 from dbspark.batch.batch import INT64_MAX as NEVER
 from dbspark.batch.chunk import gather_columns
-from dbspark.batch.memory import Int64s
+from dbspark.batch.memory import Int64s, int64s
 from dbspark.batch.schema import Schema
-from dbspark.kernels import nodes as nd
 from dbspark.kernels import timed as kt
 from dbspark.operators.delta import Delta
 from dbspark.operators.join import Join, distinct_keys, keys_at, pair_weights, union_of_keys
-from dbspark.operators.linear import filtered
 from dbspark.operators.operator import Arranged, Operator
-from dbspark.trace.reading import Hits, Keys, probe, ranges_of
-from dbspark.trace.spine import Spine, row_positions
+from dbspark.trace.reading import Hits, Keys, probe
+from dbspark.trace.spine import Spine, SpineConfig, row_positions
+
+Path = tuple[int, ...]
+
+PRESENT = SpineConfig(fanout=16, space_low=float("inf"), space_high=float("inf"))
+"""Of the rows of the present tick: they are read for a few iterations only, so they are hardly ever merged."""
+
+
+class Agenda:
+    """The iterations for which something waits, of one fixpoint in one tick."""
+
+    def __init__(self, parent: Agenda | None = None) -> None:
+        """`parent`: the agenda of the fixpoint around, whose iterations have to come for these to come."""
+        self.parent = parent
+        self._waiting: dict[Path, set[int]] = {}
+
+    def add(self, path: Path) -> None:
+        waiting = self._waiting.setdefault(path[:-1], set())
+        if path[-1] not in waiting:
+            waiting.add(path[-1])
+            if self.parent is not None:
+                self.parent.add(path[:-1])
+
+    def next(self, outer: Path, after: int) -> int | None:
+        """The first iteration, within those outside, that is later than one and for which something waits."""
+        return min((i for i in self._waiting.get(outer, ()) if i > after), default=None)
 
 
 class NestedArranged:
@@ -44,183 +72,253 @@ class NestedArranged:
     def __init__(self, past: Spine) -> None:
         self.past = past
         self.arrangement = past.arrangement
-        self.present = Spine(past.arrangement)
-        """Rows of the present tick before this iteration."""
-        self.delta = Batch.empty(past.arrangement)
-        """Rows of this iteration."""
-        self._so_far = self.present
+        self.old = len(past.batches)
+        """How many of the batches of what is to be read are the past."""
+        self.rows = self.delta = Batch.empty(past.arrangement)
+        """Rows of this iteration, without their time and with it."""
+        self._present = Spine(past.arrangement, config=PRESENT)
+        """Rows of the present tick before this iteration, but for those that nobody has asked for yet."""
+        self._unread: list[Batch] = []
+        self._before: Spine | None = past
+        self._after: tuple[Spine, Spine] | None = None
 
-    def advance(self, iteration: int, delta: Delta) -> None:
+    def advance(self, path: Path, delta: Delta) -> None:
         """To the next iteration, with its rows."""
-        self.present = self._so_far
-        rows = delta.arranged(self.arrangement) if delta.rows else self.delta
-        self.delta = rows.at_time((iteration,)) if delta.rows and rows.rows else Batch.empty(self.arrangement)
-        self._so_far = self.present.insert(self.delta)
+        if self.delta.rows:
+            if self._after is not None:
+                self._before, self._present = self._after
+            else:
+                self._unread.append(self.delta)
+                self._before = None
+            self._after = None
+            self.rows = self.delta = Batch.empty(self.arrangement)
+        if delta.rows:
+            self.rows = delta.arranged(self.arrangement)
+            self.delta = self.rows.at_time(path)
 
-    def so_far(self) -> Spine:
-        """Rows of the present tick, those of this iteration included."""
-        return self._so_far
+    def before(self) -> Spine:
+        """The past and the present tick before this iteration."""
+        if self._before is None:
+            self._present = self._present.insert_all(self._unread)
+            self._unread = []
+            self._before = self._with(self._present)
+        return self._before
+
+    def after(self) -> Spine:
+        """The past and the present tick, this iteration included."""
+        before = self.before()
+        if not self.delta.rows:
+            return before
+        if self._after is None:
+            present = self._present.insert(self.delta)
+            self._after = self._with(present), present
+        return self._after[0]
+
+    def _with(self, present: Spine) -> Spine:
+        """Both as one, only to be read: nothing is merged across."""
+        return Spine(self.arrangement, self.past.entries + present.entries)
 
     def committed(self) -> Spine:
         """The past once the tick is over."""
-        present = self.so_far()
-        return self.past.insert(present.consolidated()) if present.entries else self.past
+        new = [*self._present.batches, *self._unread, self.delta]
+        return self.past.insert(merge(new)) if any(b.rows for b in new) else self.past
 
 
-class NestedJoin:
-    """An inner join inside a fixpoint, for one tick."""
+class Nested:
+    """An operator with state inside a fixpoint, for one tick."""
 
-    def __init__(self, join: Join) -> None:
+    def __init__(self, schema: Schema, agenda: Agenda) -> None:
+        self.schema = schema
+        self.agenda = agenda
+        self.waiting: dict[Path, list[Any]] = {}
+        """What to take up at later paths."""
+
+    def step(self, path: Path, inputs: Sequence[NestedArranged]) -> Delta:
+        """What goes out at a path."""
+        waiting = self.waiting.pop(path, None)
+        if waiting is None and not any(i.delta.rows for i in inputs):
+            return Delta.empty(self.schema)
+        return self.judged(path, inputs, waiting or [])
+
+    def judged(self, path: Path, inputs: Sequence[NestedArranged], waiting: list[Any]) -> Delta:
+        raise NotImplementedError
+
+    def put_off(self, path: Path, what: Any) -> None:
+        """Take something up at a later path."""
+        self.waiting.setdefault(path, []).append(what)
+        self.agenda.add(path)
+
+
+class NestedJoin(Nested):
+    """An inner join; what waits is output."""
+
+    def __init__(self, join: Join, agenda: Agenda) -> None:
+        super().__init__(join.schema, agenda)
         self.join = join
-        self.waiting: dict[int, list[Delta]] = {}
-        """Output of later iterations."""
 
-    def step(self, iteration: int, inputs: Sequence[NestedArranged]) -> Delta:
+    def judged(self, path: Path, inputs: Sequence[NestedArranged], waiting: list[Delta]) -> Delta:
         left, right = inputs
-        out = self.waiting.pop(iteration, [])
-        for side, mine, other in ((0, left, right), (1, right, left)):
-            if not mine.delta.rows:
-                continue
-            out += self._met(iteration, side, mine.delta, other.past)
-            out += self._met(iteration, side, mine.delta, other.so_far() if side == 0 else other.present)
-        return Delta.sum(self.join.schema, out)
+        out = waiting
+        if left.delta.rows:
+            out += self._met(path, 0, left.rows, right.after())
+        if right.delta.rows:
+            out += self._met(path, 1, right.rows, left.before())
+        return Delta.sum(self.schema, out)
 
-    def _met(self, iteration: int, side: int, delta: Batch, spine: Spine) -> list[Delta]:
+    def _met(self, path: Path, side: int, rows: Batch, spine: Spine) -> list[Delta]:
         now: list[Delta] = []
-        for chunk, which, hits in self.join.pairs(side, delta, spine):
+        time, depth = np.array(path, np.int64), len(path)
+        for chunk, which, hits in self.join.pairs(side, rows, spine):
             pairs = self.join.output(side, chunk, which, hits, pair_weights(chunk, hits))
-            times = np.maximum(hits.times(), iteration)
-            for time in np.unique(times).tolist():
-                here = times == time
-                some = pairs if here.all() else filtered(pairs, here)
-                (now if time == iteration else self.waiting.setdefault(time, [])).append(some)
+            times = int64s(len(hits) * depth).reshape(-1, depth)
+            if not kt.join_times(spine.sources[0], hits.pos, time, depth, times):
+                now.append(pairs)
+                continue
+            order = np.lexsort(times.T[::-1])
+            taken = pa.array(order)
+            columns, weights = [c.take(taken) for c in pairs.columns], pairs.weights[order]
+            for at, begin, end in _runs(times[order]):
+                some = Delta(self.schema, [c.slice(begin, end - begin) for c in columns], weights[begin:end])
+                if at == path:
+                    now.append(some)
+                else:
+                    self.put_off(at, some)
         return now
 
-    def due(self) -> int | None:
-        """The last iteration for which something waits."""
-        return max(self.waiting, default=None)
 
+class NestedDistinct(Nested):
+    """Distinct: the reduction for single rows, which needs only sums. What waits is rows to judge."""
 
-class NestedDistinct:
-    """Distinct inside a fixpoint, for one tick: the reduction above for single rows, which needs only sums."""
-
-    def __init__(self, schema: Schema) -> None:
-        self.schema = schema
-        self.arrangement = Arrangement(schema)
-        self.waiting: dict[int, list[Batch]] = {}
-        """Rows to judge in later iterations."""
-
-    def step(self, iteration: int, inputs: Sequence[NestedArranged]) -> Delta:
+    def judged(self, path: Path, inputs: Sequence[NestedArranged], waiting: list[Batch]) -> Delta:
         given = inputs[0]
-        touched = self.waiting.pop(iteration, [])
         if given.delta.rows:
-            touched.append(given.delta.at_time(()))
-        if not touched:
-            return Delta.empty(self.schema)
-        rows = touched[0] if len(touched) == 1 else merge([_ones(b) for b in touched])
-        now, before, following = self._sums(given.past, rows, iteration)
-        more, more_before, _ = self._sums(given.so_far(), rows, iteration)
-        later = following < NEVER
-        if later.any():
-            where = row_positions(rows)
-            for time in np.unique(following[later]).tolist():
-                self.waiting.setdefault(time, []).append(_ones(rows.select(where[following == time])))
-        change = (now + more > 0).astype(np.int64) - (before + more_before > 0)
-        change -= (now > 0).astype(np.int64) - (before > 0)
+            waiting.append(given.rows)
+        rows = waiting[0] if len(waiting) == 1 else merge([_ones(b) for b in waiting])
+        spine = given.after()
+        change = int64s(rows.rows)
+        following = np.full(rows.rows, NEVER, np.int64)
+        where = row_positions(rows)
+        at = 0
+        for chunk in rows.chunks:
+            end = at + chunk.rows
+            which, times = self._judge(spine, given.old, chunk, path, change[at:end], following[at:end])
+            for later, some in _by_time(which, times):
+                self.put_off(later, _ones(rows.select(where[at:end][some])))
+            at = end
+        if following.min() < NEVER:
+            for iteration in np.unique(following).tolist():
+                if iteration != NEVER:
+                    again = _ones(rows.select(where[following == iteration]))
+                    self.put_off((*path[:-1], iteration), again)
         here = np.flatnonzero(change)
         if not len(here):
             return Delta.empty(self.schema)
-        return Delta.of(rows.select(row_positions(rows)[here], change[here]))
+        return Delta.of(rows.select(where[here], change[here]))
 
-    def _sums(self, spine: Spine, rows: Batch, iteration: int) -> tuple[Int64s, Int64s, Int64s]:
-        """For each row its weight up to an iteration, before it, and its next iteration."""
-        upto, before = np.zeros(rows.rows, np.int64), np.zeros(rows.rows, np.int64)
-        following = np.full(rows.rows, NEVER, np.int64)
-        if spine.entries:
-            at = 0
-            for chunk in rows.chunks:
-                keys = Keys(chunk, chunk.lane(nd.KEY), self.arrangement.key_nodes)
-                ranges, total = ranges_of(spine, keys)
-                end = at + chunk.rows
-                if total:
-                    kt.sums_around(
-                        spine.sources[0], spine.sources[1], ranges, chunk.table, self.schema.columns,
-                        self.schema.node_count, iteration, upto[at:end], before[at:end], following[at:end],
-                    )  # fmt: skip
-                at = end
-        return upto, before, following
-
-    def due(self) -> int | None:
-        return max(self.waiting, default=None)
+    def _judge(
+        self, spine: Spine, old: int, chunk: Any, path: Path, change: Int64s, following: Int64s
+    ) -> tuple[Int64s, Int64s]:
+        """Fill `change` and `following`; returns rows and the paths, of later outer iterations, to judge them at."""
+        room, depth = 0 if len(path) == 1 else 2 * chunk.rows, len(path)
+        time = np.array(path, np.int64)
+        while True:
+            which, later = int64s(room), int64s(room * depth).reshape(room, depth)
+            found = kt.judge_rows(
+                *spine.sources, old, chunk.table, chunk.rows, self.schema.columns, self.schema.node_count,
+                time, depth, change, following, which, later,
+            )  # fmt: skip
+            if found <= room:
+                return which[:found], later[:found]
+            room = found
 
 
 def _ones(batch: Batch) -> Batch:
     return batch.with_weights(np.ones(batch.rows, np.int64))
 
 
-class NestedReduce:
-    """An operator that treats keys apart, inside a fixpoint, for one tick."""
+class NestedReduce(Nested):
+    """An operator that treats keys apart; what waits is keys to judge."""
 
-    def __init__(self, operator: Operator, plain: Sequence[bool]) -> None:
+    def __init__(self, operator: Operator, plain: Sequence[bool], agenda: Agenda) -> None:
         """`plain`: which inputs the operator takes as deltas rather than arranged."""
+        super().__init__(operator.schema, agenda)
         self.operator = operator
         self.plain = plain
-        self.waiting: dict[int, list[Keys]] = {}
-        """Keys to judge in later iterations."""
 
-    def step(self, iteration: int, inputs: Sequence[NestedArranged]) -> Delta:
-        touched = self.waiting.pop(iteration, [])
-        new = [distinct_keys(i.delta) for i in inputs if i.delta.rows]
-        if not touched and not new:
-            return Delta.empty(self.operator.schema)
-        keys = union_of_keys([*touched, *new])
-        found = [(probe(i.past, keys), probe(i.so_far(), keys)) for i in inputs]
-        self._schedule(iteration, keys, [past for past, _ in found])
+    def judged(self, path: Path, inputs: Sequence[NestedArranged], waiting: list[Keys]) -> Delta:
+        keys = union_of_keys([*waiting, *(distinct_keys(i.rows) for i in inputs if i.delta.rows)])
+        found = [_Found(i, keys, path) for i in inputs]
+        which = np.concatenate([f.hits.which[f.later] for f in found])
+        times = np.concatenate([f.times[f.later] for f in found])
+        for later, some in _by_time(which, times):
+            self.put_off(later, keys_at(keys, some))
         values: list[Delta] = []
-        for sign, upto, with_new in ((1, iteration, True), (-1, iteration - 1, True),
-                                     (-1, iteration, False), (1, iteration - 1, False)):  # fmt: skip
-            result = self._value(found, inputs, upto, with_new)
-            if result.rows:
-                values.append(Delta(result.schema, result.columns, sign * result.weights))
-        return Delta.sum(self.operator.schema, values)
+        for corner in range(1 << len(path)):
+            if any(corner >> c & 1 and not p for c, p in enumerate(path)):
+                continue  # nothing is before the first iteration
+            for old in (False, True):
+                result = self._value(found, corner, old)
+                if result.rows:
+                    sign = (-1) ** (corner.bit_count() + old)
+                    values.append(Delta(result.schema, result.columns, sign * result.weights))
+        return Delta.sum(self.schema, values)
 
-    def _schedule(self, iteration: int, keys: Keys, past: Sequence[Hits]) -> None:
-        """The keys have to be judged again wherever they have rows later on."""
-        later: dict[int, list[Int64s]] = {}
-        for hits in past:
-            times = hits.times()
-            for time in np.unique(times[times > iteration]).tolist():
-                later.setdefault(time, []).append(np.unique(hits.which[times == time]))
-        for time, which in later.items():
-            self.waiting.setdefault(time, []).append(keys_at(keys, np.unique(np.concatenate(which))))
-
-    def _value(
-        self, found: Sequence[tuple[Hits, Hits]], inputs: Sequence[NestedArranged], upto: int, with_new: bool
-    ) -> Delta:
+    def _value(self, found: Sequence[_Found], corner: int, old: bool) -> Delta:
         given: list[Any] = []
-        for (past, present), arranged, plain in zip(found, inputs, self.plain, strict=True):
-            parts = [_upto(past, upto)] + ([_upto(present, upto)] if with_new else [])
-            rows = Delta.sum(arranged.arrangement.schema, parts)
+        for rows, plain in zip(found, self.plain, strict=True):
+            delta = rows.upto(corner, old)
             if plain:
-                given.append(rows)
+                given.append(delta)
             else:
-                batch = rows.arranged(arranged.arrangement)
-                spine = Spine(arranged.arrangement, (batch,) if batch.rows else ())
-                given.append(Arranged(batch, Spine(arranged.arrangement), spine))
+                arrangement = rows.arrangement
+                batch = delta.arranged(arrangement)
+                spine = Spine(arrangement, (batch,) if batch.rows else ())
+                given.append(Arranged(batch, Spine(arrangement), spine))
         _, out = self.operator.step(self.operator.fresh(), given)
         result: Delta = out
         return result
 
-    def due(self) -> int | None:
-        return max(self.waiting, default=None)
+
+class _Found:
+    """The rows of some keys, and how their paths lie to the present one."""
+
+    def __init__(self, arranged: NestedArranged, keys: Keys, path: Path) -> None:
+        self.arrangement = arranged.arrangement
+        spine = arranged.after()
+        self.hits: Hits = probe(spine, keys)
+        self.old = self.hits.pos < int(spine.sources[3][arranged.old]) << 32
+        times = np.stack([self.hits.times(c) for c in range(len(path))], 1)
+        here = np.array(path, np.int64)
+        self.later = (times > here).any(axis=1)
+        self.times = np.maximum(times, here)
+        """The join of each row's path with the present one."""
+        self._equal = ((times == here) << np.arange(len(path))).sum(axis=1)
+
+    def upto(self, corner: int, old: bool) -> Delta:
+        """The rows up to a corner of the cube before the present path, of the past only or of all."""
+        here = ~self.later & (self._equal & corner == 0)
+        if old:
+            here &= self.old
+        hits, schema = self.hits, self.arrangement.schema
+        columns = gather_columns(schema, hits.spine.sources[0], hits.pos[here], range(schema.columns))
+        return Delta(schema, columns, hits.weights[here])
 
 
-def _upto(hits: Hits, iteration: int) -> Delta:
-    """The rows of the iterations up to one, without their times."""
-    schema = hits.spine.arrangement.schema
-    here = hits.times() <= iteration
-    pos = hits.pos[here]
-    return Delta(schema, gather_columns(schema, hits.spine.sources[0], pos, range(schema.columns)), hits.weights[here])
+def _runs(times: Int64s) -> Iterator[tuple[Path, int, int]]:
+    """(path, begin, end) of the runs of equal lines."""
+    cuts = np.flatnonzero((times[1:] != times[:-1]).any(axis=1)) + 1
+    begin = 0
+    for end in [*cuts.tolist(), len(times)]:
+        yield tuple(times[begin].tolist()), begin, end
+        begin = end
 
 
-__all__ = ["NestedArranged", "NestedDistinct", "NestedJoin", "NestedReduce"]
+def _by_time(which: Int64s, times: Int64s) -> Iterator[tuple[Path, Int64s]]:
+    """For each path the numbers that stand beside it, once each, in order."""
+    if len(which):
+        order = np.lexsort((which, *times.T[::-1]))
+        for path, begin, end in _runs(times[order]):
+            yield path, np.unique(which[order[begin:end]])
+
+
+__all__ = ["Agenda", "NestedArranged", "NestedDistinct", "NestedJoin", "NestedReduce", "Path"]
