@@ -115,7 +115,7 @@ def cut(s, gone, edges):
 
 
 def components(b, edges):
-    (gone,) = b.fixpoint({"gone": EDGES}, [edges], cut)
+    (gone,) = b.fixpoint({"gone": EDGES}, [edges], cut, limit=100)
     within = b.difference(edges, gone)
     return {"within": within, "component": b.fixpoint({"component": LABELS}, [within], least_label)[0]}
 
@@ -273,7 +273,7 @@ def model_outer(edges):
 @settings(max_examples=25)
 @given(ticks=TICKS)
 def test_three_fixpoints_inside_each_other(ticks):
-    kept = Kept(lambda b, edges: {"found": b.fixpoint({"outer": EDGES}, [edges], outer)[0]})
+    kept = Kept(lambda b, edges: {"found": b.fixpoint({"outer": EDGES}, [edges], outer, limit=100)[0]})
     for tick in ticks:
         kept.toggle(tick)
         assert kept.rows("found") == model_outer(kept.edges)
