@@ -37,6 +37,8 @@ _BUILD_ROWS = 1 << 21
 """Unsorted rows that are sorted in one go; more are sorted in pieces and merged."""
 _PARALLEL_ROWS = 1 << 17
 """Merges from this many rows on use two threads."""
+_MANY = 4
+"""So many batches of several times are merged by sorting their rows: walking them looks at each batch for each row."""
 
 
 class Batch:
@@ -538,6 +540,8 @@ def merge(batches: Sequence[Batch], since: Sequence[int] = ()) -> Batch:
     if any(b.arrangement is not arrangement for b in some):
         raise SchemaError(f"batches of different arrangements cannot be merged: {[b.arrangement for b in some]}")
     plan = Plan(some, since=since)
+    if plan.time is None and len(some) >= _MANY and sum(b.rows for b in some) <= _BUILD_ROWS:
+        return Batch(arrangement, _sorted(plan))
     if plan.time is None or sum(b.rows for b in some) < _PARALLEL_ROWS:
         return Batch(arrangement, run(plan))
     low, high = plan, Plan(some, since=since)
@@ -547,6 +551,19 @@ def merge(batches: Sequence[Batch], since: Sequence[int] = ()) -> Batch:
     upper = _threads().submit(run, high)
     chunks = run(low)
     return Batch(arrangement, chunks + upper.result())
+
+
+def _sorted(plan: Plan) -> list[Chunk]:
+    """All that a plan for batches of several times gives, at once."""
+    schema, info = plan.arrangement.schema, plan.info
+    rows = int(plan.lens.sum())
+    pos, weights, times = int64s(rows), int64s(rows), int64s(nd.TIMES * rows).reshape(nd.TIMES, rows)
+    kt.merge_many(
+        plan.tables, plan.lens, plan.bounds, schema.columns, schema.node_count, pos, weights, times, info
+    )  # fmt: skip
+    check_plan(info)
+    n, ones = int(info[0]), int(info[2])
+    return gather_timed(schema, plan.arrangement.own_key, plan.tables, pos[:n], weights[:n], ones, times[:, :n])
 
 
 def run(plan: Plan) -> list[Chunk]:

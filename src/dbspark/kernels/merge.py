@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64, store_i64, store_u64
 from dbspark.kernels.nodes import DATA, HASH, KEY, MASK, NODE_BYTES, ROW_BITS, ROW_MASK, START, WEIGHT
 from dbspark.kernels.order import compare_rows
@@ -34,38 +36,41 @@ def lane_mask(table: int, node: int) -> int:
 
 
 @inlined
-def _sift_rows(table: int, order: Any, begin: int, root: int, size: int, columns: int, nodes: int) -> None:
+def compare_at(tables: Any, p: int, q: int, columns: int, nodes: int) -> int:
+    """Compare the values of the rows at two positions."""
+    return compare_rows(tables[p >> ROW_BITS], p & ROW_MASK, tables[q >> ROW_BITS], q & ROW_MASK, columns, nodes)
+
+
+@inlined
+def _sift_rows(tables: Any, order: Any, begin: int, root: int, size: int, columns: int, nodes: int) -> None:
     while True:
         child = 2 * root + 1
         if child >= size:
             return
-        if (
-            child + 1 < size
-            and compare_rows(table, order[begin + child], table, order[begin + child + 1], columns, nodes) < 0
-        ):
+        if child + 1 < size and compare_at(tables, order[begin + child], order[begin + child + 1], columns, nodes) < 0:
             child += 1
-        if compare_rows(table, order[begin + root], table, order[begin + child], columns, nodes) >= 0:
+        if compare_at(tables, order[begin + root], order[begin + child], columns, nodes) >= 0:
             return
         order[begin + root], order[begin + child] = order[begin + child], order[begin + root]
         root = child
 
 
 @inlined
-def sort_ties(table: int, order: Any, begin: int, end: int, columns: int, nodes: int) -> None:
-    """Order rows of equal hashes by value. Nearly always they are all equal and one pass shows it."""
+def sort_ties(tables: Any, order: Any, begin: int, end: int, columns: int, nodes: int) -> None:
+    """Order positions of rows of equal hashes by value. Nearly always they are all equal and one pass shows it."""
     sorted_so_far = True
     for i in range(begin + 1, end):
-        if compare_rows(table, order[i - 1], table, order[i], columns, nodes) > 0:
+        if compare_at(tables, order[i - 1], order[i], columns, nodes) > 0:
             sorted_so_far = False
             break
     if sorted_so_far:
         return
     size = end - begin
     for root in range(size // 2 - 1, -1, -1):
-        _sift_rows(table, order, begin, root, size, columns, nodes)
+        _sift_rows(tables, order, begin, root, size, columns, nodes)
     for last in range(size - 1, 0, -1):
         order[begin], order[begin + last] = order[begin + last], order[begin]
-        _sift_rows(table, order, begin, i64(0), last, columns, nodes)
+        _sift_rows(tables, order, begin, i64(0), last, columns, nodes)
 
 
 @inlined
@@ -75,6 +80,8 @@ def consolidate_order(
     n = order.shape[0]
     w = lane(table, WEIGHT)
     mask = lane_mask(table, WEIGHT)
+    tables = np.empty(1, np.int64)
+    tables[0] = table
     out = 0
     ones = i64(0)
     i = i64(0)
@@ -91,7 +98,7 @@ def consolidate_order(
                 ones |= total ^ 1
                 out += 1
         else:
-            sort_ties(table, order, i, j, columns, nodes)
+            sort_ties(tables, order, i, j, columns, nodes)
             r = i
             while r < j:
                 total = load_i64(w, order[r] & mask)

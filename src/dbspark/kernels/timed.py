@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, store_i64
-from dbspark.kernels.merge import OVERFLOW, lane, lane_mask, sort_ties
+from dbspark.kernels.merge import OVERFLOW, compare_at, lane, lane_mask, sort_ties
 from dbspark.kernels.nodes import DATA, FIELDS, HASH, KEY, MASK, ROW_BITS, ROW_MASK, START, TIME, TIMES, WEIGHT
 from dbspark.kernels.order import compare_rows
 from dbspark.kernels.probe import probe_ranges
+from dbspark.kernels.sort import sort_order
 
 CROWDED = -2
 """The first group alone is more than there is room for."""
@@ -236,12 +237,12 @@ def _compare(tables: Any, at: Any, s: int, other: Any, t: int, columns: int, nod
     return -1 if x < y else 1
 
 
-@kernel
-def consolidate_timed(
-    table: int, kh: Any, rh: Any, order: Any, columns: int, nodes: int, bounds: Any,
+@inlined
+def _consolidate(
+    tables: Any, where: Any, kh: Any, rh: Any, order: Any, columns: int, nodes: int, bounds: Any,
     pos: Any, weights: Any, times: Any, info: Any,
 ) -> None:  # fmt: skip
-    """Consolidate one unsorted chunk, given the permutation that sorts its hashes. Positions are row numbers."""
+    """Consolidate rows in the order of their hashes. order[i] counts hashes, where[order[i]] is the row's position."""
     n = order.shape[0]
     group = np.empty((16, TIMES + 1), np.int64)
     out = i64(0)
@@ -250,18 +251,20 @@ def consolidate_timed(
     i = i64(0)
     while i < n:
         first = order[i]
+        order[i] = where[first]
         j = i + 1
         while j < n and rh[order[j]] == rh[first] and kh[order[j]] == kh[first]:
+            order[j] = where[order[j]]
             j += 1
         if j > i + 1:
-            sort_ties(table, order, i, j, columns, nodes)
+            sort_ties(tables, order, i, j, columns, nodes)
         r = i
         while r < j:
             size = i64(0)
             s = r
-            while s < j and (s == r or compare_rows(table, order[r], table, order[s], columns, nodes) == 0):
+            while s < j and (s == r or compare_at(tables, order[r], order[s], columns, nodes) == 0):
                 group = _grown(group, size)
-                size = _admit(table, order[s], bounds, group, size)
+                size = _admit(tables[order[s] >> ROW_BITS], order[s] & ROW_MASK, bounds, group, size)
                 s += 1
             size = _reduce(group, size)
             if size < 0:
@@ -283,6 +286,39 @@ def consolidate_timed(
     info[2] = 1 if ones == 0 else 0
     info[3] = 1
     info[4] = same
+
+
+@kernel
+def consolidate_timed(
+    table: int, kh: Any, rh: Any, order: Any, columns: int, nodes: int, bounds: Any,
+    pos: Any, weights: Any, times: Any, info: Any,
+) -> None:  # fmt: skip
+    """Consolidate one unsorted chunk, given the permutation that sorts its hashes. Positions are row numbers."""
+    tables = np.empty(1, np.int64)
+    tables[0] = table
+    _consolidate(
+        tables, np.arange(order.shape[0]), kh, rh, order, columns, nodes, bounds, pos, weights, times, info
+    )  # fmt: skip
+
+
+@kernel
+def merge_many(
+    tables: Any, lens: Any, bounds: Any, columns: int, nodes: int, pos: Any, weights: Any, times: Any, info: Any
+) -> None:
+    """Merge whole chunks of any number of sources by sorting all their rows: what many small ones cost least by."""
+    n = i64(0)
+    for c in range(lens.shape[0]):
+        n += lens[c]
+    kh, rh, where = np.empty(n, np.uint64), np.empty(n, np.uint64), np.empty(n, np.int64)
+    at = i64(0)
+    for c in range(lens.shape[0]):
+        key, word = lane(tables[c], KEY), lane(tables[c], HASH)
+        for row in range(lens[c]):
+            kh[at], rh[at], where[at] = load_u64(key, row), load_u64(word, row), i64(c) << ROW_BITS | i64(row)
+            at += 1
+    order = np.empty(n, np.int64)
+    sort_order(kh, rh, order, np.empty(2 * n, np.uint64), np.empty(n, np.int64))
+    _consolidate(tables, where, kh, rh, order, columns, nodes, bounds, pos, weights, times, info)
 
 
 @kernel
