@@ -20,12 +20,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dbspark.batch import arrangement as hashing
 from dbspark.batch.arrangement import Arrangement
-from dbspark.batch.chunk import CHUNK_ROWS, NO_TIME, Chunk, check_plan, gather_chunks, gather_timed, import_arrays
+from dbspark.batch.chunk import (
+    CHUNK_ROWS,
+    NO_TIME,
+    Chunk,
+    check_plan,
+    gather_chunks,
+    gather_measured,
+    gather_timed,
+    import_arrays,
+)
 from dbspark.batch.conform import conform
 from dbspark.batch.memory import Int64s, UInt64s, int64s, uint64s
 from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError, WeightOverflowError
+from dbspark.kernels import arrange as ka
 from dbspark.kernels import merge as km
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import probe as kp
@@ -147,8 +158,7 @@ class Batch:
                 for at in range(0, rows, _BUILD_ROWS)
             ]
             return merge(pieces)
-        words = arrangement.words(chunk)
-        return arrange(arrangement, chunk, words, arrangement.keys(chunk, words))
+        return arrange_chunk(arrangement, chunk)
 
     @staticmethod
     def from_arrow(
@@ -196,11 +206,7 @@ class Batch:
         """The same rows ordered by another key."""
         if arrangement is self.arrangement:
             return self
-        pieces = []
-        hashed = not self.arrangement.order and not arrangement.order
-        for chunk in self.chunks:
-            words = chunk.lane(nd.HASH) if hashed else arrangement.words(chunk)
-            pieces.append(arrange(arrangement, chunk, words, arrangement.keys(chunk, words)))
+        pieces = [arrange_chunk(arrangement, chunk, not self.arrangement.order) for chunk in self.chunks]
         return merge(pieces) if pieces else Batch.empty(arrangement)
 
     # ------------------------------------------------------------------ reading
@@ -336,6 +342,29 @@ def bounds(since: Sequence[int] = (), upto: Sequence[int] = (), after: Sequence[
         out[2, : len(after)] = after
         out[3, 0] = 1
     return out
+
+
+def arrange_chunk(arrangement: Arrangement, chunk: Chunk, hashed: bool = False) -> Batch:
+    """Sort and consolidate a chunk. `hashed`: its HASH lane holds row hashes already."""
+    schema, rows = arrangement.schema, chunk.rows
+    if not schema.nested and rows:
+        columns, count, own_key = schema.columns, schema.node_count, arrangement.own_key
+        work, hashes = int64s(count * nd.FIELDS), uint64s((1 + own_key) * rows).reshape(-1, rows)
+        pos, weights = int64s(rows), int64s(rows)
+        layout, info = np.empty((nd.LANES + columns, 4), np.int64), np.empty(4 + nd.TIMES, np.int64)
+        size = ka.plan_rows(
+            chunk.table, rows, arrangement.row_nodes, arrangement.key_nodes, own_key, arrangement.spec, int(hashed),
+            hashing._mask, columns, count, CHUNK_ROWS, work, hashes, pos, weights, layout, info,
+        )  # fmt: skip
+        if size != ka.TIMED:
+            check_plan(info)
+            n, _, one, _ = info[:4].tolist()
+            tables, some = np.array((work.ctypes.data,), np.int64), (pos[:n], weights[:n], one, info[4:])
+            if size <= 0:
+                return Batch(arrangement, gather_chunks(schema, own_key, tables, *some))
+            return Batch(arrangement, (gather_measured(schema, tables, *some, layout, size),) if n else ())
+    words = chunk.lane(nd.HASH) if hashed and not arrangement.order else arrangement.words(chunk)
+    return arrange(arrangement, chunk, words, arrangement.keys(chunk, words))
 
 
 def arrange(arrangement: Arrangement, chunk: Chunk, words: UInt64s, keys: UInt64s) -> Batch:

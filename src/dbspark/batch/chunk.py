@@ -306,6 +306,25 @@ def gather_timed(
     return chunks
 
 
+def gather_measured(
+    schema: Schema,
+    tables: Int64s,
+    pos: Int64s,
+    weights: Int64s,
+    one_weight: int,
+    time: Int64s,
+    layout: Int64s,
+    size: int,
+) -> Chunk:
+    """The rows at `pos` in an arena that has been measured, nested columns left out."""
+    arena = allocate(size)
+    rows = len(pos)
+    kg.gather(
+        tables, schema.columns, schema.node_count, pos, rows, weights, one_weight, time, layout, arena.address
+    )  # fmt: skip
+    return Chunk(schema, rows, arena, None)
+
+
 def _gather(
     schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int, time: Int64s
 ) -> list[Chunk]:
@@ -317,12 +336,11 @@ def _gather(
     size = kg.measure(tables, columns, count, pos, rows, own_key, one_weight, layout)
     if size < 0:
         return _gather_halves(schema, own_key, tables, pos, weights, one_weight, time)
-    arena = allocate(size)
-    kg.gather(tables, columns, count, pos, rows, weights, one_weight, time, layout, arena.address)
+    chunk = gather_measured(schema, tables, pos, weights, one_weight, time, layout, size)
     if not schema.nested:
-        return [Chunk(schema, rows, arena, None)]
+        return [chunk]
     keep: list[Any] = []
-    chunk = Chunk(schema, rows, arena, keep)
+    chunk.keep = keep
     table = chunk.nodes()
     table[nd.LANES + columns :] = schema.template[nd.LANES + columns :]
     for c in range(columns):

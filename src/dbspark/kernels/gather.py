@@ -86,8 +86,8 @@ def nullable(tables: Any, node: int) -> Any:
     return found
 
 
-@kernel
-def measure(
+@inlined
+def measure_rows(
     tables: Any, columns: int, nodes: int, pos: Any, rows: int, own_key: int, one_weight: int, layout: Any
 ) -> int:
     """Lay out an arena. layout[node] = offsets of (DATA, VALID, OFFSETS, bytes of DATA), -1 where absent.
@@ -130,6 +130,14 @@ def measure(
         layout[node, 3] = size
         at += _aligned(size)
     return at
+
+
+@kernel
+def measure(
+    tables: Any, columns: int, nodes: int, pos: Any, rows: int, own_key: int, one_weight: int, layout: Any
+) -> int:
+    """See `measure_rows`."""
+    return measure_rows(tables, columns, nodes, pos, rows, own_key, one_weight, layout)
 
 
 @inlined

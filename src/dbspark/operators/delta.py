@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.batch import arrange
+from dbspark.batch.batch import arrange_chunk
 from dbspark.batch.chunk import Chunk, gather_columns, import_arrays
 from dbspark.batch.memory import Int64s
 from dbspark.batch.rows import Row, decode_arrays, row_form
@@ -108,9 +108,7 @@ class Delta:
             elif not self.rows:
                 found = Batch.empty(arrangement)
             else:
-                chunk = self.chunk()
-                words = arrangement.words(chunk)
-                found = arrange(arrangement, chunk, words, arrangement.keys(chunk, words))
+                found = arrange_chunk(arrangement, self.chunk())
             self._batches[arrangement] = found
         return found
 
