@@ -256,6 +256,23 @@ def gather_columns(schema: Schema, tables: Int64s, pos: Int64s, columns: Sequenc
     return [_gather_column(schema, tables, nd.LANES + c, pos) for c in columns]
 
 
+def gather_pairs(
+    schema: Schema, origins: Int64s, tables_a: Int64s, pos_a: Int64s, tables_b: Int64s, pos_b: Int64s, weights: Int64s
+) -> Chunk | None:
+    """Pairs of rows as a chunk of flat columns without hashes; None where a column is too large for one.
+
+    origins[i] = (0 or 1, node): the side and the column that column i of the schema comes from.
+    """
+    count = schema.node_count
+    layout = np.empty((nd.LANES + schema.columns, 4), np.int64)
+    size = kg.measure_pairs(tables_a, tables_b, origins, count, pos_a, pos_b, layout)
+    if size < 0:
+        return None
+    arena = allocate(size)
+    kg.gather_pairs(tables_a, tables_b, origins, pos_a, pos_b, weights, layout, arena.address)
+    return Chunk(schema, len(pos_a), arena, None)
+
+
 def _gather_column(schema: Schema, tables: Int64s, index: int, pos: Int64s) -> pa.Array:
     node, rows = schema.nodes[index], len(pos)
     if node.kind == nd.NULL:

@@ -259,6 +259,23 @@ def _write_hash_lane(at: int, data: int, order: int) -> None:
     write_node(at, i64(FIXED), i64(8), data, i64(0), i64(0), order, i64(-1))
 
 
+@inlined
+def gather_flat(
+    tables: Any, node: int, kind: int, width: int, pos: Any, rows: int, data: int, valid: int, offsets: int,
+    scratch: Any,
+) -> None:  # fmt: skip
+    """The values of one flat column; of a list only offsets and validity, of a struct only validity."""
+    if valid != 0:
+        gather_bits(tables, node, VALID, pos, rows, valid)
+    if kind == VARIABLE:
+        gather_variable(tables, node, pos, rows, offsets, data, scratch)
+    elif kind == BIT:
+        gather_bits(tables, node, DATA, pos, rows, data)
+    elif kind <= FLOAT64:
+        bases(tables, node, width, scratch)
+        gather_fixed(scratch, width, pos, rows, data)
+
+
 @kernel
 def gather(
     tables: Any, columns: int, nodes: int, pos: Any, rows: int, weights: Any, one_weight: int, time: Any,
@@ -293,15 +310,7 @@ def gather(
         valid = arena + layout[node, 1] if layout[node, 1] >= 0 else i64(0)
         offsets = arena + layout[node, 2] if layout[node, 2] >= 0 else i64(0)
         write_node(arena + node * NODE_BYTES, kind, width, data, valid, offsets, load_i64(source, CHILD), i64(-1))
-        if valid != 0:
-            gather_bits(tables, node, VALID, pos, rows, valid)
-        if kind == VARIABLE:
-            gather_variable(tables, node, pos, rows, offsets, data, scratch)
-        elif kind == BIT:
-            gather_bits(tables, node, DATA, pos, rows, data)
-        elif kind <= FLOAT64:
-            bases(tables, node, width, scratch)
-            gather_fixed(scratch, width, pos, rows, data)
+        gather_flat(tables, node, kind, width, pos, rows, data, valid, offsets, scratch)
 
 
 @kernel
@@ -322,16 +331,7 @@ def gather_node(tables: Any, node: int, pos: Any, rows: int, data: int, valid: i
     at = tables[0] + node * NODE_BYTES
     kind = load_i64(at, KIND)
     scratch = np.empty(2 * tables.shape[0], np.int64)
-    if valid != 0:
-        gather_bits(tables, node, VALID, pos, rows, valid)
-    if kind == VARIABLE:
-        gather_variable(tables, node, pos, rows, offsets, data, scratch)
-    elif kind == BIT:
-        gather_bits(tables, node, DATA, pos, rows, data)
-    elif kind <= FLOAT64:
-        width = load_i64(at, WIDTH)
-        bases(tables, node, width, scratch)
-        gather_fixed(scratch, width, pos, rows, data)
+    gather_flat(tables, node, kind, load_i64(at, WIDTH), pos, rows, data, valid, offsets, scratch)
 
 
 @kernel
@@ -351,3 +351,72 @@ def expand_list(tables: Any, node: int, pos: Any, rows: int, offsets: int, eleme
             elements[end] = chunk | i
             end += 1
         store_i32(offsets, r + 1, np.int32(end))
+
+
+@kernel
+def measure_pairs(tables_a: Any, tables_b: Any, columns: Any, nodes: int, pos_a: Any, pos_b: Any, layout: Any) -> int:
+    """Lay out an arena for pairs of rows, as `measure` does; there are no hashes.
+
+    columns[i] = (0 or 1, node): the side and the column that column i comes from.
+    """
+    rows = pos_a.shape[0]
+    layout[:, :3] = -1
+    layout[:, 3] = 0
+    at = _aligned(nodes * NODE_BYTES)
+    layout[WEIGHT, 0] = at
+    at += _aligned(rows * 8)
+    layout[TIME, 0] = at
+    at += ALIGN
+    for i in range(columns.shape[0]):
+        tables = tables_a if columns[i, 0] == 0 else tables_b
+        pos = pos_a if columns[i, 0] == 0 else pos_b
+        node = columns[i, 1]
+        kind = load_i64(tables[0] + node * NODE_BYTES, KIND)
+        if kind == NULL:
+            continue
+        if nullable(tables, node):
+            layout[LANES + i, 1] = at
+            at += _aligned((rows + 7) >> 3)
+        if kind == VARIABLE:
+            layout[LANES + i, 2] = at
+            at += _aligned((rows + 1) * 4)
+            size = variable_size(tables, node, pos, rows)
+            if size > OFFSET_MAX:
+                return -1 - i
+        elif kind == BIT:
+            size = i64((rows + 7) >> 3)
+        else:
+            size = rows * load_i64(tables[0] + node * NODE_BYTES, WIDTH)
+        layout[LANES + i, 0] = at
+        at += _aligned(size)
+    return at
+
+
+@kernel
+def gather_pairs(
+    tables_a: Any, tables_b: Any, columns: Any, pos_a: Any, pos_b: Any, weights: Any, layout: Any, arena: int
+) -> None:
+    """Fill an arena laid out by `measure_pairs`. The hash lanes are those of the weights: nobody may read them."""
+    rows = pos_a.shape[0]
+    out = arena + layout[WEIGHT, 0]
+    for r in range(rows):
+        store_i64(out, r, weights[r])
+    for node in range(WEIGHT + 1):
+        _write_lane(arena + node * NODE_BYTES, out, i64(-1))
+    out = arena + layout[TIME, 0]
+    store_i64(out, 0, i64(0))
+    for node in range(TIME, LANES):
+        _write_lane(arena + node * NODE_BYTES, out, i64(0))
+    scratch = np.empty(2 * max(tables_a.shape[0], tables_b.shape[0]), np.int64)
+    for i in range(columns.shape[0]):
+        tables = tables_a if columns[i, 0] == 0 else tables_b
+        pos = pos_a if columns[i, 0] == 0 else pos_b
+        node = columns[i, 1]
+        source = tables[0] + node * NODE_BYTES
+        kind, width = load_i64(source, KIND), load_i64(source, WIDTH)
+        place = layout[LANES + i]
+        data = arena + place[0] if place[0] >= 0 else i64(0)
+        valid = arena + place[1] if place[1] >= 0 else i64(0)
+        offsets = arena + place[2] if place[2] >= 0 else i64(0)
+        write_node(arena + (LANES + i) * NODE_BYTES, kind, width, data, valid, offsets, i64(0), i64(-1))
+        gather_flat(tables, node, kind, width, pos, rows, data, valid, offsets, scratch)

@@ -45,6 +45,8 @@ from dbspark.kernels.nodes import (
     OFFSETS,
     ROW_BITS,
     ROW_MASK,
+    START,
+    TIME,
     VALID,
     WEIGHT,
     WIDTH,
@@ -608,3 +610,73 @@ def pair_weights(probe: int, which: Any, tables: Any, pos: Any, out: Any) -> int
             return OVERFLOW
         out[i] = a * b
     return 0
+
+
+@inlined
+def _key_is_null(table: int, row: int, key: Any) -> Any:
+    for k in range(key.shape[0]):
+        at = table + key[k] * NODE_BYTES
+        if load_i64(at, KIND) == NULL:
+            return True
+        valid = load_i64(at, VALID)
+        if valid != 0 and not is_valid(valid, row + load_i64(at, START)):
+            return True
+    return False
+
+
+@kernel
+def meet(
+    tables: Any, lens: Any, fences: Any, starts: Any, probe: int, rows: int, probe_key: Any, key: Any, nodes: int,
+    null_safe: int, time: Any, which: Any, pos: Any, weights: Any, times: Any, info: Any,
+) -> int:  # fmt: skip
+    """All rows that match a row of a probe chunk, in one call: pairs of (probe row, position) and their weights.
+
+    Returns the number of pairs, or, if that may be more than there is room for, how much room is needed at the most;
+    then nothing is written. Keys with a NULL match nothing unless `null_safe`.
+
+    times[i] = the join of `time`, of any number of coordinates, and the time of the row found. info = [OVERFLOW or 0,
+    how many of the times are not `time` itself].
+    """
+    keys = np.empty(rows, np.uint64)
+    at = lane(probe, KEY)
+    for i in range(rows):
+        keys[i] = load_u64(at, i)
+    ranges = np.empty((rows, starts.shape[0] - 1, 3), np.int64)
+    total = probe_ranges(tables, lens, fences, starts, keys, ranges)
+    if total > which.shape[0]:
+        return total
+    mine, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
+    depth = time.shape[0]
+    out = i64(0)
+    later = i64(0)
+    info[0] = 0
+    for i in range(rows):
+        if null_safe == 0 and _key_is_null(probe, i64(i), probe_key):
+            continue
+        a = load_i64(mine, i & mask)
+        for b in range(ranges.shape[1]):
+            c = ranges[i, b, 0]
+            at = ranges[i, b, 1]
+            for _ in range(ranges[i, b, 2]):
+                while at >= lens[c]:
+                    c += 1
+                    at = i64(0)
+                table = tables[c]
+                if same_key(probe, i64(i), probe_key, table, at, key, nodes):
+                    w = load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT))
+                    if multiply_overflows(a, w):
+                        info[0] = OVERFLOW
+                    which[out] = i
+                    pos[out] = c << ROW_BITS | at
+                    weights[out] = a * w
+                    above = i64(0)
+                    for d in range(depth):
+                        t = load_i64(lane(table, TIME + d), at & lane_mask(table, TIME + d))
+                        if t > time[d]:
+                            above = i64(1)
+                        times[out, d] = max(t, time[d])
+                    later += above
+                    out += 1
+                at += 1
+    info[1] = later
+    return out

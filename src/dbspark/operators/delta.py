@@ -51,6 +51,17 @@ class Delta:
         return self
 
     @staticmethod
+    def of_chunk(chunk: Chunk) -> Delta:
+        """The rows of a chunk, in no order."""
+        self = Delta.__new__(Delta)
+        self.schema = chunk.schema
+        self.rows = chunk.rows
+        self._columns = self._weights = None
+        self._chunk = chunk
+        self._batches = {}
+        return self
+
+    @staticmethod
     def empty(schema: Schema) -> Delta:
         return Delta.of(Batch.empty(Arrangement(schema)))
 
@@ -70,8 +81,8 @@ class Delta:
     @property
     def columns(self) -> Sequence[pa.Array]:
         if self._columns is None:
-            batch = next(iter(self._batches.values()))
-            parts = [chunk.arrays() for chunk in batch.chunks]
+            chunks = (self._chunk,) if self._chunk else next(iter(self._batches.values())).chunks
+            parts = [chunk.arrays() for chunk in chunks]
             if len(parts) == 1:
                 self._columns = parts[0]
             else:
@@ -85,7 +96,7 @@ class Delta:
     @property
     def weights(self) -> Int64s:
         if self._weights is None:
-            self._weights = next(iter(self._batches.values())).weights()
+            self._weights = self._chunk.lane(nd.WEIGHT) if self._chunk else next(iter(self._batches.values())).weights()
         return self._weights
 
     def chunk(self) -> Chunk:
@@ -103,7 +114,7 @@ class Delta:
         """The rows sorted and consolidated by an arrangement; computed once."""
         found = self._batches.get(arrangement)
         if found is None:
-            if self._columns is None:
+            if self._columns is None and self._batches:
                 found = next(iter(self._batches.values())).rearranged(arrangement)
             elif not self.rows:
                 found = Batch.empty(arrangement)

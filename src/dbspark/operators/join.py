@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch
-from dbspark.batch.chunk import Chunk, check_plan, describe_arrays, gather_columns
+from dbspark.batch.chunk import Chunk, check_plan, describe_arrays, gather_columns, gather_pairs
 from dbspark.batch.memory import Int64s, int64s
 from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError
@@ -41,11 +41,13 @@ from dbspark.operators.function import Function
 from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.reading import Hits, Keys, expanded, key_columns, probe, ranges_of
-from dbspark.trace.spine import Spine
+from dbspark.trace.spine import SEARCH, Spine
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "existence"]
 Found = tuple[Chunk, Keys, Int64s, int]
 """A chunk of a delta, its keys, the ranges of rows they may match, and how many those are."""
+SMALL = 1024
+"""Rows of a delta up to which it is searched for in any case."""
 PAIRS = 1 << 20
 """Pairs of rows that are made at once."""
 MANY = 4
@@ -81,6 +83,8 @@ class Join(Operator):
             columns = [(0, c) for c in range(left.schema.columns)]
             columns += [] if one_sided else [(1, c) for c in range(right.schema.columns)]
         self.columns = tuple(columns)
+        self._origins = [np.array([(int(s != side), nd.LANES + c) for s, c in columns], np.int64) for side in (0, 1)]
+        """For a delta of either side, where the columns come from: (0 for the delta, 1 for the other side; node)."""
         self.schema = _joined_schema((left.schema, right.schema), self.columns, names, how)
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
@@ -123,6 +127,9 @@ class Join(Operator):
 
     def products(self, side: int, delta: Batch, spine: Spine) -> list[Delta]:
         """Rows of a delta of one side times rows of the integral of the other."""
+        quick = self.met(side, delta, spine, ())
+        if quick is not None:
+            return [quick[0]]
         found = list(self.found(side, delta, spine))
         total = sum(rows for _, _, _, rows in found)
 
@@ -131,6 +138,45 @@ class Join(Operator):
                 yield self.output(side, chunk, which, hits, pair_weights(chunk, hits))
 
         return [Parts(self.schema, total, make)] if total > MANY * PAIRS else list(make())
+
+    def met(self, side: int, delta: Batch, spine: Spine, path: Sequence[int]) -> tuple[Delta, Int64s | None] | None:
+        """The product of a small delta, in few calls, and the joins of a time with those of the rows that it meets.
+
+        No times where all of them are that time itself. None where this is not for small hands: too many pairs, a
+        condition, nested columns.
+        """
+        if not delta.rows or not spine.entries:
+            return Delta.empty(self.schema), None
+        if len(delta.chunks) > 1 or not self.by_key or self.schema.nested:
+            return None
+        if delta.rows > SMALL and delta.rows * SEARCH >= spine.rows:
+            return None
+        spine.stats.walks(delta.rows, spine.rows)  # so that it knows the usual size
+        chunk, mine, here = delta.chunks[0], delta.arrangement, spine.arrangement
+        nodes = max(mine.schema.node_count, here.schema.node_count)
+        depth, time, info = len(path), np.array(path, np.int64), np.empty(2, np.int64)
+        room = 4 * chunk.rows + 64
+        while True:
+            which, pos, weights = int64s(room), int64s(room), int64s(room)
+            times = int64s(room * depth).reshape(room, depth)
+            n = kp.meet(
+                *spine.sources, chunk.table, chunk.rows, mine.key_nodes, here.key_nodes, nodes, int(self.null_safe),
+                time, which, pos, weights, times, info,
+            )  # fmt: skip
+            if n <= room:
+                break
+            if n > PAIRS:
+                return None
+            room = n
+        if not n:
+            return Delta.empty(self.schema), None
+        check_plan(info)
+        pairs = gather_pairs(
+            self.schema, self._origins[side], delta.tables, which[:n], spine.sources[0], pos[:n], weights[:n]
+        )  # fmt: skip
+        if pairs is None:
+            return None
+        return Delta.of_chunk(pairs), times[:n] if info[1] else None
 
     def pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, Hits]]:
         """(chunk of the delta, row in it, row of the spine) for every pair that matches, some at a time."""

@@ -166,23 +166,32 @@ class NestedJoin(Nested):
         return Delta.sum(self.schema, out)
 
     def _met(self, path: Path, side: int, rows: Batch, spine: Spine) -> list[Delta]:
+        quick = self.join.met(side, rows, spine, path)
+        if quick is not None:
+            return self._sorted(path, *quick)
         now: list[Delta] = []
         time, depth = np.array(path, np.int64), len(path)
         for chunk, which, hits in self.join.pairs(side, rows, spine):
             pairs = self.join.output(side, chunk, which, hits, pair_weights(chunk, hits))
             times = int64s(len(hits) * depth).reshape(-1, depth)
-            if not kt.join_times(spine.sources[0], hits.pos, time, depth, times):
-                now.append(pairs)
-                continue
-            order = np.lexsort(times.T[::-1])
-            taken = pa.array(order)
-            columns, weights = [c.take(taken) for c in pairs.columns], pairs.weights[order]
-            for at, begin, end in _runs(times[order]):
-                some = Delta(self.schema, [c.slice(begin, end - begin) for c in columns], weights[begin:end])
-                if at == path:
-                    now.append(some)
-                else:
-                    self.put_off(at, some)
+            later = kt.join_times(spine.sources[0], hits.pos, time, depth, times)
+            now += self._sorted(path, pairs, times if later else None)
+        return now
+
+    def _sorted(self, path: Path, pairs: Delta, times: Int64s | None) -> list[Delta]:
+        """The pairs of this path; those of other paths are put off."""
+        if times is None:
+            return [pairs]
+        now: list[Delta] = []
+        order = np.lexsort(times.T[::-1])
+        taken = pa.array(order)
+        columns, weights = [c.take(taken) for c in pairs.columns], pairs.weights[order]
+        for at, begin, end in _runs(times[order]):
+            some = Delta(self.schema, [c.slice(begin, end - begin) for c in columns], weights[begin:end])
+            if at == path:
+                now.append(some)
+            else:
+                self.put_off(at, some)
         return now
 
 
