@@ -16,7 +16,7 @@ a coordinate of time, so they nest as deep as times have coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dbspark.batch import Arrangement
@@ -102,20 +102,42 @@ class _Run:
             end = own + len(operator.kept())
             self.inner[name] = _Run(operator, past[own:end], self.agenda)
             own = end
-        self.nested = {n.id: made for n in fixpoint._schedule if (made := self._nested(n)) is not None}
         self.nothing = {n.id: Delta.empty(n.schema) for n in fixpoint.graph}
+        self.steps = [(n.id, [i.id for i in n.inputs], self._step(n)) for n in fixpoint._schedule]
+        """For each node in turn its id, those of its inputs, and what it does at a path."""
 
-    def _nested(self, node: Node) -> Nested | None:
-        """What stands for an operator that needs the past."""
+    def _step(self, node: Node) -> Callable[[Path, list[Any]], Any]:
+        """What a node does at a path with what its inputs give there."""
         operator = node.operator
         assert operator is not None
-        if isinstance(operator, Arrange | Stateless | Fixpoint):
-            return None
+        if isinstance(operator, Result):
+            return lambda _, inputs: operator.apply(inputs)
+        if isinstance(operator, Stateless):
+            nothing = self.nothing[node.id]
+            return lambda _, inputs: operator.apply(inputs) if any(d.rows for d in inputs) else nothing
+        if isinstance(operator, Arrange):
+            return self.arranged[node.id].advance
+        if isinstance(operator, Fixpoint):
+            return self.inner[node.id].entered
+        nested = self._nested(operator, node)
+        own = self.arranged.get(f"{node.id}/0")
+        if own is None:
+            return nested.step
+        return lambda path, inputs: nested.step(path, [own.advance(path, inputs[:1]), *inputs[1:]])
+
+    def _nested(self, operator: Operator, node: Node) -> Nested:
+        """What stands for an operator that needs the past."""
         if isinstance(operator, Join) and operator.how == "inner":
             return NestedJoin(operator, self.agenda)
         if isinstance(operator, Distinct):
             return NestedDistinct(operator.schema, self.agenda)
         return NestedReduce(operator, [n.kind == "delta" for n in node.inputs], self.agenda)
+
+    def entered(self, outer: Path, inputs: Sequence[Delta]) -> dict[str, Delta]:
+        """What a fixpoint inside another does at a path: nothing where nothing comes and nothing waits."""
+        if any(d.rows for d in inputs) or self.agenda.next(outer, -1) is not None:
+            return self.step(outer, inputs)
+        return self.fixpoint.nothing()
 
     def step(self, outer: Path, inputs: Sequence[Delta]) -> dict[str, Delta]:
         """All iterations within an iteration of the fixpoints around: by how much the variables change."""
@@ -146,24 +168,8 @@ class _Run:
 
     def _iterate(self, path: Path, values: dict[str, Any]) -> dict[str, Any]:
         """One iteration: what every node gives."""
-        for node in self.fixpoint._schedule:
-            operator = node.operator
-            inputs = [values[n.id] for n in node.inputs]
-            if isinstance(operator, Stateless):
-                values[node.id] = operator.apply(inputs)
-            elif isinstance(operator, Arrange):
-                self.arranged[node.id].advance(path, inputs[0])
-                values[node.id] = self.arranged[node.id]
-            elif isinstance(operator, Fixpoint):
-                inner = self.inner[node.id]
-                some = any(d.rows for d in inputs) or inner.agenda.next(path, -1) is not None
-                values[node.id] = inner.step(path, inputs) if some else operator.nothing()
-            else:
-                own = self.arranged.get(f"{node.id}/0")
-                if own is not None:
-                    own.advance(path, inputs[0])
-                    inputs[0] = own
-                values[node.id] = self.nested[node.id].step(path, inputs)
+        for name, inputs, step in self.steps:
+            values[name] = step(path, [values[i] for i in inputs])
         return values
 
     def committed(self) -> State:

@@ -42,8 +42,8 @@ from dbspark.trace.spine import Spine, SpineConfig, row_positions
 
 Path = tuple[int, ...]
 
-PRESENT = SpineConfig(fanout=16, space_low=float("inf"), space_high=float("inf"))
-"""Of the rows of the present tick: they are read for a few iterations only, so they are hardly ever merged."""
+PRESENT = SpineConfig(space_low=float("inf"), space_high=float("inf"))
+"""Of the rows of the present tick: they are read for a few iterations only, too few for merges that only save space."""
 
 
 class Agenda:
@@ -74,7 +74,7 @@ class NestedArranged:
         self.arrangement = past.arrangement
         self.old = len(past.batches)
         """How many of the batches of what is to be read are the past."""
-        self.rows = self.delta = Batch.empty(past.arrangement)
+        self._none = self.rows = self.delta = Batch.empty(past.arrangement)
         """Rows of this iteration, without their time and with it."""
         self._present = Spine(past.arrangement, config=PRESENT)
         """Rows of the present tick before this iteration, but for those that nobody has asked for yet."""
@@ -82,8 +82,9 @@ class NestedArranged:
         self._before: Spine | None = past
         self._after: tuple[Spine, Spine] | None = None
 
-    def advance(self, path: Path, delta: Delta) -> None:
+    def advance(self, path: Path, inputs: Sequence[Delta]) -> NestedArranged:
         """To the next iteration, with its rows."""
+        delta = inputs[0]
         if self.delta.rows:
             if self._after is not None:
                 self._before, self._present = self._after
@@ -91,10 +92,11 @@ class NestedArranged:
                 self._unread.append(self.delta)
                 self._before = None
             self._after = None
-            self.rows = self.delta = Batch.empty(self.arrangement)
+            self.rows = self.delta = self._none
         if delta.rows:
             self.rows = delta.arranged(self.arrangement)
             self.delta = self.rows.at_time(path)
+        return self
 
     def before(self) -> Spine:
         """The past and the present tick before this iteration."""
@@ -129,6 +131,7 @@ class Nested:
 
     def __init__(self, schema: Schema, agenda: Agenda) -> None:
         self.schema = schema
+        self._nothing = Delta.empty(schema)
         self.agenda = agenda
         self.waiting: dict[Path, list[Any]] = {}
         """What to take up at later paths."""
@@ -136,8 +139,12 @@ class Nested:
     def step(self, path: Path, inputs: Sequence[NestedArranged]) -> Delta:
         """What goes out at a path."""
         waiting = self.waiting.pop(path, None)
-        if waiting is None and not any(i.delta.rows for i in inputs):
-            return Delta.empty(self.schema)
+        if waiting is None:
+            for given in inputs:
+                if given.delta.rows:
+                    break
+            else:
+                return self._nothing
         return self.judged(path, inputs, waiting or [])
 
     def judged(self, path: Path, inputs: Sequence[NestedArranged], waiting: list[Any]) -> Delta:
@@ -206,23 +213,25 @@ class NestedDistinct(Nested):
         spine = given.after()
         change = int64s(rows.rows)
         following = np.full(rows.rows, NEVER, np.int64)
-        where = row_positions(rows)
         at = 0
         for chunk in rows.chunks:
             end = at + chunk.rows
             which, times = self._judge(spine, given.old, chunk, path, change[at:end], following[at:end])
             for later, some in _by_time(which, times):
-                self.put_off(later, _ones(rows.select(where[at:end][some])))
+                self.put_off(later, _ones(rows.select(row_positions(rows)[at:end][some])))
             at = end
         if following.min() < NEVER:
+            where = row_positions(rows)
             for iteration in np.unique(following).tolist():
                 if iteration != NEVER:
                     again = _ones(rows.select(where[following == iteration]))
                     self.put_off((*path[:-1], iteration), again)
+        if change.all():  # as it is for most rows of most recursions
+            return Delta.of(rows if np.array_equal(change, rows.weights()) else rows.with_weights(change))
         here = np.flatnonzero(change)
         if not len(here):
             return Delta.empty(self.schema)
-        return Delta.of(rows.select(where[here], change[here]))
+        return Delta.of(rows.select(row_positions(rows)[here], change[here]))
 
     def _judge(
         self, spine: Spine, old: int, chunk: Any, path: Path, change: Int64s, following: Int64s
