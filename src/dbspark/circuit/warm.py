@@ -63,7 +63,8 @@ def _warm_circuit() -> None:
     b.output("reach", b.fixpoint({"reach": "src BIGINT, dst BIGINT"}, [edges], step)[0])
     circuit = b.circuit()
     rows = [(i % 3, Decimal(i), i / 3, str(i)) for i in range(9)]
-    circuit.tick({"left": rows, "right": [(1, "x"), (2, "y"), (7, "z")], "edges": [(1, 2), (2, 3)]})
+    chain = [(i, i + 1) for i in range(6)]  # long enough that its iterations are merged many at a time
+    circuit.tick({"left": rows, "right": [(1, "x"), (2, "y"), (7, "z")], "edges": chain})
     circuit.tick({"spans": [("1", "3"), ("2", "4")]})
     out = circuit.tick({"left": dict.fromkeys(rows, -1), "right": {(1, "x"): -1}, "edges": {(2, 3): -1}})
-    assert out["reach"].count == 2
+    assert out["reach"].count == 12
