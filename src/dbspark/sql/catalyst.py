@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from dbspark.errors import DbsparkError
 from dbspark.sql import plan as p
+from dbspark.sql.literals import from_jvm
 from dbspark.sql.types import from_json
 
 if TYPE_CHECKING:
@@ -176,7 +177,10 @@ _IGNORED = {
 }  # fmt: skip
 
 
-_NUMBERS = {"n", "seed", "precision", "scale", "numBits", "size", "groupIndex"}
+_OFTEN_NULL = {"timeZoneId", "filter", "elseValue", "dataType", "default", "ignoreNulls"}
+"""Fields that are None where there is nothing, and are written where there is something."""
+
+_NUMBERS = {"n", "ordinal", "seed", "precision", "scale", "numBits", "size", "groupIndex"}
 """Fields that are numbers, where other fields of small integers are positions of children."""
 
 
@@ -184,6 +188,7 @@ class Reader:
     """Reads one optimised plan."""
 
     def __init__(self, tables: Tables, text: str) -> None:
+        """`text` is the analysed plan as Spark prints it, in full."""
         self.tables = tables
         self._tries = "try_" in text
         """Whether some expression may be evaluated in another mode than the session's."""
@@ -222,6 +227,9 @@ class Reader:
             options.append(("mode", self._mode(raw)))
         if "PythonUDF" in raw.name or raw.name == "ScalaUDF":
             options.append(("function", _function_of(raw)))
+        elif any(v is None and k not in _IGNORED and k not in _OFTEN_NULL for k, v in raw.fields.items()):
+            # The JSON leaves out what it has no form for; calls that differ in it must not look the same.
+            options.append(("sql", re.sub(r"#\d+L?", "", str(raw.origin.jvm().sql()))))
         return tuple(options)
 
     def column(self, raw: Raw) -> p.Column:
@@ -378,17 +386,40 @@ class Reader:
         return p.Aggregation(call, bool(raw.fields["isDistinct"]), where)
 
     def _window(self, raw: Raw) -> p.Node:
-        functions = []
+        functions, around = [], []
         for e in raw.exprs("windowExpressions"):
-            window = e.children[0] if e.name == "Alias" else e
+            inner = e.children[0] if e.name == "Alias" else e
+            number, name = _id(e), e.fields["name"]
+            window = _window_in(inner)
+            if window is None:  # folded to a constant
+                around.append(p.Named(number, name, self.expr(inner)))
+                continue
+            if window is not inner:  # Spark computes something with the result, such as a decimal from its digits
+                hidden = p.Column(-2_000_000 - number, name, pa.null())
+                around.append(p.Named(number, name, self._around(inner, window, hidden)))
+                number = hidden.id
             function, spec = window.children
-            frame = spec.children[-1]
-            functions.append((_id(e), e.fields["name"], self._window_call(function, frame)))
-        return p.Window(
-            self.node(raw.children[0]), tuple(functions),
+            functions.append((number, name, self._window_call(function, spec.children[-1])))
+        child = self.node(raw.children[0])
+        made: p.Node = child if not functions else p.Window(
+            child, tuple(functions),
             tuple(self.expr(e) for e in raw.exprs("partitionSpec")),
             tuple(self.order(e) for e in raw.exprs("orderSpec")), raw.origin,
         )  # fmt: skip
+        if not around:
+            return made
+        replaced = {n.id: n for n in around}
+        columns = _columns_of(raw.origin.jvm().output())
+        return p.Project(made, tuple(replaced.get(c.id) or p.Named(c.id, c.name, c) for c in columns))
+
+    def _around(self, raw: Raw, window: Raw, column: p.Column) -> p.Expr:
+        """An expression with a column in the place of its window function."""
+        if raw is window:
+            return column
+        args = tuple(self._around(c, window, column) for c in raw.children)
+        if raw.name in ("AttributeReference", "Literal"):
+            return self.expr(raw)
+        return p.Call(raw.name, args, self._options(raw), raw.origin)
 
     def _window_call(self, function: Raw, frame: Raw) -> p.WindowCall:
         kind = "rows" if "RowFrame" in str(frame.fields["frameType"]) else "range"
@@ -431,10 +462,7 @@ class Reader:
 
     def _topped(self, child: Raw, limit: int | None, offset: int) -> p.Node:
         if child.name == "Offset" and limit is not None and not offset:
-            below = self._offset(child)
-            assert isinstance(below, p.Top)
-            most = limit if below.limit is None else min(limit, below.limit)
-            return p.Top(below.child, below.order, most, below.offset)
+            return _fewer(self._offset(child), limit)
         if child.name == "Project" and child.children[0].name == "Sort":  # a projection does not change the order
             inner = self._topped(child.children[0], limit, offset)
             return p.Project(inner, tuple(self.named(e) for e in child.exprs("projectList")))
@@ -550,8 +578,9 @@ class Query:
 
 def read(tables: Tables, frame: DataFrame) -> Query:
     """The optimised plan of a DataFrame."""
-    plan = frame._jdf.queryExecution().optimizedPlan()
-    reader = Reader(tables, plan.toString())
+    execution = frame._jdf.queryExecution()
+    plan = execution.optimizedPlan()
+    reader = Reader(tables, execution.analyzed().toString())
     node = reader.node(_tree(json.loads(plan.toJSON()), Origin(None, plan)))
     return Query(node, _columns_of(plan.output()), tuple(reader.remarks))
 
@@ -606,6 +635,25 @@ def _id(raw: Raw) -> int:
 def _key_column(named: p.Named) -> p.Column:
     dtype = named.expr.type if isinstance(named.expr, p.Column) else pa.null()
     return p.Column(named.id, named.name, dtype)
+
+
+def _fewer(node: p.Node, limit: int) -> p.Node:
+    """No more rows of a top than some limit."""
+    if isinstance(node, p.Project):
+        return p.Project(_fewer(node.child, limit), node.outputs)
+    assert isinstance(node, p.Top)
+    return p.Top(node.child, node.order, limit if node.limit is None else min(limit, node.limit), node.offset)
+
+
+def _window_in(raw: Raw) -> Raw | None:
+    """The window expression in an expression, if there is one."""
+    return next((r for r in _all(raw) if r.name == "WindowExpression"), None)
+
+
+def _all(raw: Raw) -> Iterator[Raw]:
+    yield raw
+    for child in raw.children:
+        yield from _all(child)
 
 
 def _holds_aggregate(raw: Raw) -> bool:
@@ -669,13 +717,25 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _literal(raw: Raw) -> p.Constant | p.Call:
-    dtype = from_json(raw.fields["dataType"])
+    try:
+        dtype = from_json(raw.fields["dataType"])
+    except (DbsparkError, ValueError):  # an object of the JVM, which only Spark can use
+        return p.Call("Literal", (), (("value", str(raw.origin.jvm().sql())),), raw.origin)
     text = raw.fields.get("value")
     if text is None:
         return p.Constant(None, dtype)
     if pa.types.is_nested(dtype) or pa.types.is_interval(dtype) or "variant" in str(raw.fields["dataType"]):
-        return p.Call("Literal", (), (("value", raw.origin.jvm().sql()), ("dataType", str(dtype))), raw.origin)
+        return p.Call("Literal", (), (("value", _literal_text(raw, dtype)), ("dataType", str(dtype))), raw.origin)
     return p.Constant(_value(text, dtype, lambda: raw.origin.jvm().value()), dtype)
+
+
+def _literal_text(raw: Raw, dtype: pa.DataType) -> str:
+    """A text that only equal literals have."""
+    literal = raw.origin.jvm()
+    try:
+        return repr(from_jvm(literal.value(), literal.dataType(), dtype))
+    except TypeError:
+        return str(literal.sql())
 
 
 def _value(text: str | None, dtype: pa.DataType, inner: Callable[[], Any]) -> Any:
@@ -694,13 +754,8 @@ def _value(text: str | None, dtype: pa.DataType, inner: Callable[[], Any]) -> An
     if t.is_string(dtype):
         return text
     if t.is_date(dtype):
-        return date(1970, 1, 1) + timedelta(days=int(inner()))
-    if t.is_timestamp(dtype):
-        moment = _EPOCH + timedelta(microseconds=int(inner()))
-        return moment if dtype.tz else moment.replace(tzinfo=None)
-    if t.is_duration(dtype):
-        return timedelta(microseconds=int(inner()))
-    if t.is_time(dtype):
+        return pa.scalar(int(inner()), pa.int32()).cast(dtype)  # Python's dates end with the year 9999
+    if t.is_timestamp(dtype) or t.is_time(dtype) or t.is_duration(dtype):
         return pa.scalar(int(inner()), pa.int64()).cast(dtype)
     if t.is_binary(dtype):
         return bytes(inner())

@@ -72,7 +72,7 @@ class Rel:
         return {number: i for i, number in enumerate(self.ids)}
 
     def position(self, number: int) -> int:
-        return self.ids.index(number)
+        return self.positions[number]
 
     @property
     def typed(self) -> dict[int, pa.DataType]:
@@ -228,7 +228,12 @@ class PlanCompiler:
         outputs = [n for n in node.outputs if needed is None or n.id in needed]
         child: p.Node = node.child
         condition: p.Expr | None = None
-        if isinstance(child, p.Filter) and id(child) not in scope.known and _has_no_subquery(child.condition):
+        if (
+            isinstance(child, p.Filter)
+            and id(child) not in scope.known
+            and _has_no_subquery(child.condition)
+            and not isinstance(child.child, p.Window)  # a filter on ranks is the window's business
+        ):
             condition, child = child.condition, child.child
         exprs = [n.expr for n in outputs]
         below = _columns(exprs if condition is None else [*exprs, condition])
@@ -466,7 +471,9 @@ class PlanCompiler:
             at = None if where is None else outputs.setdefault(where, len(outputs))
             calls.append((replace(aggregation, call=replace(aggregation.call, args=tuple(args))), columns, at))
         given = self._mapped(scope, rel, [(self._number(), e) for e in outputs])
-        if not node.aggregations:
+        if not node.aggregations and not node.keys:  # one row, whatever there is
+            made = Rel(self._positional(b, b.aggregate(given.stream, [], n=Count(None))), (self._number(),))
+        elif not node.aggregations:
             made = Rel(b.distinct(given.stream), tuple(k.id for k in node.keys))
             self._note(Note("distinct", "incremental"))
         else:
@@ -520,7 +527,10 @@ class PlanCompiler:
         exprs: list[p.Expr] = [*node.partition, *(o.expr for o in node.order)]
         for _, _, call in node.functions:
             inner = call.function.call if isinstance(call.function, p.Aggregation) else call.function
-            exprs += [a for a in inner.args if not isinstance(a, p.Constant)]
+            # Constants are parameters (offsets, defaults), but for what is aggregated or shown.
+            exprs += [a for i, a in enumerate(inner.args) if i == 0 or not isinstance(a, p.Constant)]
+            if isinstance(call.function, p.Aggregation) and call.function.where is not None:
+                exprs.append(call.function.where)
         mine = {number for number, _, _ in node.functions}
         below = None if needed is None else (needed - mine) | _columns(exprs)
         rel = self.relation(node.child, scope, below)

@@ -243,18 +243,25 @@ class Program:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """The session as queries are read in it: names of ours, and an optimiser without the rules we do not want."""
-        key = "spark.sql.optimizer.excludedRules"
-        before = self.spark.conf.get(key, None)
-        rules = [*(before.split(",") if before else []), *EXCLUDED_RULES]
-        self.spark.conf.set(key, ",".join(rules))
+        excluded = self.spark.conf.get("spark.sql.optimizer.excludedRules", None)
+        settings = {
+            "spark.sql.optimizer.excludedRules": ",".join(
+                [*(excluded.split(",") if excluded else []), *EXCLUDED_RULES]
+            ),
+            "spark.sql.debug.maxToStringFields": "100000",  # plans are looked at as text, in full
+        }
+        before = {key: self.spark.conf.get(key, None) for key in settings}
+        for key, value in settings.items():
+            self.spark.conf.set(key, value)
         try:
             with self.names_for(self.leaves.frames()):
                 yield
         finally:
-            if before is None:
-                self.spark.conf.unset(key)
-            else:
-                self.spark.conf.set(key, before)
+            for key, old in before.items():
+                if old is None:
+                    self.spark.conf.unset(key)
+                else:
+                    self.spark.conf.set(key, old)
 
 
 def explained(notes: Any) -> str:

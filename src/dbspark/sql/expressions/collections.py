@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ from dbspark.sql.expressions.vectors import (
     strict_arrays,
     wrapped32,
 )
+from dbspark.sql.literals import from_jvm
 from dbspark.sql.plan import Call, Column, walk
 from dbspark.sql.types import from_json, loosened
 
@@ -287,7 +287,7 @@ def literal(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
             from py4j.java_gateway import get_field
 
             return calendar_interval(*(get_field(given.value(), part) for part in ("months", "days", "microseconds")))
-        one = pa.array([_from_jvm(given.value(), spark_type, dtype)], dtype)
+        one = pa.array([from_jvm(given.value(), spark_type, dtype)], dtype)
     except (TypeError, DbsparkError):
         return None
     return Compiled(dtype, lambda frame: one.take(pa.array(np.zeros(frame.rows, np.int64))))
@@ -299,39 +299,6 @@ def calendar_interval(months: int, days: int, micros: int) -> Compiled | None:
     if abs(micros) > 2**53:
         return None
     return constant(pa.scalar(pa.MonthDayNano([months, days, micros * 1000]), dtype), dtype)
-
-
-def _from_jvm(value: Any, spark_type: Any, dtype: pa.DataType) -> Any:
-    """A value of Catalyst as pyarrow takes it."""
-    t = pa.types
-    if value is None:
-        return None
-    if t.is_list(dtype):
-        inner = spark_type.elementType()
-        return [_item(value, i, inner, dtype.value_type) for i in range(value.numElements())]
-    if t.is_map(dtype):
-        sides = [
-            [_item(side, i, kind, inner) for i in range(value.numElements())]
-            for side, kind, inner in (
-                (value.keyArray(), spark_type.keyType(), dtype.key_type),
-                (value.valueArray(), spark_type.valueType(), dtype.item_type),
-            )
-        ]
-        return list(zip(*sides, strict=True))
-    if t.is_struct(dtype):
-        fields = spark_type.fields()
-        return {f.name: _item(value, i, fields[i].dataType(), f.type) for i, f in enumerate(dtype)}
-    if t.is_string(dtype):
-        return value if isinstance(value, str) else str(value.toString())
-    if t.is_decimal(dtype):
-        return Decimal(str(value.toString()))
-    if t.is_boolean(dtype) or t.is_integer(dtype) or t.is_floating(dtype) or t.is_date(dtype) or t.is_timestamp(dtype):
-        return value
-    raise TypeError(f"a literal of type {dtype}")
-
-
-def _item(data: Any, at: int, spark_type: Any, dtype: pa.DataType) -> Any:
-    return None if data.isNullAt(at) else _from_jvm(data.get(at, spark_type), spark_type, dtype)
 
 
 # ---------------------------------------------------------------------- looking up

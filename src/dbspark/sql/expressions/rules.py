@@ -133,7 +133,7 @@ def on_arrays(
 
 def as_array(datum: Datum, rows: int) -> pa.Array:
     if isinstance(datum, pa.Scalar):
-        return pa.repeat(datum, rows)
+        return pa.repeat(datum, rows) if rows else pa.array([], datum.type)
     if isinstance(datum, pa.ChunkedArray):
         return datum.combine_chunks() if datum.num_chunks != 1 else datum.chunk(0)
     return datum
