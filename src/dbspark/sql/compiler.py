@@ -350,7 +350,8 @@ class PlanCompiler:
         rest: list[p.Expr] = []
         for part in condition:
             pair = _equality(part, set(left.ids), set(right.ids))
-            if pair is None:
+            # A column is part of the key once; a second equality with it is judged.
+            if pair is None or any(pair[0] == a or pair[1] == b for a, b, _ in pairs):
                 rest.append(part)
             else:
                 pairs.append(pair)
