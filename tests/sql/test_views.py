@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import date
 from decimal import Decimal
 from typing import Any
 
@@ -130,6 +131,43 @@ def test_view(spark: Any, name: str) -> None:
         oracle.tick(changes(r, oracle.contents, 10))
     oracle.retract_all()
     oracle.tick(changes(r, oracle.contents, 5))
+
+
+ODD = {
+    "a frame of days": """
+        SELECT max(a) OVER (PARTITION BY a ORDER BY d RANGE BETWEEN INTERVAL 30 DAYS PRECEDING AND CURRENT ROW) m FROM t""",
+    "a frame of months": """
+        SELECT sum(a) OVER (ORDER BY d RANGE BETWEEN INTERVAL 1 MONTH PRECEDING AND CURRENT ROW) m FROM t""",
+    "nothing to join": "SELECT concat_ws(',', s, s) c FROM t",
+    "short decimals in windows": """
+        SELECT a, avg(c) OVER (PARTITION BY a) m, sum(c) OVER (PARTITION BY a) n,
+               lag(d, 1, DATE'2020-01-01') OVER (ORDER BY a, d, s) l FROM t""",
+    "a key in two equalities": "SELECT t.s FROM u FULL JOIN t ON u.b = t.a AND t.a = u.a",
+    "windows over constants": """
+        SELECT min('a') OVER (PARTITION BY a ORDER BY a) m, count(CAST(NULL AS STRING)) OVER (PARTITION BY a) n FROM u""",
+    "an aggregate that nobody reads": "SELECT TIMESTAMP'2024-02-29 12:00:00' c FROM (SELECT percentile(1, 0.5) FROM u)",
+    "a limit below a projection": """
+        SELECT c FROM (SELECT * FROM (SELECT a, TRUE AS c FROM u) ORDER BY c DESC, a LIMIT 4 OFFSET 1)""",
+    "a window with a filter": """
+        SELECT a, sum(a) FILTER (WHERE s RLIKE '^[ab]') OVER (PARTITION BY a ORDER BY a, s) m FROM t""",
+    "one column twice": """
+        SELECT max(length(e)) m FROM (
+            SELECT b, e, avg(c) OVER (PARTITION BY a, b) f FROM (SELECT a, 0 b, a c, CAST(a AS STRING) e FROM u))
+        WHERE f > 1 GROUP BY ROLLUP (b, f)""",
+    "evaluation modes": "SELECT try_add(2147483647, b) x, try_divide(a, b - 1) y FROM u",
+}
+
+
+def test_odd_shapes(spark: Any) -> None:
+    """Each of them was wrong once."""
+    oracle = Oracle(spark, {"t": "a BIGINT, d DATE, s STRING, c DECIMAL(8,2)", "u": "a BIGINT, b INT"}, ODD)
+    first, last = date(2020, 1, 31), date(2020, 3, 1)
+    oracle.tick({
+        "t": {(1, first, "a", Decimal("1.50")): 1, (2, date(2020, 2, 29), None, Decimal(2)): 2, (1, None, "b", None): 1},
+        "u": {(1, 1): 1, (2, 1): 1, (2, 2): 1},
+    })  # fmt: skip
+    oracle.tick({"t": {(1, last, "a", Decimal("1.50")): 1}, "u": {(5, 5): 1, (2, 1): -1}})
+    oracle.retract_all()
 
 
 def test_views_over_views_share_their_nodes(spark: Any) -> None:

@@ -436,6 +436,8 @@ class Reader:
             return None
         if raw.name.startswith("CurrentRow"):
             return 0
+        if raw.name == "Literal" and re.match(r"interval (year|month)", str(raw.fields["dataType"])):
+            return p.Call("Months", (), (("months", raw.fields["value"]),))  # which have no fixed length
         return self.expr(raw)
 
     def _limit(self, raw: Raw) -> p.Node:

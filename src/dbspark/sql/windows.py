@@ -7,6 +7,7 @@ by Spark. Arguments are columns by the time they get here.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -60,7 +61,11 @@ def _shift(call: p.WindowCall, name: str, args: Sequence[p.Expr], columns: Seque
     # Spark writes lag as an offset below zero.
     away = int(offset.value)
     away = -away if name == "Lag" and away > 0 else away
-    return Shift(columns[0], away, default.value, call.ignore_nulls)
+    return Shift(columns[0], away, _python(default.value), call.ignore_nulls)
+
+
+def _python(value: Any) -> Any:
+    return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
 def _frame(given: p.Frame) -> Frame | None:
@@ -69,11 +74,13 @@ def _frame(given: p.Frame) -> Frame | None:
         if isinstance(bound, p.Constant):
             if bound.value is None:
                 return None
-            bounds.append(bound.value)
+            bounds.append(_python(bound.value))
         elif bound is None or isinstance(bound, int):
             bounds.append(bound)
         else:
             return None
+    if any(isinstance(b, timedelta) for b in bounds):  # then the current row is no time away, not no rows
+        bounds = [timedelta() if type(b) is int and b == 0 else b for b in bounds]
     return Frame(given.kind, bounds[0], bounds[1])
 
 

@@ -373,12 +373,10 @@ def concat_ws(call: Call, args: Sequence[Compiled], context: Context) -> Compile
         return None
     if len(args) == 1:
         return strict(STRING, lambda sep: pc.if_else(pc.is_valid(sep), "", pa.scalar(None, STRING)), args)
-    nested = not _all(args, STRING)
 
     def run(frame: Frame) -> Datum:
         sep, *values = (a.run(frame) for a in args)
-        if not nested:
-            return pc.binary_join_element_wise(*values, sep, null_handling="skip")
+        # Not by binary_join_element_wise with null_handling="skip": it drops rows in which all values are NULL.
         from dbspark.sql.expressions.collections import present
 
         lists = present([as_array(v, frame.rows) for v in values])
