@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 
 from dbspark.batch.schema import Schema
 from dbspark.sql.program import Program
-from tests.sql.generator import Case, Change, Row, make_case, smaller
+from tests.sql.generator import Case, Change, Row, Tree, make_case, smaller
 from tests.sql.oracle import difference, frozen, rows_of
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Tally:
     invalid: int = 0
     """Queries that Spark itself refuses."""
     modes: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Why they were skipped."""
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     @contextmanager
@@ -89,10 +91,12 @@ class Run:
         self.spark = spark
         self.case = case
         self.tally = tally
-        self.schemas = {name: Schema.of(case.ddl(name)) for name in case.tables}
+        self.schemas = {name: Schema.of(columns) for name, columns in case.tables.items()}
         self.contents: dict[str, Counter[Row]] = {name: Counter() for name in case.tables}
         self.views: dict[str, str] = {}
         self.held: dict[str, Counter[Any]] = {}
+        self.answers: dict[str, Counter[Any] | Exception] = {}
+        """What Spark says about the contents, if it has been asked."""
 
     def __call__(self) -> Failure | None:
         try:
@@ -103,8 +107,8 @@ class Run:
 
     def _run(self) -> Failure | None:
         program = Program(self.spark)
-        for name in self.case.tables:
-            program.table(name, self.case.ddl(name))
+        for name, columns in self.case.tables.items():
+            program.table(name, columns)
         for name, tree in self.case.views.items():
             try:
                 with self.tally.timed("compiling"):
@@ -132,7 +136,7 @@ class Run:
     def _refused(self, query: str) -> bool:
         """Whether Spark refuses a query as well."""
         try:
-            self._tables({n: Counter() for n in self.contents}, everything=True)
+            self._tables({n: Counter() for n in self.contents}, True)
             for view, sql in self.views.items():
                 self.spark.sql(sql).createOrReplaceTempView(view)
             self.spark.sql(query).toArrow()
@@ -143,15 +147,16 @@ class Run:
                 self.spark.catalog.dropTempView(view)
         return False
 
-    def _tables(self, contents: dict[str, Counter[Row]], everything: bool = False) -> None:
+    def _tables(self, contents: dict[str, Counter[Row]], everything: bool) -> None:
         for name, schema in self.schemas.items():
             if everything or contents[name] != self.contents[name]:
                 rows = [row for row, n in contents[name].items() for _ in range(n)]
-                self.spark.createDataFrame(as_table(schema, rows)).createOrReplaceTempView(name)
+                # In one partition, so that nothing is shuffled: that takes longer than all the rest.
+                self.spark.createDataFrame(as_table(schema, rows)).coalesce(1).createOrReplaceTempView(name)
 
-    def _expected(self, contents: dict[str, Counter[Row]], first: bool) -> dict[str, Counter[Any] | Exception]:
+    def _expected(self, contents: dict[str, Counter[Row]], everything: bool) -> dict[str, Counter[Any] | Exception]:
         """What Spark says, or the errors that it raises."""
-        self._tables(contents, everything=first)
+        self._tables(contents, everything)
         out: dict[str, Counter[Any] | Exception] = {}
         for name, query in self.views.items():
             try:
@@ -171,9 +176,9 @@ class Run:
             clipped[name] = {row: max(n, -after[name][row]) for row, n in rows.items()}
             after[name].update(clipped[name])
             after[name] = +after[name]
-        if not number or any(rows for rows in clipped.values()):
+        if not self.answers or any(rows for rows in clipped.values()):
             with self.tally.timed("Spark"):
-                self.answers = self._expected(after, not number)
+                self.answers = self._expected(after, everything=not self.answers)
         errors = [a for a in self.answers.values() if isinstance(a, Exception)]
         try:
             with self.tally.timed("ticks"):
@@ -182,7 +187,7 @@ class Run:
             if not errors:
                 return Failure("tick", "", number, traceback.format_exc())
             self.tally.raised += 1
-            self._tables(self.contents, everything=True)
+            self.answers = {}
             return None
         self.contents = after
         self.tally.ticks += 1
@@ -197,6 +202,8 @@ class Run:
             answer = self.answers[name]
             if isinstance(answer, Exception):
                 self.tally.skipped += 1
+                found = re.search(r"\[([A-Z_.]+)\]", str(answer))
+                self.tally.reasons[f"{name} of {self.case.seed}: {found[1] if found else answer}"] += 1
                 continue
             wrong = difference(self.held[name], answer)
             if wrong:
@@ -229,6 +236,7 @@ class Shrinker:
         self.until = time.monotonic() + seconds
 
     def __call__(self) -> tuple[Case, Failure]:
+        self._later_ticks()
         for step in (self._views, self._fewer_ticks, self._queries, self._fewer_ticks, self._rows, self._unused):
             step()
         return self.case, self.failure
@@ -248,11 +256,12 @@ class Shrinker:
             pass
 
     def _views(self) -> None:
-        wanted = {self.failure.view} - {""}
-        if wanted:
-            for name in reversed(self.case.views):
-                if name in wanted:
-                    wanted |= {v for v in self.case.views if re.search(rf"\b{v}\b", self.case.views[name].sql)}
+        """One view, and those that it reads; where that is not enough, as few as possible."""
+        for name in [self.failure.view] if self.failure.view else list(self.case.views):
+            wanted = {name}
+            for view in reversed(self.case.views):
+                if view in wanted:
+                    wanted |= {v for v in self.case.views if re.search(rf"\b{v}\b", self.case.views[view].sql)}
             if self._try(replace(self.case, views={n: t for n, t in self.case.views.items() if n in wanted})):
                 return
         self._any(lambda: (replace(self.case, views=_without(self.case.views, n)) for n in reversed(self.case.views)))
@@ -261,12 +270,16 @@ class Shrinker:
         if self.failure.kind == "view":
             self.case = replace(self.case, ticks=[], retract=False)
             return
-        if self.failure.tick < len(self.case.ticks):
-            self._try(replace(self.case, ticks=self.case.ticks[: self.failure.tick + 1], retract=False))
+        self._later_ticks()
         n = len(self.case.ticks)
         self._any(
             lambda: (replace(self.case, ticks=_but(self.case.ticks, i)) for i in range(min(n, len(self.case.ticks))))
         )
+
+    def _later_ticks(self) -> None:
+        """What comes after the failure has no part in it."""
+        if self.failure.tick < len(self.case.ticks):
+            self.case = replace(self.case, ticks=self.case.ticks[: self.failure.tick + 1], retract=False)
 
     def _queries(self) -> None:
         def simpler() -> Iterator[Case]:
@@ -306,14 +319,32 @@ def _but(given: list[Any], at: int) -> list[Any]:
     return [*given[:at], *given[at + 1 :]]
 
 
+_HEAD = """\
+# seed {seed}: {kind} in {view}, tick {tick}
+import datetime
+from decimal import Decimal
+from tests.sql.fuzz import replay
+inf, nan = float("inf"), float("nan")"""
+
+
 def printed(case: Case, failure: Failure) -> str:
-    """A case as Python, and what is wrong with it."""
-    lines = [f"# seed {case.seed}: {failure.kind} in {failure.view or 'some view'}, tick {failure.tick}"]
-    lines += [f"tables = { ({n: case.ddl(n) for n in case.tables})!r}", "views = {"]
-    lines += [f"    {n!r}: {t.sql!r}," for n, t in case.views.items()]
+    """A case as Python that replays it, and what is wrong with it."""
+    view = failure.view or "some view"
+    lines = [_HEAD.format(seed=case.seed, kind=failure.kind, view=view, tick=failure.tick), "tables = {"]
+    lines += [f"    {n!r}: {columns!r}," for n, columns in case.tables.items()]
+    lines += ["}", "views = {", *(f"    {n!r}: {t.sql!r}," for n, t in case.views.items())]
     lines += ["}", "ticks = [", *(f"    {change!r}," for change in case.ticks), "]"]
-    lines += ["# and then everything is deleted"] if case.retract else []
-    return "\n".join([*lines, failure.text])
+    lines += [f"replay(spark, tables, views, ticks, retract={case.retract})"]
+    return "\n".join([*lines, *(f"#   {line}" for line in failure.text.rstrip().splitlines()[-40:])])
+
+
+def replay(
+    spark: SparkSession, tables: dict[str, str], views: dict[str, str], ticks: list[Change], retract: bool = True
+) -> None:
+    """Run a case that was printed."""
+    trees = {name: Tree("query", (sql,)) for name, sql in views.items()}
+    failure = Run(spark, Case(0, tables, trees, ticks, retract), Tally())()
+    assert failure is None, f"{failure.kind} in {failure.view or 'some view'}, tick {failure.tick}:\n{failure.text}"
 
 
 # ---------------------------------------------------------------------- the command
@@ -362,6 +393,7 @@ def main() -> int:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "OFF",
     }
@@ -379,7 +411,7 @@ def main() -> int:
         )  # fmt: skip
     finally:
         handle.close()
-    report(f"{tally}\n")
+    report("".join(f"skipped {n} times: {why}\n" for why, n in tally.reasons.most_common()) + f"{tally}\n")
     return 1 if tally.differences else 0
 
 

@@ -135,7 +135,8 @@ def test_view(spark: Any, name: str) -> None:
 
 ODD = {
     "a frame of days": """
-        SELECT max(a) OVER (PARTITION BY a ORDER BY d RANGE BETWEEN INTERVAL 30 DAYS PRECEDING AND CURRENT ROW) m FROM t""",
+        SELECT max(a) OVER (PARTITION BY a ORDER BY d RANGE BETWEEN INTERVAL 30 DAYS PRECEDING AND CURRENT ROW) m
+        FROM t""",
     "a frame of months": """
         SELECT sum(a) OVER (ORDER BY d RANGE BETWEEN INTERVAL 1 MONTH PRECEDING AND CURRENT ROW) m FROM t""",
     "nothing to join": "SELECT concat_ws(',', s, s) c FROM t",
@@ -144,7 +145,8 @@ ODD = {
                lag(d, 1, DATE'2020-01-01') OVER (ORDER BY a, d, s) l FROM t""",
     "a key in two equalities": "SELECT t.s FROM u FULL JOIN t ON u.b = t.a AND t.a = u.a",
     "windows over constants": """
-        SELECT min('a') OVER (PARTITION BY a ORDER BY a) m, count(CAST(NULL AS STRING)) OVER (PARTITION BY a) n FROM u""",
+        SELECT min('a') OVER (PARTITION BY a ORDER BY a) m, count(CAST(NULL AS STRING)) OVER (PARTITION BY a) n
+        FROM u""",
     "an aggregate that nobody reads": "SELECT TIMESTAMP'2024-02-29 12:00:00' c FROM (SELECT percentile(1, 0.5) FROM u)",
     "a limit below a projection": """
         SELECT c FROM (SELECT * FROM (SELECT a, TRUE AS c FROM u) ORDER BY c DESC, a LIMIT 4 OFFSET 1)""",
@@ -160,10 +162,11 @@ ODD = {
 
 def test_odd_shapes(spark: Any) -> None:
     """Each of them was wrong once."""
-    oracle = Oracle(spark, {"t": "a BIGINT, d DATE, s STRING, c DECIMAL(8,2)", "u": "a BIGINT, b INT"}, ODD)
-    first, last = date(2020, 1, 31), date(2020, 3, 1)
+    tables = {"t": "a BIGINT, d DATE, s STRING, c DECIMAL(8,2)", "u": "a BIGINT, b INT"}
+    oracle = Oracle(spark, tables, {name.replace(" ", "_"): query for name, query in ODD.items()})
+    first, middle, last = date(2020, 1, 31), date(2020, 2, 29), date(2020, 3, 1)
     oracle.tick({
-        "t": {(1, first, "a", Decimal("1.50")): 1, (2, date(2020, 2, 29), None, Decimal(2)): 2, (1, None, "b", None): 1},
+        "t": {(1, first, "a", Decimal("1.50")): 1, (2, middle, None, Decimal(2)): 2, (1, None, "b", None): 1},
         "u": {(1, 1): 1, (2, 1): 1, (2, 2): 1},
     })  # fmt: skip
     oracle.tick({"t": {(1, last, "a", Decimal("1.50")): 1}, "u": {(5, 5): 1, (2, 1): -1}})

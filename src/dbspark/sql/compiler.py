@@ -190,6 +190,10 @@ class PlanCompiler:
         self._note(Note("scalar subquery", "incremental"))
         return Rel(joined, (*rel.ids, column.id)), column
 
+    def _ids(self, columns: Sequence[p.Column]) -> tuple[int, ...]:
+        """The numbers of columns; of rows without columns, which have one of ours."""
+        return tuple(c.id for c in columns) or (self._number(),)
+
     def _number(self) -> int:
         self._fresh -= 1
         self._synthetic.add(self._fresh)
@@ -220,7 +224,7 @@ class PlanCompiler:
         data = node.data.rename_columns(list(schema.names)).cast(schema.arrow)
         rows = Batch.from_arrow(data, Arrangement(schema))
         stream = scope.builder.graph.add(ConstantRows(rows), [], [], "delta")
-        return Rel(stream, tuple(c.id for c in node.columns) or (self._number(),))
+        return Rel(stream, self._ids(node.columns))
 
     # ------------------------------------------------------------------ linear nodes
 
@@ -307,7 +311,7 @@ class PlanCompiler:
             rel = self.relation(child, scope)
             streams.append(self._choose(scope.builder, rel.stream, range(len(rel.ids))))
         # Spark's branches agree in type; what differs is only what may be NULL.
-        return Rel(scope.builder.union(*streams), tuple(c.id for c in node.columns))
+        return Rel(scope.builder.union(*streams), self._ids(node.columns))
 
     def _expand(self, node: p.Expand, scope: Scope, needed: frozenset[int] | None) -> Rel:
         exprs = [e for row in node.projections for e in row]
