@@ -206,7 +206,8 @@ def test_scripts_of_statements(spark: Any) -> None:
     with dbspark.Pipeline("script", spark=spark) as pipe:
         pipe.sql("""
             -- a table; with a semicolon in a comment
-            CREATE TABLE t (a BIGINT PRIMARY KEY, b STRING);
+            CREATE TABLE IF NOT EXISTS t (a BIGINT PRIMARY KEY, b STRING COMMENT 'no PRIMARY KEY');
+            CREATE TABLE d (x DECIMAL(12,2) PRIMARY KEY, y STRING);
             CREATE TABLE u (a BIGINT, c DECIMAL(10,2), PRIMARY KEY (a));
             CREATE MATERIALIZED VIEW v AS SELECT b, count(*) AS n FROM t JOIN u USING (a) GROUP BY b;
             INSERT INTO t VALUES (1, 'x;y'), (2, 'z');
@@ -216,6 +217,8 @@ def test_scripts_of_statements(spark: Any) -> None:
         """)
         assert rows(pipe.view("v").to_arrow()) == [("X;Y", 1), ("x;y", 1), ("z", 1)]
         assert pipe.table("t").state.primary_key == ("a",)
+        assert pipe.table("d").state.primary_key == ("x",)
+        assert pipe.table("t").changes(since=0).num_rows == 5
         pipe.sql("DROP VIEW v; DROP TABLE IF EXISTS nothing; DROP TABLE u")
         with pytest.raises(DbsparkError, match="not a statement"):
             pipe.sql("MERGE INTO t USING u ON true")

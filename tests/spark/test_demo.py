@@ -1,4 +1,4 @@
-"""The demo and the command line: the generated log makes sense, and a wrong Z-set is noticed."""
+"""The demo and the command line: the generated logs make sense, and a wrong view is noticed."""
 
 import io
 from collections import Counter
@@ -12,57 +12,72 @@ from typer.testing import CliRunner
 import dbspark
 from dbspark.cli import app, main
 from dbspark.cli import demo as demo_module
-from dbspark.cli.demo import Workload, change_log, differences
+from dbspark.cli.demo import TABLES, VIEWS, Workload, differences, logs
 from dbspark.errors import JavaNotFoundError
 
-SMALL = Workload(rows=500, ticks=6, changes=200)
+SMALL = Workload(rows=500, ticks=3, changes=200)
 
 
-def test_the_log_inserts_updates_and_deletes_what_is_there(spark: SparkSession) -> None:
-    table: Counter[tuple[object, ...]] = Counter()
-    seen: Counter[str] = Counter()
-    rows = change_log(spark, SMALL).orderBy("tick").collect()
-    for tick in range(SMALL.ticks + 1):
-        removed, added = set(), set()
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark computes the views at the end only."""
+    monkeypatch.setattr(demo_module, "MEASURED", 1)
+
+
+def test_the_logs_insert_update_and_delete_what_is_there(spark: SparkSession) -> None:
+    for name, log in logs(spark, SMALL).items():
+        present: set[int] = set()
+        seen: Counter[str] = Counter()
+        rows = log.orderBy("tick").collect()
         for row in rows:
-            if row.tick == tick:
-                table[tuple(row[1:-1])] += row.w
-                (added if row.w > 0 else removed).add(row.order_id)
-        assert set(table.values()) <= {0, 1}, "a row that is not there was deleted, or one that is was inserted"
-        present = [row[0] for row, weight in table.items() if weight]
-        assert len(present) == len(set(present)), "two rows of one order"
-        seen.update(inserts=len(added - removed), updates=len(added & removed), deletes=len(removed - added))
-    assert min(seen.values()) > 20
+            key = row[TABLES[name].key]
+            assert (key in present) == (row.kind != "insert"), "inserted twice, or changed and not there"
+            (present.discard if row.kind == "delete" else present.add)(key)
+            seen[row.kind] += row.tick > 0
+        assert len({(row.tick, row[TABLES[name].key]) for row in rows}) == len(rows), "a key twice in a tick"
+        assert seen["update"] >= SMALL.ticks
+        assert name != "orders" or min(seen.values()) > 20
 
 
+@pytest.mark.usefixtures("once")
 def test_the_demo_agrees_with_spark_and_is_plain_when_piped(spark: SparkSession) -> None:
     out = io.StringIO()
     assert demo_module.run(SMALL, Console(file=out, width=120))
-    assert "Checked: the Z-set is the table that Spark computes" in out.getvalue()
+    assert "Checked: every view is what Spark computes" in out.getvalue()
+    assert all(f"View {name} is filled" in out.getvalue() for name in VIEWS)
     assert "\x1b" not in out.getvalue()
     assert spark.range(1).count() == 1, "the demo stopped a session that is not its own"
+    assert not [t for t in spark.catalog.listTables() if t.name in (*TABLES, *VIEWS)], "the demo left names behind"
 
 
+@pytest.mark.usefixtures("once")
 def test_the_demo_notices_a_change_that_was_not_applied(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     apply = demo_module._apply
-    calls: list[pa.Table] = []
 
-    def forgetful(state: dbspark.ZSet, change: pa.Table) -> tuple[dbspark.ZSet, int]:
-        calls.append(change)
-        return (state, state.count) if len(calls) == 3 else apply(state, change)
+    def forgetful(pipe: dbspark.Pipeline, change: demo_module.Change) -> None:
+        if pipe.tick == 2:
+            change = {**change, "orders": {k: rows for k, rows in change["orders"].items() if k != "insert"}}
+        apply(pipe, change)
 
     monkeypatch.setattr(demo_module, "_apply", forgetful)
     out = io.StringIO()
     assert not demo_module.run(SMALL, Console(file=out, width=120))
-    assert "MISMATCH: only Spark has" in out.getvalue()
+    assert "MISMATCH in spending: only Spark has" in out.getvalue()
 
 
-def test_differences_sees_rows_weights_and_repetition() -> None:
-    expected = pa.table({"a": [1, 2, 3], "w": [1, 1, 2]})
-    assert differences(pa.table({"w": [2, 1, 1], "a": [3, 2, 1]}), expected) == []
+def test_spark_is_measured_a_few_times_and_at_the_end() -> None:
+    assert Workload(ticks=20).measured == {6, 13, 20}
+    assert Workload(ticks=2).measured == {1, 2}
+    assert Workload(ticks=1).measured == {1}
+
+
+def test_differences_sees_rows_and_repetition() -> None:
+    expected = pa.table({"a": [1, 2, 3, 3], "b": ["x", None, "y", "y"]})
+    assert differences(expected.take([3, 1, 0, 2]).select(["b", "a"]), expected) == []
     assert differences(expected.slice(1), expected)
-    assert differences(pa.concat_tables([expected, expected.slice(2)]), expected)
-    assert any("(3, 1)" in line for line in differences(pa.table({"a": [1, 2, 3], "w": [1, 1, 1]}), expected))
+    assert differences(expected.slice(0, 3), expected)
+    assert differences(expected.take([0, 1, 2, 3, 3]), expected)
+    assert any("(4, 'y')" in line for line in differences(expected, pa.table({"a": [1, 2, 3, 4], "b": expected["b"]})))
 
 
 class TestCommandLine:

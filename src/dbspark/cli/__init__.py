@@ -6,6 +6,7 @@ code is 1.
 """
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -49,19 +50,89 @@ def _options(
     """Incremental views for Apache Spark."""
 
 
+Location = Annotated[str, typer.Argument(help="Where the pipeline keeps its state: a folder, or a URI.")]
+Limit = Annotated[int, typer.Option(min=1, help="Rows of an answer to show on a terminal.")]
+
+
+@app.command("init", epilog="Example: `dbspark init shop`")
+def _init(name: Annotated[str, typer.Argument(help="The folder to make.")]) -> None:
+    """Make a folder with a small example program."""
+    from dbspark.cli.programs import init
+
+    init(name, Console())
+
+
+@app.command("run", epilog="Example: `dbspark run shop.sql --location state/shop`")
+def _run(
+    program: Annotated[Path, typer.Argument(help="A .sql file, or a directory of them.")],
+    location: Annotated[
+        str | None, typer.Option(help="Where to keep the state, by default in memory: nothing is left.")
+    ] = None,
+    limit: Limit = 100,
+) -> None:
+    """Run the statements of a program: tables, views, changes and queries.
+
+    A directory may have the layout of Spark's declarative pipelines, with a `spark-pipeline.yml`; its `storage` is then
+    the location. A program can be run again at its location: what is defined already, just so, is passed over.
+    """
+    from dbspark.cli.programs import run
+
+    run(program, location, Console(), limit=limit)
+
+
+@app.command("sql", epilog='Example: `dbspark sql state/shop -e "SELECT * FROM revenue"`')
+def _sql(
+    location: Location,
+    execute: Annotated[
+        str | None, typer.Option("--execute", "-e", help="Statements to run; without it they are read from a prompt.")
+    ] = None,
+    limit: Limit = 100,
+    create: Annotated[bool, typer.Option("--create", help="Begin a pipeline if there is none.")] = False,
+) -> None:
+    """Query tables and views at a location, change tables, and define more.
+
+    Answers are tables on a terminal, and lines with tabs when they are piped.
+    """
+    from dbspark.cli.statements import sql
+
+    sql(location, execute, Console(), limit=limit, create=create)
+
+
+@app.command("status", epilog="Example: `dbspark status state/shop`")
+def _status(location: Location) -> None:
+    """Show the tables and views at a location, their rows, the tick and the size on disk. Needs no Spark."""
+    from dbspark.cli.status import show_status
+
+    show_status(location, Console())
+
+
+@app.command("explain", epilog="Example: `dbspark explain state/shop revenue`")
+def _explain(
+    location: Location, view: Annotated[str, typer.Argument(help="The name of a view, or a query in quotes.")]
+) -> None:
+    """Show how a view is kept, or how a query would be, part by part."""
+    from dbspark.cli.statements import explain
+
+    explain(location, view, Console())
+
+
 @app.command("demo", epilog="Example: `dbspark demo --rows 1000000 --ticks 10`")
 def _demo(
-    rows: Annotated[int, typer.Option(min=1_000, help="Orders in the table at the start.")] = 200_000,
-    ticks: Annotated[int, typer.Option(min=1, help="Changes to apply, one a tick.")] = 20,
-    changes: Annotated[int, typer.Option(min=10, help="Orders that change in a tick.")] = 1_000,
+    rows: Annotated[int, typer.Option(min=1_000, help="Orders in the shop at the start.")] = 200_000,
+    ticks: Annotated[int, typer.Option(min=1, help="Transactions to apply.")] = 20,
+    changes: Annotated[int, typer.Option(min=10, help="Orders that change in a transaction.")] = 1_000,
     cores: Annotated[int | None, typer.Option(min=1, help="Cores for Spark, by default all.")] = None,
+    location: Annotated[
+        str | None, typer.Option(help="Keep the shop in this folder, by default in memory: nothing is left.")
+    ] = None,
 ) -> None:
-    """Keep a table of orders up to date from its changes, and check it against Spark.
+    """Keep the views of a shop up to date, and check them against Spark.
 
-    Spark generates the orders and a log of inserts, updates and deletes. Each tick adds its changes to a Z-set,
-    and Spark computes the same table from the whole log, for comparison. Fails if the two differ at the end.
+    Spark generates customers, products, orders and what happens to them. Seven views (joins, aggregates, a top three,
+    a window, a recursive one) follow, transaction by transaction, beside Spark computing them anew now and then.
+    Fails if a view is not what Spark computes at the end.
     """
     from dbspark.cli.demo import Workload, run
 
-    if not run(Workload(rows=rows, ticks=ticks, changes=changes), Console(), cores=cores):
+    if not run(Workload(rows=rows, ticks=ticks, changes=changes), Console(), cores=cores, location=location):
         raise typer.Exit(1)

@@ -1,67 +1,159 @@
-"""The demo: a table kept as a Z-set from its changes, beside Spark computing it from the whole log.
+"""The demo: a shop whose views are kept from transactions, beside Spark computing them from its tables.
 
-Spark generates the log, a row per change with a tick and a weight. Tick 0 holds the orders at the start. After
-that every tick inserts some, updates some (the old row with weight -1, the new one with +1) and deletes some.
-A row is a pure function of its order and of the tick that wrote it, so the log can name exactly the row that a
-later change takes back.
+Spark generates a log for each table: a row for every insert, update or delete, with the tick it belongs to. Tick 0 is
+what the shop begins with. A row is a pure function of its key and of the tick that wrote it. The pipeline takes the
+log tick by tick, as transactions.
 
-The check at the end trusts no code of ours: the rows of the Z-set and those of Spark's
-`GROUP BY … HAVING sum(w) <> 0` are sorted and compared as Arrow tables.
+The check trusts no code of ours: Spark makes the tables from the logs, the views from the tables, and the rows of both
+sides are sorted and compared as Arrow tables. The recursive view is Spark's `WITH RECURSIVE` there.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich import box
 from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 
+from dbspark.pipeline.pipeline import Pipeline
 from dbspark.spark import get_session
-from dbspark.zset import ZSet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Workload", "change_log", "differences", "run"]
+__all__ = ["TABLES", "VIEWS", "Workload", "differences", "logs", "run"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-COLUMNS = ("order_id", "customer_id", "amount", "ts")
-WEIGHT = "w"
+MEASURED = 3
+"""How often Spark computes the views from scratch, at most; the last time is the check."""
+PATIENCE = 12.0
+"""Seconds that Spark may take for it without being spared the next time."""
+
+
+class TableOf(NamedTuple):
+    """A table of the shop, and the Spark SQL of its log."""
+
+    key: str
+    columns: str
+    log: str
+
+
+class ViewOf(NamedTuple):
+    """A view of the shop. A recursive one has its columns, and its query in the words that Spark has for it."""
+
+    query: str
+    recursive: str | None = None
+    in_spark: str | None = None
+
+
+TABLES = {
+    "customers": TableOf(
+        "customer_id",
+        "customer_id BIGINT, region STRING, referred_by BIGINT",
+        """
+        SELECT tick, kind, customer_id,
+               element_at(array('north', 'south', 'east', 'west'),
+                          1 + CAST(pmod(xxhash64(customer_id, tick, 'region'), 4) AS INT)) AS region,
+               -- Always somebody who was there before, so nobody has brought in themselves.
+               if(customer_id < 20, NULL, pmod(xxhash64(customer_id, tick), customer_id DIV 3)) AS referred_by
+        FROM (SELECT 0L AS tick, 'insert' AS kind, id AS customer_id FROM range({customers})
+              UNION ALL
+              SELECT DISTINCT 1 + id DIV {moving}, 'update', pmod(xxhash64(id, 'moves'), {customers})
+              FROM range({ticks} * {moving}))""",
+    ),
+    "products": TableOf(
+        "product_id",
+        "product_id BIGINT, category STRING, price DECIMAL(8,2)",
+        """
+        SELECT tick, kind, product_id,
+               element_at(array('books', 'games', 'music', 'tools', 'toys'), 1 + CAST(product_id % 5 AS INT))
+                   AS category,
+               CAST(1 + pmod(xxhash64(product_id, tick, 'price'), 9900) / 100 AS DECIMAL(8,2)) AS price
+        FROM (SELECT 0L AS tick, 'insert' AS kind, id AS product_id FROM range({products})
+              UNION ALL
+              SELECT 1 + id, 'update', pmod(xxhash64(id, 'price'), {products}) FROM range({ticks}))""",
+    ),
+    "orders": TableOf(
+        "order_id",
+        "order_id BIGINT, customer_id BIGINT, product_id BIGINT, quantity INT, placed DATE",
+        """
+        WITH
+        -- Orders that tick after tick picks among those there at the start; some are picked more than once.
+        picked AS (
+            SELECT DISTINCT 1 + id DIV {touched} AS tick, pmod(xxhash64(id, 'picked'), {rows}) AS order_id
+            FROM range({ticks} * {touched})),
+        touched AS (
+            SELECT tick, order_id, row_number() OVER (PARTITION BY order_id ORDER BY tick) AS nth FROM picked),
+        -- Every third of them is deleted when it is first picked, and not seen again; the others are updated.
+        events AS (
+            SELECT 0L AS tick, 'insert' AS kind, id AS order_id FROM range({rows})
+            UNION ALL
+            SELECT 1 + id DIV {inserted}, 'insert', {rows} + id FROM range({ticks} * {inserted})
+            UNION ALL
+            SELECT tick, if(order_id % 3 = 0, 'delete', 'update'), order_id
+            FROM touched WHERE order_id % 3 > 0 OR nth = 1)
+        SELECT tick, kind, order_id,
+               pmod(xxhash64(order_id, 'customer'), {customers}) AS customer_id,
+               pmod(xxhash64(order_id, tick, 'product'), {products}) AS product_id,
+               CAST(1 + pmod(xxhash64(order_id, tick, 'quantity'), 5) AS INT) AS quantity,
+               date_add(DATE '2026-01-01', CAST(pmod(xxhash64(order_id, 'placed'), 90) AS INT)) AS placed
+        FROM events""",
+    ),
+}
+
+_BROUGHT = "SELECT referred_by AS customer_id, customer_id AS brought FROM customers WHERE referred_by IS NOT NULL"
+_FURTHER = "SELECT r.customer_id, c.customer_id FROM referrals r JOIN customers c ON c.referred_by = r.brought"
+
+VIEWS = {
+    "revenue": ViewOf("""
+        SELECT region, category, count(*) AS orders, sum(quantity * price) AS revenue
+        FROM orders JOIN customers USING (customer_id) JOIN products USING (product_id)
+        GROUP BY region, category"""),
+    "spending": ViewOf("""
+        SELECT customer_id, region, sum(quantity * price) AS spent
+        FROM orders JOIN customers USING (customer_id) JOIN products USING (product_id)
+        GROUP BY customer_id, region"""),
+    "best_customers": ViewOf("""
+        SELECT region, place, customer_id, spent FROM (
+            SELECT *, row_number() OVER (PARTITION BY region ORDER BY spent DESC, customer_id) AS place FROM spending)
+        WHERE place <= 3"""),
+    "audience": ViewOf("""
+        SELECT category, count(DISTINCT customer_id) AS customers
+        FROM orders JOIN products USING (product_id) GROUP BY category"""),
+    "trend": ViewOf("""
+        SELECT placed, revenue,
+               sum(revenue) OVER (ORDER BY placed ROWS BETWEEN 6 PRECEDING AND CURRENT ROW) AS week
+        FROM (SELECT placed, sum(quantity * price) AS revenue
+              FROM orders JOIN products USING (product_id) GROUP BY placed)"""),
+    "referrals": ViewOf(
+        f"{_BROUGHT} UNION {_FURTHER}",
+        recursive="customer_id BIGINT, brought BIGINT",
+        in_spark=f"""
+        WITH RECURSIVE referrals(customer_id, brought) AS ({_BROUGHT} UNION ALL {_FURTHER})
+        SELECT * FROM referrals""",
+    ),
+    "networks": ViewOf("""
+        SELECT r.customer_id, count(*) AS people, sum(spent) AS spent
+        FROM referrals r JOIN spending s ON s.customer_id = r.brought
+        GROUP BY r.customer_id ORDER BY spent DESC, r.customer_id LIMIT 10"""),
+}
+
+_SHARED = {"spending", "referrals"}
+"""Views that other views read: Spark keeps these rather than compute them twice."""
 
 _TABLE_AT = """
-    SELECT {columns}, sum(w) AS w FROM {{log}} WHERE tick <= {{tick}}
-    GROUP BY {columns} HAVING sum(w) <> 0""".format(columns=", ".join(COLUMNS))
-
-_LOG = """
-    WITH
-    -- Orders that tick after tick picks among those there at the start; some are picked more than once.
-    picked AS (
-        SELECT DISTINCT 1 + id DIV {touched} AS tick, pmod(xxhash64(id, 'picked'), {rows}) AS order_id
-        FROM range({ticks} * {touched})),
-    touched AS (
-        SELECT tick, order_id, lag(tick, 1, 0) OVER orders AS written, row_number() OVER orders AS nth
-        FROM picked WINDOW orders AS (PARTITION BY order_id ORDER BY tick)),
-    -- Every third of them is deleted when it is first picked, and not seen again; the others are updated.
-    events AS (
-        SELECT 0L AS tick, id AS order_id, 0L AS written, 1L AS w FROM range({rows})
-        UNION ALL
-        SELECT 1 + id DIV {inserted}, {rows} + id, 0, 1 FROM range({ticks} * {inserted})
-        UNION ALL
-        SELECT tick, order_id, written, -1 FROM touched WHERE order_id % 3 > 0 OR nth = 1
-        UNION ALL
-        SELECT tick, order_id, tick, 1 FROM touched WHERE order_id % 3 > 0)
-    SELECT tick, order_id,
-           pmod(xxhash64(order_id, 'customer'), 5000) AS customer_id,
-           CAST(pmod(xxhash64(order_id, written, 'amount'), 100000) / 100 AS DECIMAL(12, 2)) AS amount,
-           timestamp_seconds(1750000000 + order_id % 86400 + 60 * written) AS ts,
-           w
-    FROM events"""
+    SELECT * EXCEPT (tick, kind, nth) FROM (
+        SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY tick DESC) AS nth FROM {{log}} WHERE tick <= {{tick}})
+    WHERE nth = 1 AND kind <> 'delete'"""
 
 
 @dataclass(frozen=True)
@@ -73,99 +165,206 @@ class Workload:
     changes: int = 1_000
     """Orders that a tick inserts (a quarter), updates or deletes."""
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What the logs are made with."""
+        inserted = max(1, self.changes // 4)
+        return {
+            "rows": self.rows,
+            "ticks": self.ticks,
+            "inserted": inserted,
+            "touched": max(1, self.changes - inserted),
+            "customers": max(50, self.rows // 40),
+            "products": max(20, self.rows // 400),
+            "moving": max(1, self.changes // 200),
+        }
 
-@dataclass(frozen=True)
+    @property
+    def measured(self) -> set[int]:
+        """The ticks after which Spark computes the views, spread evenly; the last is one of them."""
+        return {self.ticks * n // MEASURED for n in range(1, MEASURED + 1)} - {0}
+
+
+Change = dict[str, dict[str, pa.Table]]
+"""The rows of a tick, by table and kind."""
+
+
+@dataclass
 class Tick:
     """What one tick did and what it cost, in seconds."""
 
     number: int
-    changes: int
-    count: int
-    fetch: float
-    """Getting the change from Spark as Arrow."""
-    apply: float
-    """Making it a Z-set, adding it to the state, and counting."""
-    recompute: float
-    """Spark computing the table from the log."""
+    counts: dict[str, int]
+    """Rows of the tables, by kind."""
+    moved: int
+    """Rows of the views that came or went."""
+    seconds: float
+    recompute: float | None = None
+    """Spark computing all views from the tables."""
 
 
-def run(workload: Workload, console: Console, *, cores: int | None = None) -> bool:
-    """Run the demo and show it; whether the Z-set and Spark agreed in every tick and at the end."""
-    with console.status("Starting Spark") as status:
-        # Adaptive execution costs more than it can save on queries of a second.
-        settings = {"spark.log.level": "ERROR", "spark.sql.adaptive.enabled": "false"}
-        with get_session(app_name="dbspark demo", cores=cores, config=settings) as session:
-            status.update("Running")
-            log = change_log(session.spark, workload).persist()
-            try:
-                return _run(session.spark, log, workload, console)
-            finally:
+@dataclass
+class _Spark:
+    """Spark's side of the comparison."""
+
+    spark: "SparkSession"
+    logs: Mapping[str, "DataFrame"]
+    answers: dict[str, pa.Table] = field(default_factory=dict)
+
+    def compute(self, tick: int) -> float:
+        """Answer all views as of a tick; the seconds do not include making the tables."""
+        held: dict[str, DataFrame] = {}
+
+        def hold(name: str, frame: "DataFrame") -> "DataFrame":
+            held[name] = frame.persist()
+            frame.createOrReplaceTempView(name)
+            return frame
+
+        try:
+            for name, (key, _, _) in TABLES.items():
+                hold(name, self.spark.sql(_TABLE_AT.format(key=key), log=self.logs[name], tick=tick)).count()
+            begun = perf_counter()
+            for name, (query, _, in_spark) in VIEWS.items():
+                frame = self.spark.sql(in_spark or query)
+                self.answers[name] = (hold(name, frame) if name in _SHARED else frame).toArrow()
+            return perf_counter() - begun
+        finally:
+            for name, frame in held.items():
+                self.spark.catalog.dropTempView(name)
+                frame.unpersist()
+
+
+def run(workload: Workload, console: Console, *, cores: int | None = None, location: str | None = None) -> bool:
+    """Run the demo and show it; whether every view was what Spark computes."""
+    # Adaptive execution costs more than it can save on queries of a second.
+    settings = {"spark.log.level": "ERROR", "spark.sql.adaptive.enabled": "false"}
+    with _step(console, "Spark is starting", "Spark has started"):
+        session = get_session(app_name="dbspark demo", cores=cores, config=settings)
+    with session, Pipeline("shop", location=location, spark=session.spark) as pipe:
+        made = {name: log.persist() for name, log in logs(session.spark, workload).items()}
+        try:
+            return _run(pipe, _Spark(session.spark, made), workload, console)
+        finally:
+            for log in made.values():
                 log.unpersist()
 
 
-def change_log(spark: "SparkSession", workload: Workload) -> "DataFrame":
-    """All changes: `tick`, the columns of an order, and the weight `w`."""
-    inserted = max(1, workload.changes // 4)
-    touched = max(1, workload.changes - inserted)
-    log = spark.sql(_LOG.format(rows=workload.rows, ticks=workload.ticks, inserted=inserted, touched=touched))
-    return log.repartition("order_id")  # spares Spark the shuffle of every recomputation, and many tiny tasks
+def logs(spark: "SparkSession", workload: Workload) -> dict[str, "DataFrame"]:
+    """For each table all that happens to it: `tick`, `kind` (insert, update or delete) and the row."""
+    # By key, because so is what Spark makes of it: the shuffle of every recomputation is spared, and many tiny tasks.
+    return {
+        name: spark.sql(table.log.format(**workload.sizes)).repartition(table.key) for name, table in TABLES.items()
+    }
 
 
 def differences(actual: pa.Table, expected: pa.Table) -> list[str]:
-    """How the Z-set's rows differ from Spark's, in a few lines; none if they are the same."""
+    """How a view's rows differ from Spark's, in a few lines; none if they are the same."""
     expected = _in_order(expected)
     actual = _in_order(actual.select(expected.column_names).cast(expected.schema))
     if actual.equals(expected):
         return []
     ours, sparks = ({tuple(row.values()) for row in table.to_pylist()} for table in (actual, expected))
-    lines = [f"the Z-set has {actual.num_rows:,} rows and Spark's table has {expected.num_rows:,}"]
+    lines = [f"the view has {actual.num_rows:,} rows and Spark's answer has {expected.num_rows:,}"]
     lines += [f"only Spark has {row}" for row in sorted(sparks - ours, key=repr)[:3]]
-    lines += [f"only the Z-set has {row}" for row in sorted(ours - sparks, key=repr)[:3]]
+    lines += [f"only the view has {row}" for row in sorted(ours - sparks, key=repr)[:3]]
     return lines
 
 
-def _run(spark: "SparkSession", log: "DataFrame", workload: Workload, console: Console) -> bool:
-    entries, seconds = _timed(log.count)
-    console.print(f"Spark generated a log of {entries:,} changes in {seconds:.1f} s.")
-    orders = _changes(log, 0)
-    state, seconds = _timed(ZSet.from_arrow, orders, weight=WEIGHT)
-    console.print(f"The Z-set of the {state.count:,} orders at the start was built in {seconds * 1e3:,.0f} ms.")
+def _run(pipe: Pipeline, spark: _Spark, workload: Workload, console: Console) -> bool:
+    with _step(console, "Spark generates a shop and what happens to it", "Spark generated {} changes") as done:
+        done(f"{sum(log.count() for log in spark.logs.values()):,}")
+    changes = _load(pipe, spark, workload, console)
+    for name, (query, recursive, _) in VIEWS.items():
+        with _step(console, f"View {name} is filled", "View {}") as done:
+            pipe.create_view(name, query, recursive=recursive)
+            kind = "recursive, " if recursive else ""
+            done(f"{name} is filled: {kind}{len(pipe.view(name).to_arrow()):,} rows")
 
     ticks: list[Tick] = []
-    problems: list[str] = []
-    for number in range(1, workload.ticks + 1):
-        change, fetch = _timed(_changes, log, number)
-        (state, ours), apply = _timed(_apply, state, change)
-        count, recompute = _timed(_count, spark, log, number)
-        if ours != count:
-            problems.append(f"tick {number}: {ours:,} orders in the Z-set, {count:,} in Spark's table")
-        ticks.append(Tick(number, change.num_rows, count, fetch, apply, recompute))
-    console.print(_report(ticks, console.is_terminal))
+    slowest = 0.0
+    with _shown(console, ticks) as show:
+        for number, change in changes.items():
+            seconds = _timed(_apply, pipe, change)[1]
+            counts = {kind: sum(len(c[kind]) for c in change.values() if kind in c) for kind in _KINDS}
+            moved = sum((pipe.last_progress or {})["numOutputRows"].values())
+            ticks.append(Tick(number, counts, moved, seconds))
+            show()
+            if number == workload.ticks or (number in workload.measured and slowest < PATIENCE):
+                ticks[-1].recompute = spark.compute(number)
+                slowest = max(slowest, ticks[-1].recompute)
+                show()
     console.print(_summary(ticks), soft_wrap=True)
-
-    problems += differences(state.to_arrow(weight=WEIGHT), spark.sql(_TABLE_AT, log=log, tick=workload.ticks).toArrow())
-    for problem in problems:
-        console.print(f"MISMATCH: {problem}", style="red", markup=False, soft_wrap=True)
-    if not problems:
-        console.print(
-            f"Checked: the Z-set is the table that Spark computes from the log, {state.count:,} orders.", soft_wrap=True
-        )
-    return not problems
+    return _check(pipe, spark, console)
 
 
-def _changes(log: "DataFrame", tick: int) -> pa.Table:
-    return log.where(log.tick == tick).select(*COLUMNS, WEIGHT).toArrow()
+def _load(pipe: Pipeline, spark: _Spark, workload: Workload, console: Console) -> dict[int, Change]:
+    """Make the tables and fill them; returns what the ticks after that do."""
+    for name, (key, columns, _) in TABLES.items():
+        pipe.create_table(name, columns, primary_key=[key])
+    with _step(console, "The tables are loaded", "The tables are loaded: {}") as done:
+        with pipe.transaction() as tx:
+            for name, log in spark.logs.items():
+                tx.insert(name, log.where("tick = 0").drop("tick", "kind"))
+        done(", ".join(f"{len(pipe.table(name).to_arrow()):,} {name}" for name in TABLES))
+    later = {name: log.where("tick > 0").toArrow() for name, log in spark.logs.items()}
+    return {
+        number: {name: _by_kind(log.filter(pc.equal(log["tick"], number))) for name, log in later.items()}
+        for number in range(1, workload.ticks + 1)
+    }
 
 
-def _apply(state: ZSet, change: pa.Table) -> tuple[ZSet, int]:
-    """The state after a change, and its count: Spark counts too, and work put off by `+` must not look free."""
-    after = state + ZSet.from_arrow(change, weight=WEIGHT)
-    return after, after.count
+_KINDS = ("insert", "update", "delete")
 
 
-def _count(spark: "SparkSession", log: "DataFrame", tick: int) -> int:
-    (row,) = spark.sql(f"SELECT count(*) AS n, sum(amount) FROM ({_TABLE_AT})", log=log, tick=tick).collect()
-    return int(row.n)
+def _by_kind(rows: pa.Table) -> dict[str, pa.Table]:
+    parts = {kind: rows.filter(pc.equal(rows["kind"], kind)).drop_columns(["tick", "kind"]) for kind in _KINDS}
+    return {kind: part for kind, part in parts.items() if len(part)}
+
+
+def _apply(pipe: Pipeline, change: Change) -> None:
+    """One tick: all of a change, and all views after it."""
+    with pipe.transaction() as tx:
+        for name, parts in change.items():
+            for kind, rows in parts.items():
+                if kind == "insert":
+                    tx.insert(name, rows)
+                elif kind == "update":
+                    tx.upsert(name, rows)
+                else:
+                    tx.delete_keys(name, rows.select([TABLES[name].key]))
+
+
+def _check(pipe: Pipeline, spark: _Spark, console: Console) -> bool:
+    problems = {name: differences(pipe.view(name).to_arrow(), answer) for name, answer in spark.answers.items()}
+    for name, lines in problems.items():
+        for line in lines:
+            console.print(f"MISMATCH in {name}: {line}", style="red", markup=False, soft_wrap=True)
+    right = not any(problems.values())
+    if right:
+        rows = ", ".join(f"{name} ({len(answer):,} rows)" for name, answer in spark.answers.items())
+        console.print(f"Checked: every view is what Spark computes: {rows}.", soft_wrap=True)
+    return right
+
+
+@contextmanager
+def _step(console: Console, doing: str, said: str) -> Iterator[Callable[[str], None]]:
+    """Show that something is being done, and then what was and how long it took."""
+    told: list[str] = []
+    begun = perf_counter()
+    with console.status(doing):
+        yield told.append
+    console.print(f"{perf_counter() - begun:6.1f} s  {said.format(*told)}", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _shown(console: Console, ticks: list[Tick]) -> Iterator[Callable[[], None]]:
+    """The table of ticks: it grows on a terminal, and is printed once elsewhere."""
+    if not console.is_terminal:
+        yield lambda: None
+        console.print(_report(ticks, terminal=False))
+        return
+    with Live(_report(ticks, terminal=True), console=console, vertical_overflow="visible") as live:
+        yield lambda: live.update(_report(ticks, terminal=True), refresh=True)
 
 
 def _in_order(table: pa.Table) -> pa.Table:
@@ -179,21 +378,26 @@ def _timed(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, 
 
 
 def _report(ticks: list[Tick], terminal: bool) -> Table:
-    table = Table(title="Milliseconds per tick", box=box.SIMPLE_HEAD if terminal else None, title_justify="left")
-    for heading in ("tick", "changes", "orders", "fetch the change", "apply it", "Spark, from the log"):
+    table = Table(
+        title="Rows changed, and milliseconds for all views",
+        box=box.SIMPLE_HEAD if terminal else None,
+        title_justify="left",
+    )
+    for heading in ("tick", "inserts", "updates", "deletes", "in views", "dbspark", "Spark, all anew", "ratio"):
         table.add_column(heading, justify="right")
     for tick in ticks:
-        times = (f"{seconds * 1e3:,.1f}" for seconds in (tick.fetch, tick.apply, tick.recompute))
-        table.add_row(str(tick.number), f"{tick.changes:,}", f"{tick.count:,}", *times)
+        counts = (f"{tick.counts[kind]:,}" for kind in _KINDS)
+        spark, ratio = "", ""
+        if tick.recompute is not None:
+            spark, ratio = f"{tick.recompute * 1e3:,.0f}", f"{tick.recompute / tick.seconds:,.0f}"
+        table.add_row(str(tick.number), *counts, f"{tick.moved:,}", f"{tick.seconds * 1e3:,.1f}", spark, ratio)
     return table
 
 
 def _summary(ticks: list[Tick]) -> str:
-    fetch, apply, recompute = (
-        median(getattr(tick, part) for tick in ticks) * 1e3 for part in ("fetch", "apply", "recompute")
-    )
+    ours = median(tick.seconds for tick in ticks) * 1e3
+    spark = min(tick.recompute for tick in ticks if tick.recompute is not None) * 1e3
     return (
-        f"Medians: {apply:,.1f} ms to apply a change, after {fetch:,.0f} ms to fetch it from Spark; "
-        f"{recompute:,.0f} ms for Spark to compute the table from the log. "
-        f"Applying took 1/{recompute / apply:,.0f} of that, with fetching 1/{recompute / (fetch + apply):,.1f}."
+        f"A tick took {ours:,.1f} ms (median) for all {len(VIEWS)} views. "
+        f"Computing them anew took Spark {spark:,.0f} ms at its best, {spark / ours:,.0f} times as long."
     )

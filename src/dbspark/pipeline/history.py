@@ -21,15 +21,18 @@ from dbspark.trace.spine import Spine
 class History:
     """See the module's preface."""
 
-    def __init__(self, arrangement: Arrangement, keep: int, tick: int, spine: Spine | None = None) -> None:
-        """Empty up to and including `tick`, or what a spine holds."""
+    def __init__(
+        self, arrangement: Arrangement, keep: int, tick: int, spine: Spine | None = None, known: bool = True
+    ) -> None:
+        """What a spine holds up to and including `tick`; without one, nothing, or nothing that is known."""
         self.keep = keep
         if spine is not None and spine.batches:
             self.trace = Trace.from_batches(spine.batches, arrangement)
-            self.trace.seal(Antichain.at(tick + 1))
         else:
-            self.trace = Trace(arrangement, lower=Antichain.at(tick + 1))
+            self.trace = Trace(arrangement, lower=Antichain.at(tick if known else tick + 1))
         self._agent = self.trace.agent()
+        if self.trace.upper != Antichain.at(tick + 1):
+            self.trace.seal(Antichain.at(tick + 1))
 
     @property
     def arrangement(self) -> Arrangement:

@@ -31,6 +31,7 @@ from dbspark.batch import Arrangement, Batch
 from dbspark.batch.schema import Schema, SchemaLike
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Graph
+from dbspark.connectors import register, sinks, streams
 from dbspark.errors import ConfigError, DbsparkError, SchemaError
 from dbspark.operators.delta import Delta
 from dbspark.pipeline.changes import Kind, Operation, TableState
@@ -42,6 +43,7 @@ from dbspark.sql.program import Maintenance, Program
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from dbspark.spark import SessionHandle
 
@@ -77,7 +79,12 @@ class Pipeline:
         self._circuit = Circuit(Graph())
         self._lock = threading.RLock()
         self._subscribers: list[Subscription] = []
+        self._feeds: dict[str, sinks.Feed] = {}
+        self._streams = streams.Streams(None if location is None else f"{location}/streams")
         self._offsets: dict[str, Any] = {}
+        self._positions: dict[str, Any] = {}
+        """How far sinks are; replaced, never changed, so that a commit has them as of one moment."""
+        self._stored_positions = self._positions
         self._closed = False
         self.tick = 0
         """Transactions that have been committed."""
@@ -105,8 +112,13 @@ class Pipeline:
                 given.index(column)
             self._program.table(name, given)
             self._add_table(name, given, key, None)
-            self._circuit = self._rebuilt(self._states())
-            self._commit_definitions()
+            try:
+                self._circuit = self._rebuilt(self._states())
+                self._commit_definitions()
+            except BaseException:
+                del self._tables[name]
+                self._program.drop(name)
+                raise
             return Table(self, name)
 
     def create_view(
@@ -218,13 +230,47 @@ class Pipeline:
                 history.append(view_changes[name], tick)
             self.tick, self._offsets = tick, offsets
             if self._store is not None:
-                self._store.commit(tick, self._states(), self._described(), offsets)
+                self._store.commit(tick, self._states(), self._described(), offsets, self._positions)
+                self._stored_positions = self._positions
             done = time.perf_counter()
             rows = sum(c.rows for c in changes.values())
             self._note_progress(rows, view_changes, (begun, checked, computed, done))
             for subscription in list(self._subscribers):
                 subscription._deliver(view_changes, tick)
+            for feed in self._feeds.values():
+                feed.committed(tick)
             return tick
+
+    def ingest(
+        self,
+        table: str,
+        stream: DataFrame,
+        mode: streams.Mode = "append",
+        *,
+        trigger: Mapping[str, Any] | str | None = None,
+        name: str | None = None,
+        checkpoint: str | None = None,
+    ) -> StreamingQuery:
+        """Apply every micro-batch of a stream as one transaction, exactly once across restarts.
+
+        `mode`: "append" inserts the rows; "upsert" replaces those of the same primary key, the last of a micro-batch
+        in the order in which Spark gives its rows; "changes" takes rows with `_change_type` (insert, delete,
+        update_preimage, update_postimage) or an integer `_weight`. `trigger` is what Spark's `trigger()` takes, such as
+        {"availableNow": True}. The checkpoint is kept at the pipeline's location under `name`, or that of the table.
+        """
+        self._check_open()
+        self.table(table)
+
+        def apply(kind: streams.Kind, rows: pa.Table, weight: str | None, offset: tuple[str, int] | None) -> None:
+            tx = Transaction(self)
+            tx._add(table, kind, rows, weight)
+            if offset is not None:
+                tx._apply(offset)
+
+        return self._streams.start(
+            stream, table, mode, apply, lambda key: self._offsets.get(key),
+            trigger=trigger, name=name, checkpoint=checkpoint,
+        )  # fmt: skip
 
     def _note_progress(self, rows: int, views: Mapping[str, Batch], at: tuple[float, float, float, float]) -> None:
         begun, checked, computed, done = at
@@ -277,11 +323,19 @@ class Pipeline:
         """Let go of the location, and of the Spark session if the pipeline started it."""
         if self._closed:
             return
+        self._streams.close()
+        for feed in list(self._feeds.values()):
+            feed.stop()
         self._closed = True
-        if self._store is not None:
-            self._store.close()
-        if self._session is not None:
-            self._session.close()
+        try:
+            with self._lock:
+                if self._positions is not self._stored_positions:
+                    self._commit_definitions()
+        finally:
+            if self._store is not None:
+                self._store.close()
+            if self._session is not None:
+                self._session.close()
 
     def __enter__(self) -> Self:
         return self
@@ -300,13 +354,14 @@ class Pipeline:
     # ------------------------------------------------------------------ inside
 
     def _spark(self) -> SparkSession:
-        if self._given is not None:
-            return self._given
-        if self._session is None:
+        if self._given is None and self._session is None:
             from dbspark.spark import get_session
 
             self._session = get_session(app_name=f"dbspark {self.name}")
-        return self._session.spark
+        spark = self._given if self._session is None else self._session.spark
+        assert spark is not None
+        register(spark)
+        return spark
 
     def _check_open(self) -> None:
         if self._closed:
@@ -355,7 +410,7 @@ class Pipeline:
         for name in names:
             schema = self._program.views[name].schema
             # The rows belong to the tick that is past: a view has no history before it was made.
-            history = History(Arrangement(schema), int(self.config["history"]), self.tick - 1)
+            history = History(Arrangement(schema), int(self.config["history"]), self.tick - 1, known=False)
             history.append(self._filled[name].arranged(history.arrangement), self.tick)
             self._views[name] = history
         self._circuit = circuit
@@ -378,9 +433,42 @@ class Pipeline:
         views = [{"name": n, **given} for n, given in self._definitions.items()]
         return {"name": self.name, "tables": tables, "views": views}
 
+    def _feed(self, view: str, key: str, deliver: Callable[[pa.Table, int], None], since: int | None) -> sinks.Feed:
+        """A sink of a view that goes on from where it was, or begins."""
+        with self._lock:
+            self._check_open()
+            running = self._feeds.get(key)
+            if running is not None and running.isActive:
+                raise ConfigError(f"the sink {key!r} runs already; stop it, or give this one another name=…")
+            if key not in self._positions:
+                begin = {"tick": self.tick, "snapshot": True} if since is None else {"tick": since}
+                self._positions = {**self._positions, key: begin}
+                self._commit_definitions()
+
+            def save(position: sinks.Position) -> None:
+                with self._lock:
+                    self._positions = {**self._positions, key: position}
+
+            origin = sinks.Origin(
+                lambda since, upto: self.view(view).changes(since, upto),
+                lambda tick: self.view(view).as_of(tick).to_arrow(),
+                self._commit_times,
+                save,
+            )
+            self._feeds[key] = sinks.Feed(key, origin, deliver, self._positions[key], self.tick)
+            return self._feeds[key]
+
+    def _commit_times(self) -> dict[int, float]:
+        if self._store is None:
+            return {}
+        from dbspark.connectors.source import commit_times
+
+        return commit_times(self._store)
+
     def _commit_definitions(self) -> None:
         if self._store is not None:
-            self._store.commit(self.tick, self._states(), self._described(), self._offsets)
+            self._store.commit(self.tick, self._states(), self._described(), self._offsets, self._positions)
+            self._stored_positions = self._positions
 
     def _recover(self, store: Store) -> None:
         found = store.load()
@@ -388,6 +476,7 @@ class Pipeline:
             return
         self.tick = found.tick
         self._offsets = dict(found.offsets)
+        self._positions = self._stored_positions = dict(found.positions)
         for given in found.program["tables"]:
             name = given["name"]
             schema = _schema_of(given["schema"])
@@ -503,6 +592,28 @@ class View(_Readable):
     def subscribe(self, function: Callable[[pa.Table, int], None]) -> Subscription:
         """Call a function with the changes (rows with `_weight`) and the tick, whenever a tick changes the view."""
         return Subscription(self._pipe, self.name, function)
+
+    def write_stream(
+        self,
+        function: Callable[[DataFrame, int], None] | None = None,
+        *,
+        format: str | None = None,
+        path: str | None = None,
+        name: str | None = None,
+        since: int | None = None,
+        **options: Any,
+    ) -> sinks.Feed:
+        """Feed a sink with the changes of every tick, in order, and go on after the last one when reopened.
+
+        `function(changes, tick)` gets a DataFrame: the view's columns, `_change_type`, `_commit_version`,
+        `_commit_timestamp` and `_weight`. It is called at least once: again if the process dies between its return and
+        the next commit. `format` and `path` write the changes of a tick to the folder `tick=N` instead, exactly once.
+        A new sink begins with what the view holds now, as inserts, or after the tick `since`. Its position is kept
+        under `name`; two sinks of a view need two names.
+        """
+        pipe, view = self._pipe, self.name
+        deliver = sinks.sink_of(pipe._spark, function, format, path, options)
+        return pipe._feed(view, f"{view}.{name or 'sink'}", deliver, since)
 
 
 class Subscription:

@@ -19,6 +19,12 @@ _NAME = r"`?(?P<name>[A-Za-z_][A-Za-z0-9_]*)`?"
 _TOKEN = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|;|[^;'\"`/-]+|.", re.DOTALL)
 
 
+# A column with its type and what follows it, up to PRIMARY KEY; quoted texts and brackets are passed over whole.
+_INLINE_KEY = re.compile(
+    r"`?(?P<column>\w+)`?(?P<given>\s+\w+(?:\s*\([^)]*\))?(?:\s+NOT\s+NULL)?)\s+PRIMARY\s+KEY\b", re.IGNORECASE
+)
+
+
 def execute(pipe: Pipeline, script: str) -> None:
     """Run the statements of a script in order."""
     for statement in statements(script):
@@ -42,8 +48,9 @@ def statements(script: str) -> Iterator[str]:
         if token == ";":
             yield from _whole(parts)
             parts = []
-        elif not token.startswith(("--", "/*")):
-            parts.append(token)
+        else:
+            comment = token.startswith("--") or (token.startswith("/*") and not token.startswith("/*+"))
+            parts.append(" " if comment else token)
     yield from _whole(parts)
 
 
@@ -60,11 +67,14 @@ def _create_table(pipe: Pipeline, found: re.Match[str]) -> None:
     if declared is not None:
         key = [c.strip().strip("`") for c in declared[1].split(",")]
         columns = columns[: declared.start()]
-    inline = re.compile(r"`?(\w+)`?([^,]*?)\s+PRIMARY\s+KEY\b", re.IGNORECASE)
-    single = inline.search(columns)
+    single = _INLINE_KEY.search(columns)
     if single is not None and not key:
-        key = [single[1]]
-        columns = inline.sub(r"\1\2 NOT NULL" if "not null" not in single[2].lower() else r"\1\2", columns, count=1)
+        key = [single["column"]]
+        given = single["given"]
+        kept = given if "not null" in given.lower() else f"{given} NOT NULL"
+        columns = f"{columns[: single.start()]}`{key[0]}`{kept}{columns[single.end() :]}"
+    if found["exists"] and found["name"] in pipe.tables:
+        return
     pipe.create_table(found["name"], columns, primary_key=key)
 
 
@@ -115,8 +125,8 @@ def _statement(pattern: str) -> re.Pattern[str]:
 _QUERY = r"(?P<query>(?:VALUES|SELECT|WITH|TABLE|FROM)\b.*)"
 
 _STATEMENTS: list[tuple[re.Pattern[str], Callable[[Any, re.Match[str]], None]]] = [
-    (_statement(rf"CREATE TABLE {_NAME}\s*\((?P<columns>.*)\)"), _create_table),
-    (_statement(rf"CREATE (?:MATERIALIZED )?VIEW {_NAME} AS (?P<query>.*)"), _create_view),
+    (_statement(rf"CREATE TABLE (?P<exists>IF NOT EXISTS )?{_NAME}\s*\((?P<columns>.*)\)"), _create_table),
+    (_statement(rf"CREATE (?:MATERIALIZED )?VIEW {_NAME}(?: COMMENT '[^']*')? AS (?P<query>.*)"), _create_view),
     (_statement(rf"DROP (?:MATERIALIZED )?(?P<kind>TABLE|VIEW) (?P<exists>IF EXISTS )?{_NAME}"), _drop),
     (_statement(rf"INSERT INTO (?:TABLE )?{_NAME}\s*(?:\((?P<columns>[^()]*)\))?\s*{_QUERY}"), _insert),
     (_statement(rf"DELETE FROM {_NAME}(?: WHERE (?P<condition>.*))?"), _delete),

@@ -168,8 +168,9 @@ class Program:
     # ------------------------------------------------------------------ inside
 
     def _check_new(self, name: str) -> None:
-        if name in self._streams:
-            raise DbsparkError(f"there is a table or view {name!r} already; drop it first, or choose another name")
+        there = next((n for n in self._streams if n.lower() == name.lower()), None)  # as Spark's names are
+        if there is not None:
+            raise DbsparkError(f"there is a table or view {there!r} already; drop it first, or choose another name")
 
     def context(self) -> Context:
         conf = self.spark.conf

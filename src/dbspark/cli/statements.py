@@ -1,0 +1,182 @@
+"""Statements from the command line: queries are shown, everything else changes the pipeline.
+
+A `Shell` runs them one by one. A definition that is there already, word for word, is passed over, so that a program
+can be run again at its location.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from time import perf_counter
+
+from rich.console import Console
+
+from dbspark.cli.output import line, show_arrow, show_rows
+from dbspark.cli.status import read_status
+from dbspark.errors import DbsparkError, StoreError
+from dbspark.pipeline.pipeline import Pipeline
+from dbspark.pipeline.statements import statements
+
+__all__ = ["Shell", "check", "explain", "opened", "prompt", "spark_errors", "sql"]
+
+_QUERY = re.compile(r"\(|(SELECT|WITH|VALUES|FROM|TABLE|DESCRIBE|DESC)\b", re.IGNORECASE)
+_SHOW = re.compile(r"SHOW\s+(TABLES|VIEWS)", re.IGNORECASE)
+_EXPLAIN = re.compile(r"EXPLAIN\s+(.+)", re.IGNORECASE | re.DOTALL)
+_TABLE = re.compile(r"CREATE\s+TABLE\s+`?(\w+)`?", re.IGNORECASE)
+_VIEW = re.compile(r"CREATE\s+(?:MATERIALIZED\s+)?VIEW\s+`?(\w+)`?\s+AS\s+(.*)", re.IGNORECASE | re.DOTALL)
+_STREAMING = re.compile(r"CREATE\s+(?:OR\s+REFRESH\s+)?STREAMING\s+TABLE\s+`?(\w+)`?", re.IGNORECASE)
+_QUIT = {"quit", "exit", "\\q"}
+
+
+def check(statement: str) -> None:
+    """Refuse what is known not to work, before anything is done."""
+    if (found := _STREAMING.match(statement)) is not None:
+        raise DbsparkError(
+            f"CREATE STREAMING TABLE {found[1]}: streaming tables are not there yet. Use CREATE TABLE and change it by "
+            "INSERT and DELETE or by transactions, and CREATE MATERIALIZED VIEW for what follows from it"
+        )
+
+
+class Shell:
+    """Runs statements on a pipeline and shows what they give."""
+
+    def __init__(
+        self, pipe: Pipeline, console: Console, *, limit: int | None, known: Mapping[str, str] | None = None
+    ) -> None:
+        """`known`: queries of views that may be defined once more, by name."""
+        self.pipe = pipe
+        self.console = console
+        self.limit = limit if console.is_terminal else None
+        self._known = dict(known or {})
+        self._old_tables = set(pipe.tables) if known is not None else set()
+
+    def run(self, statement: str) -> None:
+        """One statement, without a semicolon."""
+        check(statement)
+        if (shown := _SHOW.fullmatch(statement)) is not None:
+            self._show_names(shown[1].upper() == "VIEWS")
+        elif (explained := _EXPLAIN.fullmatch(statement)) is not None:
+            line(self.console, self.pipe.explain(explained[1]))
+        elif _QUERY.match(statement) is not None:
+            self._query(statement)
+        elif self._is_there(statement):
+            line(self.console, f"there already  {_headline(statement)}")
+        else:
+            begun = perf_counter()
+            self.pipe.sql(statement)
+            line(self.console, f"{1e3 * (perf_counter() - begun):9,.0f} ms  {_headline(statement)}")
+
+    def _query(self, statement: str) -> None:
+        frame = self.pipe.query(statement)
+        if self.limit is not None:
+            frame = frame.limit(self.limit + 1)
+        show_arrow(self.console, frame.toArrow(), self.limit)
+
+    def _show_names(self, views_only: bool) -> None:
+        rows = [] if views_only else [(name, "table") for name in self.pipe.tables]
+        show_rows(self.console, ("name", "kind"), [*rows, *((name, "view") for name in self.pipe.views)], set())
+
+    def _is_there(self, statement: str) -> bool:
+        """Whether this was defined, just so, before; of a program that defines it twice the second time is an error."""
+        if (view := _VIEW.fullmatch(statement)) is not None:
+            same = view[1] in self._known and self._known[view[1]].split() == view[2].split()
+            if same:
+                del self._known[view[1]]
+            return same
+        if (table := _TABLE.match(statement)) is not None and table[1] in self._old_tables:
+            with Pipeline("scratch") as scratch:
+                scratch.sql(statement)
+                given, there = scratch.table(table[1]), self.pipe.table(table[1])
+                same = given.schema == there.schema and given.state.primary_key == there.state.primary_key
+            if same:
+                self._old_tables.remove(table[1])
+            return same
+        return False
+
+
+def prompt(shell: Shell, read: Callable[[str], str] = input) -> None:
+    """Read statements, each up to its semicolon, and run them; an error is shown and the next one read."""
+    lines: list[str] = []
+    while True:
+        try:
+            text = read("      -> " if lines else "dbspark> ")
+        except KeyboardInterrupt:
+            lines = []
+            line(shell.console, "")
+            continue
+        except EOFError:
+            return
+        if not lines and text.strip().rstrip(";").lower() in _QUIT:
+            return
+        lines.append(text)
+        if not text.rstrip().endswith(";"):
+            if not "".join(lines).strip():
+                lines = []
+            continue
+        script, lines = "\n".join(lines), []
+        try:
+            with spark_errors():
+                for statement in statements(script):
+                    shell.run(statement)
+        except DbsparkError as error:
+            shell.console.print(f"{type(error).__name__}: {error}", style="red", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def opened(name: str, location: str | None, console: Console) -> Iterator[Pipeline]:
+    """A pipeline and a quiet Spark session for as long as the block runs."""
+    from dbspark.spark import get_session
+
+    with console.status("Starting Spark"):
+        session = get_session(app_name=f"dbspark {name}", config={"spark.log.level": "ERROR"})
+    with session, spark_errors(), Pipeline(name, location=location, spark=session.spark) as pipe:
+        yield pipe
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """What Spark says against a query is for the user as well."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise DbsparkError(str(error).partition("\n\nJVM stacktrace:")[0].strip()) from error
+
+
+def sql(location: str, script: str | None, console: Console, *, limit: int, create: bool) -> None:
+    """Run a script at a location, or read statements until the end."""
+    try:
+        name = read_status(location).name
+    except StoreError:
+        if not create:
+            raise
+        name = location.rstrip("/").rpartition("/")[2]
+    if script is None and not sys.stdin.isatty():
+        script = sys.stdin.read()
+    given = None if script is None else list(statements(script))
+    for statement in given or ():
+        check(statement)
+    with opened(name, location, console) as pipe:
+        shell = Shell(pipe, console, limit=limit)
+        if given is not None:
+            for statement in given:
+                shell.run(statement)
+            return
+        with suppress(ImportError):
+            import readline  # noqa: F401  # input() then has a history
+        line(console, f"{pipe!r}\nStatements end with a semicolon; SHOW TABLES; lists what is there, quit leaves.")
+        prompt(shell)
+
+
+def explain(location: str, view: str, console: Console) -> None:
+    """How a view, or a query, is kept."""
+    name = read_status(location).name
+    with opened(name, location, console) as pipe:
+        line(console, pipe.view(view).explain() if view.isidentifier() else pipe.explain(view))
+
+
+def _headline(statement: str) -> str:
+    words = " ".join(statement.split())
+    return words if len(words) <= 60 else f"{words[:59]}…"

@@ -1,0 +1,94 @@
+"""What is at a location, read from its files alone: no Spark, and nobody who writes there is disturbed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.fs as pafs
+from rich.console import Console
+
+from dbspark.cli.output import line, show_rows
+from dbspark.pipeline.files import Files, RemoteFiles
+from dbspark.pipeline.lock import NAME as LOCK
+from dbspark.pipeline.lock import Owner
+from dbspark.pipeline.store import Store
+from dbspark.trace.spine import Spine
+
+__all__ = ["Status", "read_status", "show_status"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """A location as of its last tick."""
+
+    name: str
+    tick: int
+    oldest: int
+    """The oldest tick that is kept."""
+    rows: dict[tuple[str, str], int]
+    """By kind, `table` or `view`, and name."""
+    queries: dict[str, str]
+    """Of the views."""
+    files: int
+    size: int
+    """In bytes."""
+    writer: str | None
+    """The process that has it open for writing."""
+
+
+def read_status(location: str) -> Status:
+    """Raises `StoreError` if there is nothing."""
+    with Store.open(location, write=False) as store:
+        found = store.load()
+        program: dict[str, Any] = found.program or {"name": "", "tables": [], "views": []}
+        rows = {
+            (kind, given["name"]): _rows(found.states[f"{kind} {given['name']}"][0])
+            for kind in ("table", "view")
+            for given in program[f"{kind}s"]
+        }
+        queries = {given["name"]: given["query"] for given in program["views"]}
+        sizes = _sizes(store.files)
+        oldest = min(store.ticks(), default=found.tick)
+        return Status(program["name"], found.tick, oldest, rows, queries, len(sizes), sum(sizes), _writer(store.files))
+
+
+def show_status(location: str, console: Console) -> None:
+    """A line on the location, and one for each table and view."""
+    status = read_status(location)
+    line(console, f"Pipeline {status.name} at {location}")
+    line(console, f"Tick {status.tick}; the files keep ticks {status.oldest} to {status.tick}")
+    line(console, f"{_bytes(status.size)} in {status.files:,} files")
+    if status.writer is not None:
+        line(console, f"Open for writing by {status.writer}")
+    rows = [(name, kind, f"{count:,}" if console.is_terminal else count) for (kind, name), count in status.rows.items()]
+    show_rows(console, ("name", "kind", "rows"), rows, {2})
+
+
+def _rows(spine: Spine) -> int:
+    """Rows come and go by weights, so those of all times add up to what is there now."""
+    return sum(int(batch.weights().sum()) for batch in spine.batches if batch.rows)
+
+
+def _sizes(files: Files) -> list[int]:
+    if isinstance(files, RemoteFiles):
+        found = files.filesystem.get_file_info(pafs.FileSelector(files.folder, allow_not_found=True))
+        return [info.size for info in found if info.type == pafs.FileType.File]
+    sizes = []
+    for name in files.names():
+        try:
+            sizes.append(files.path(name).stat().st_size)
+        except FileNotFoundError:  # retired meanwhile
+            continue
+    return sizes
+
+
+def _writer(files: Files) -> str | None:
+    try:
+        owner = Owner.from_json(files.read(LOCK).to_pybytes())
+    except FileNotFoundError:
+        return None
+    return None if owner is None or owner.gone() else str(owner)
+
+
+def _bytes(size: int) -> str:
+    power = min(max(size.bit_length() - 1, 0) // 10, 4)
+    return f"{size / 1024**power:,.{1 if power else 0}f} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

@@ -1,0 +1,164 @@
+"""Streams in: every micro-batch of a Spark stream becomes one transaction, and becomes it once.
+
+Spark runs a micro-batch again, with the same id, if it does not know that it was done. So the id of the micro-batch is
+committed with the tick, under the id that the query has by its checkpoint, and one that is committed already is passed
+over. The other way round, a checkpoint that is further than the pipeline means that rows are missing; that is an error.
+
+A stream waits for its transaction, so a pipeline that is busy slows its sources down.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbspark.connectors.feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, WEIGHT
+from dbspark.errors import ConfigError, SchemaError, StoreError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+Mode = Literal["append", "upsert", "changes"]
+Kind = Literal["insert", "upsert", "apply"]
+
+Apply = Callable[[Kind, pa.Table, str | None, tuple[str, int] | None], None]
+"""Apply rows of a kind, with weights in a column, and commit an offset with them; without one only check the rows."""
+
+_log = logging.getLogger("dbspark")
+_WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
+
+
+class Streams:
+    """The streams into one pipeline. Their checkpoints are kept in `folder`, or for as long as this is open."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        self._temporary: str | None = None
+        self._running: dict[str, StreamingQuery] = {}
+
+    def start(
+        self,
+        stream: DataFrame,
+        table: str,
+        mode: Mode,
+        apply: Apply,
+        applied: Callable[[str], int | None],
+        *,
+        trigger: Mapping[str, Any] | str | None = None,
+        name: str | None = None,
+        checkpoint: str | None = None,
+    ) -> StreamingQuery:
+        """Start a query that hands its micro-batches to `apply`; `applied` gives the last one that is committed."""
+        if not getattr(stream, "isStreaming", False):
+            raise ConfigError(f"table {table!r}: ingest takes a streaming DataFrame; use a transaction for other data")
+        if mode not in ("append", "upsert", "changes"):
+            raise ConfigError(f"mode is {mode!r}; it can be 'append', 'upsert' or 'changes'")
+        apply(*as_operation(_empty(stream), mode, table), None)
+        place = checkpoint or self._checkpoint(name or table)
+        before = self._running.get(place)
+        if before is not None and before.isActive:
+            raise ConfigError(
+                f"table {table!r}: a stream runs already with the checkpoint {place}; stop it, or give this one "
+                "another name or checkpoint"
+            )
+        identity: Future[str] = Future()
+
+        def each(rows: DataFrame, batch: int) -> None:
+            key = identity.result(timeout=600)
+            last = applied(key)
+            if last is not None and batch <= last:
+                _log.info("table %s: micro-batch %d of %s is committed already", table, batch, place)
+                return
+            if batch > (-1 if last is None else last) + 1:
+                raise StoreError(
+                    f"table {table!r}: the checkpoint {place} goes on with micro-batch {batch}, but of its stream "
+                    f"{'none' if last is None else f'no more than up to micro-batch {last}'} has been applied here. "
+                    "The pipeline was set back, or the checkpoint is another pipeline's; give a new checkpoint to "
+                    "read the stream from its beginning"
+                )
+            apply(*as_operation(rows.toArrow(), mode, table), (key, batch))
+
+        writer = stream.writeStream.foreachBatch(each).option("checkpointLocation", place)
+        if name is not None:
+            writer = writer.queryName(name)
+        if trigger is not None:
+            given = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger)
+            try:
+                writer = writer.trigger(**given)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(
+                    f"trigger: {trigger!r} is not one; give what Spark's trigger() takes, for example "
+                    f"{{'availableNow': True}} or {{'processingTime': '1 second'}}: {error}"
+                ) from None
+        query = writer.start()
+        identity.set_result(str(query.id))
+        self._running[place] = query
+        return query
+
+    def _checkpoint(self, name: str) -> str:
+        folder = self._folder
+        if folder is None:
+            if self._temporary is None:
+                self._temporary = tempfile.mkdtemp(prefix="dbspark-streams-")
+            folder = self._temporary
+        elif "://" not in folder:
+            folder = os.path.abspath(folder)
+        return f"{folder}/{quote(name, safe=' ')}"
+
+    def close(self) -> None:
+        """Stop the streams; the micro-batch that is being applied is finished first."""
+        for place, query in self._running.items():
+            try:
+                if query.isActive:
+                    query.stop()
+            except Exception as error:  # Spark is gone already, and the stream with it
+                _log.warning("the stream with the checkpoint %s could not be stopped: %s", place, error)
+        self._running.clear()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+
+def as_operation(rows: pa.Table, mode: Mode, table: str) -> tuple[Kind, pa.Table, str | None]:
+    """What rows of a stream are to a table: the kind of operation, the rows, and the column of their weights."""
+    if mode != "changes":
+        return ("insert" if mode == "append" else "upsert"), rows, None
+    names = set(rows.column_names)
+    if not names & {WEIGHT, CHANGE_TYPE}:
+        raise SchemaError(
+            f"table {table!r}: changes need a column {CHANGE_TYPE} (insert, delete, update_preimage, update_postimage) "
+            f"or {WEIGHT} (an integer); the columns are {', '.join(rows.column_names)}"
+        )
+    if WEIGHT not in names:
+        rows = rows.append_column(WEIGHT, _weights(rows.column(CHANGE_TYPE), table))
+    return "apply", rows.drop_columns(sorted(names & {CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP})), WEIGHT
+
+
+def _weights(kinds: pa.ChunkedArray, table: str) -> pa.ChunkedArray:
+    if not pa.types.is_string(kinds.type) and not pa.types.is_large_string(kinds.type):
+        raise SchemaError(f"table {table!r}: column {CHANGE_TYPE} has to be a string, not {kinds.type}")
+    kinds = kinds.cast(pa.string())
+    at = pc.index_in(kinds, pa.array(list(_WEIGHTS)))
+    if at.null_count:
+        other = kinds.filter(pc.is_null(at))[0].as_py()
+        raise SchemaError(f"table {table!r}: {other!r} in {CHANGE_TYPE} is none of {', '.join(_WEIGHTS)}")
+    return pa.array(list(_WEIGHTS.values()), pa.int64()).take(at)
+
+
+def _empty(stream: DataFrame) -> pa.Table:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(stream.schema, timezone="UTC").empty_table()
+
+
+__all__ = ["Apply", "Kind", "Mode", "Streams", "as_operation"]

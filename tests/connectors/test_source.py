@@ -1,0 +1,158 @@
+"""The data source: rows now and then, and the change feed, from the files."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import dbspark
+from dbspark.connectors.source import Options
+from dbspark.errors import TimeError
+
+SCHEMA = "id BIGINT NOT NULL, region STRING, price DECIMAL(9, 2), at TIMESTAMP, tags ARRAY<STRING>"
+
+
+def counted(table: pa.Table) -> Counter[str]:
+    return Counter(repr(tuple(row.values())) for row in table.to_pylist())
+
+
+@pytest.fixture(scope="module")
+def pipe(spark: Any, tmp_path_factory: Any) -> Any:
+    """Twenty ticks of inserts and deletes."""
+    location = str(tmp_path_factory.mktemp("state") / "shop")
+    rng = random.Random(5)
+    with dbspark.Pipeline("shop", spark=spark, location=location) as made:
+        made.create_table("orders", SCHEMA, primary_key=["id"])
+        made.create_table("never", "a INT")
+        made.create_view("per_region", "SELECT region, count(*) AS n, sum(price) AS total FROM orders GROUP BY region")
+        made.create_view("plain", "SELECT region, at, tags FROM orders")
+        from datetime import UTC, datetime
+        from decimal import Decimal
+
+        for _ in range(20):
+            with made.transaction() as tx:
+                rows = [
+                    (rng.randrange(60), rng.choice(["n", "s", None]), Decimal(rng.randrange(900)) / 100,
+                     datetime(2024, 1, rng.randrange(1, 3), tzinfo=UTC), rng.choice([["a"], [], None]))
+                    for _ in range(12)
+                ]  # fmt: skip
+                tx.upsert("orders", rows)
+                tx.delete_keys("orders", [(rng.randrange(60),) for _ in range(4)])
+        yield made
+
+
+def read(spark: Any, pipe: Any, **options: Any) -> Any:
+    reader = spark.read.format("dbspark").option("location", pipe.location)
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "partitions"),
+    [("view", "per_region", 1), ("view", "plain", 3), ("table", "orders", 3), ("table", "never", 1)],
+)
+def test_rows_equal_those_of_the_pipeline(spark: Any, pipe: Any, kind: str, name: str, partitions: int) -> None:
+    readable = pipe.view(name) if kind == "view" else pipe.table(name)
+    frame = read(spark, pipe, partitions=partitions, **{kind: name})
+    assert frame.columns == readable.schema.names
+    assert counted(frame.toArrow()) == counted(readable.to_arrow())
+    if name == "orders":
+        assert frame.selectExpr("spark_partition_id() AS p").distinct().count() == partitions
+
+
+def test_ticks_that_the_history_has_forgotten(spark: Any, tmp_path: Path) -> None:
+    location = str(tmp_path / "short")
+    with dbspark.Pipeline("short", spark=spark, location=location, config={"history": 2}) as pipe:
+        pipe.create_table("log", "a BIGINT")
+        for i in range(6):
+            with pipe.transaction() as tx:
+                tx.insert("log", [(i,)])
+    given = {"location": location, "table": "log"}
+
+    def rows(tick: int, **more: str) -> list[int]:
+        options = Options.of({**given, "asOf": str(tick), **more})
+        parts = options.planned(options.since, options.as_of)
+        return [a for part in parts for batch in options.read(part) for a in batch.column("a").to_pylist()]
+
+    assert [sorted(rows(tick)) for tick in (2, 5, 6)] == [[0, 1], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5]]
+    assert sorted(rows(2, changes="true")) == [0, 1]
+    assert sorted(rows(6, changes="true", since="4", partitions="2")) == [4, 5]
+    with pytest.raises(TimeError, match="tick 1 is no longer kept"):
+        rows(6, changes="true", since="1")
+
+
+def test_rows_as_of_a_tick(spark: Any, pipe: Any) -> None:
+    for tick in (1, 7, 20):
+        frame = read(spark, pipe, view="plain", asOf=tick, partitions=2)
+        assert counted(frame.toArrow()) == counted(pipe.view("plain").as_of(tick).to_arrow())
+
+
+def test_changes_in_a_batch(spark: Any, pipe: Any) -> None:
+    feed = read(spark, pipe, view="plain", changes="true", since=4, asOf=9, partitions=2).toArrow()
+    assert set(feed["_commit_version"].to_pylist()) <= {5, 6, 7, 8, 9}
+    total = counted(pipe.view("plain").as_of(4).to_arrow())
+    own = feed.select(["region", "at", "tags"])
+    for row, weight in zip(own.to_pylist(), feed["_weight"].to_pylist(), strict=True):
+        total[repr(tuple(row.values()))] += weight
+    assert +total == counted(pipe.view("plain").as_of(9).to_arrow())
+
+
+@pytest.mark.parametrize("since", [None, 6])
+def test_the_stream_of_changes_adds_up_to_the_view(spark: Any, pipe: Any, tmp_path: Path, since: int | None) -> None:
+    view = pipe.view("per_region")
+    seen: list[tuple[int, pa.Table]] = []
+
+    def run() -> None:
+        reader = spark.readStream.format("dbspark").option("location", pipe.location).option("view", "per_region")
+        reader = reader.option("changes", "true").option("maxTicksPerTrigger", 5)
+        reader = reader if since is None else reader.option("since", since)
+        writer = reader.load().writeStream.foreachBatch(lambda df, batch: seen.append((batch, df.toArrow())))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        assert writer.start().awaitTermination(60)
+
+    def total() -> Counter[str]:
+        out: Counter[str] = Counter() if since is None else counted(view.as_of(since).to_arrow())
+        for _, feed in seen:
+            own = feed.select(["region", "n", "total"]).to_pylist()
+            for row, weight in zip(own, feed["_weight"].to_pylist(), strict=True):
+                out[repr(tuple(row.values()))] += weight
+        return +out
+
+    run()
+    assert len(seen) == (1 if since is None else 3)
+    assert total() == counted(view.to_arrow())
+    with pipe.transaction() as tx:
+        tx.upsert("orders", [(1000 + (since or 0), "new", 1, None, None)])
+    run()
+    last = seen[-1][1]
+    assert set(last["_commit_version"].to_pylist()) == {pipe.tick}
+    assert last["_commit_timestamp"].null_count == 0
+    assert total() == counted(view.to_arrow())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"view": "nothing"}, "no view 'nothing' at .*; the views are per_region, plain"),
+        ({}, "give .option\\('view'"),
+        ({"view": "plain", "asOf": "soon"}, "option 'asOf' is 'soon'"),
+        ({"view": "plain", "since": 3}, "'since' is for the change feed"),
+    ],
+)
+def test_what_cannot_be_read_is_named(spark: Any, pipe: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        read(spark, pipe, **options)
+
+
+def test_a_tick_to_come_and_a_stream_of_rows_are_refused(spark: Any, pipe: Any) -> None:
+    with pytest.raises(Exception, match="tick 99 has not happened yet"):
+        read(spark, pipe, view="plain", asOf=99).collect()
+    stream = spark.readStream.format("dbspark").option("location", pipe.location).option("view", "plain")
+    with pytest.raises(Exception, match="a stream is the change feed"):
+        stream.load().writeStream.format("noop").trigger(availableNow=True).start().awaitTermination(60)
