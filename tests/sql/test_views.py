@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from datetime import date
 from decimal import Decimal
@@ -156,6 +157,8 @@ ODD = {
         SELECT max(length(e)) m FROM (
             SELECT b, e, avg(c) OVER (PARTITION BY a, b) f FROM (SELECT a, 0 b, a c, CAST(a AS STRING) e FROM u))
         WHERE f > 1 GROUP BY ROLLUP (b, f)""",
+    "a function of Spark's over no rows": """
+        SELECT approx_count_distinct(a) n, approx_count_distinct(a) FILTER (WHERE b > 9) f FROM u WHERE b < 9""",
     "evaluation modes": "SELECT try_add(2147483647, b) x, try_divide(a, b - 1) y FROM u",
 }
 
@@ -163,7 +166,7 @@ ODD = {
 def test_odd_shapes(spark: Any) -> None:
     """Each of them was wrong once."""
     tables = {"t": "a BIGINT, d DATE, s STRING, c DECIMAL(8,2)", "u": "a BIGINT, b INT"}
-    oracle = Oracle(spark, tables, {name.replace(" ", "_"): query for name, query in ODD.items()})
+    oracle = Oracle(spark, tables, {re.sub(r"\W", "_", name): query for name, query in ODD.items()})
     first, middle, last = date(2020, 1, 31), date(2020, 2, 29), date(2020, 3, 1)
     oracle.tick({
         "t": {(1, first, "a", Decimal("1.50")): 1, (2, middle, None, Decimal(2)): 2, (1, None, "b", None): 1},

@@ -126,11 +126,9 @@ class Spark:
         kept = [isinstance(a, Constant) for a in call.call.args]
         catalyst = jvm.org.apache.spark.sql.catalyst
 
-        def evaluate(starts: Any, arrays: Sequence[pa.Array], weights: Any) -> pa.Array:
-            groups = len(starts) - 1
-            of_row = np.repeat(np.arange(groups), np.diff(starts))
-            rows = np.repeat(np.arange(len(of_row)), np.maximum(weights, 0))
-            leaf = self.relation(columns, [a.take(pa.array(rows)) for a in arrays], of_row[rows])
+        def aggregated(arrays: Sequence[pa.Array], group: Any, grouped: bool) -> pa.Table:
+            """The aggregate by group, or over all rows: then there is one row even for none."""
+            leaf = self.relation(columns, arrays, group)
             children = jvm.java.util.ArrayList()
             for i, k in enumerate(kept):
                 children.add(function.children().apply(i) if k else leaf.output().apply(i))
@@ -139,17 +137,26 @@ class Spark:
             fresh = catalyst.expressions.NamedExpression.newExprId
             nothing, no_names = jvm.scala.Option.empty(), _seq(jvm, jvm.java.util.ArrayList())
             whole = catalyst.expressions.aggregate.AggregateExpression(over, complete, call.distinct, nothing, fresh())
-            by = jvm.java.util.ArrayList()
-            by.add(leaf.output().last())
-            outputs = jvm.java.util.ArrayList()
-            outputs.add(leaf.output().last())
+            by, outputs = jvm.java.util.ArrayList(), jvm.java.util.ArrayList()
+            if grouped:
+                by.add(leaf.output().last())
+                outputs.add(leaf.output().last())
             outputs.add(catalyst.expressions.Alias(whole, "value", fresh(), no_names, nothing, no_names))
-            plan = catalyst.plans.logical.Aggregate(_seq(jvm, by), _seq(jvm, outputs), leaf, nothing)
-            table = self.run(plan)
+            return self.run(catalyst.plans.logical.Aggregate(_seq(jvm, by), _seq(jvm, outputs), leaf, nothing))
+
+        def evaluate(starts: Any, arrays: Sequence[pa.Array], weights: Any) -> pa.Array:
+            groups = len(starts) - 1
+            of_row = np.repeat(np.arange(groups), np.diff(starts))
+            rows = np.repeat(np.arange(len(of_row)), np.maximum(weights, 0))
+            table = aggregated([a.take(pa.array(rows)) for a in arrays], of_row[rows], True)
+            values = _array(table.column(1)).cast(dtype)
             at = np.full(groups, -1, np.int64)
             at[table.column(0).to_numpy()] = np.arange(table.num_rows)
-            values = _array(table.column(1)).cast(dtype)
-            return values.take(pa.array(at, mask=at < 0))
+            if (at < 0).any():  # no rows are not nothing to every function: counts are 0
+                none = aggregated([a.slice(0, 0) for a in arrays], [], False)
+                values = pa.concat_arrays([values, _array(none.column(0)).cast(dtype)])
+                at[at < 0] = len(values) - 1
+            return values.take(pa.array(at))
 
         return evaluate, dtype
 
