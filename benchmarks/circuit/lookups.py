@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any, Final
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -41,14 +42,10 @@ def delta_of(schema: Schema, columns: list[Any], weight: int = 1) -> Delta:
 
 
 def _timed(circuit: Circuit, delta: dict[str, Delta], way: Choice = SpineStats.walks) -> tuple[float, Delta]:
-    before = SpineStats.walks
-    SpineStats.walks = way  # type: ignore[method-assign]
-    try:
+    with patch.object(SpineStats, "walks", way):
         begin = time.perf_counter()
         out = circuit.step(delta)["out"]
         return time.perf_counter() - begin, out
-    finally:
-        SpineStats.walks = before  # type: ignore[method-assign]
 
 
 def dispatch() -> list[Target]:
@@ -81,14 +78,17 @@ def dispatch() -> list[Target]:
     return [Target("dispatch: chosen / the better way, at the worst size", worst, 1.5, "x")]
 
 
+def _inside(c: Any) -> Any:
+    return pc.and_(pc.greater_equal(c[0], c[2]), pc.less(c[0], c[3]))
+
+
 def _points(n: int, searched: bool, how: Any = "inner") -> Circuit:
     b = Builder()
     points, spans = b.source("points", "t BIGINT, i BIGINT"), b.source("spans", "lo BIGINT, hi BIGINT")
     if searched:
         out = b.join(points, spans, [], how, ranges=[("t", ">=", "lo"), ("t", "<", "hi")])
     else:
-        inside = lambda c: pc.and_(pc.greater_equal(c[0], c[2]), pc.less(c[0], c[3]))  # noqa: E731
-        out = b.join(points, spans, [], how, where=inside)
+        out = b.join(points, spans, [], how, where=_inside)
     b.output("out", out)
     circuit = b.circuit()
     schema = Schema.parse("t BIGINT, i BIGINT")

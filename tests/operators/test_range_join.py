@@ -236,9 +236,12 @@ def test_a_projection_is_taken_into_the_join(ticks, name, how):
     assert isinstance(graph.outputs["out"].operator, range_join.RangeJoin)
     run = Run(Circuit(graph))
     holds = satisfied(RANGES[name])
+
+    def where(row):
+        return holds(row) and more_of(row)
+
     for left, right in ticks:
         run.tick(l=run.possible("l", left), r=run.possible("r", right))
-        where = lambda row: holds(row) and more_of(row)  # noqa: E731
         whole = joined(run.given["l"], run.given["r"], [(0, 0)], how, where, False, (3, 3))
         assert run.held["out"] == projected(whole, (5, 1))
     run.retract()

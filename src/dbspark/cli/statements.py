@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from time import perf_counter
 
 from rich.console import Console
@@ -165,7 +166,7 @@ def sql(location: str, script: str | None, console: Console, *, limit: int, crea
                 shell.run(statement)
             return
         with suppress(ImportError):
-            import readline  # noqa: F401  # input() then has a history
+            import_module("readline")  # input() then has a history
         line(console, f"{pipe!r}\nStatements end with a semicolon; SHOW TABLES; lists what is there, quit leaves.")
         prompt(shell)
 

@@ -81,14 +81,14 @@ class Feed:
         return int(position["tick"]) if not position.get("snapshot") else -1
 
     @property
-    def isActive(self) -> bool:  # noqa: N802
+    def isActive(self) -> bool:
         return self._thread.is_alive()
 
     def exception(self) -> BaseException | None:
         """The error that ended it, if one did."""
         return self._error
 
-    def processAllAvailable(self) -> None:  # noqa: N802
+    def processAllAvailable(self) -> None:
         """Wait until the sink has every tick that is committed now; raises what it failed with."""
         with self._state:
             latest = self._latest
@@ -96,7 +96,7 @@ class Feed:
         if self._error is not None:
             raise self._error
 
-    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+    def awaitTermination(self, timeout: float | None = None) -> bool:
         """Wait until it ends; raises what it failed with."""
         self._thread.join(timeout)
         if self._error is not None:

@@ -195,7 +195,7 @@ class DbsparkSource(DataSource):
     def reader(self, schema: StructType) -> Reader:
         return Reader(Options.of(self.options))
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> StreamReader:
         options = Options.of(self.options)
         if not options.changes:
             raise ConfigError(
@@ -228,17 +228,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self._until: int | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> dict[str, int]:
         return {"tick": self.options.since}
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         latest = self.options.latest() if self._until is None else self._until
         after, most = start["tick"], self.options.most_ticks
         if most is not None and after != NOTHING:
             latest = min(latest, after + most)
         return {"tick": max(latest, after)}
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self._until = self.options.latest()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:

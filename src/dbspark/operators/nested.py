@@ -22,6 +22,7 @@ they are touched, times the corners.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -126,7 +127,7 @@ class NestedArranged:
         return self.past.insert(merge(new)) if any(b.rows for b in new) else self.past
 
 
-class Nested:
+class Nested(ABC):
     """An operator with state inside a fixpoint, for one tick."""
 
     def __init__(self, schema: Schema, agenda: Agenda) -> None:
@@ -147,8 +148,9 @@ class Nested:
                 return self._nothing
         return self.judged(path, inputs, waiting or [])
 
+    @abstractmethod
     def judged(self, path: Path, inputs: Sequence[NestedArranged], waiting: list[Any]) -> Delta:
-        raise NotImplementedError
+        """What goes out for what has come and for what was put off until this path."""
 
     def put_off(self, path: Path, what: Any) -> None:
         """Take something up at a later path."""

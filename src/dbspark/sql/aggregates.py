@@ -8,7 +8,6 @@ Spark. Arguments are columns by the time they get here. What Spark leaves open (
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -85,18 +84,11 @@ def _variance(sample: bool, root: bool) -> Made:
     def make(given: Aggregation, columns: Columns, types: Types, where: int | None) -> Aggregate | None:
         if given.call.option("nullOnDivideByZero") is False:
             return None
-        made = Variance(columns[0], types[0], sample=sample, root=root, where=None if given.distinct else where)
-        return _of_distinct(given, made, columns, types, where, sample=sample, root=root)
+        if given.distinct:
+            return OfDistinct(Variance(0, types[0], sample=sample, root=root), columns, where)
+        return Variance(columns[0], types[0], sample=sample, root=root, where=where)
 
     return make
-
-
-def _of_distinct(
-    given: Aggregation, made: Aggregate, columns: Columns, types: Types, where: int | None, **how: Any
-) -> Aggregate:
-    if not given.distinct:
-        return made
-    return OfDistinct(type(made)(0, types[0], **how), columns, where)  # type: ignore[call-arg]
 
 
 def _moments(kind: type[Skewness] | type[Kurtosis]) -> Made:

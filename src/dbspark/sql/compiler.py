@@ -12,12 +12,10 @@ else everything. `Note`s say for every operator how it is maintained, and why no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.batch.schema import Schema
@@ -28,13 +26,26 @@ from dbspark.operators.aggregate import Aggregate as AggregateFunction
 from dbspark.operators.aggregate import Count
 from dbspark.operators.collect import Recompute, any_value
 from dbspark.operators.constant import Constant as ConstantRows
-from dbspark.operators.function import Columns, Function
+from dbspark.operators.function import Function
 from dbspark.operators.recompute import RecomputeGroups
 from dbspark.sql import aggregates, generators, windows
 from dbspark.sql import plan as p
 from dbspark.sql.catalyst import NOT_DETERMINISTIC
 from dbspark.sql.expressions.compiler import Compiler
-from dbspark.sql.expressions.rules import Compiled, Context, EvaluationError, Frame, constant
+from dbspark.sql.expressions.rules import Compiled, Context, constant
+from dbspark.sql.shapes import (
+    all_there,
+    call_of,
+    columns_in,
+    equality,
+    function_name,
+    has_no_subquery,
+    independent,
+    is_lambda,
+    order_by,
+    upper_bound,
+)
+from dbspark.sql.steps import evaluating, expanding, filtering, generating, only_row, testing
 from dbspark.sql.through_spark import Spark
 from dbspark.sql.types import loosened
 
@@ -146,7 +157,7 @@ class PlanCompiler:
         self._note(Note(call.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
         if any(c.id in self._synthetic for c in used) and call.args:
             nothing = constant(None, pa.null())
-            kept = [isinstance(a, p.Constant) or _is_lambda(a) for a in call.args]
+            kept = [isinstance(a, p.Constant) or is_lambda(a) for a in call.args]
             args = [nothing if k else compiler.compile(a) for a, k in zip(call.args, kept, strict=True)]
             return self.spark.function(call.origin, args, kept)
         columns = [p.Column(c.id, c.name, compiler.types[c.id]) for c in used]
@@ -180,7 +191,7 @@ class PlanCompiler:
         dtype = inner.types[0]
         if not isinstance(subquery.plan, p.Aggregate) or subquery.plan.keys:
             one = b.aggregate(inner.stream, [], n=Count(None), v=any_value(0, dtype))
-            value = b.map(one, Function(_one_row, "the only row"), schema_of([dtype]))
+            value = b.map(one, Function(only_row, "the only row"), schema_of([dtype]))
         else:
             value = inner.stream
         column = p.Column(self._number(), "subquery", dtype)
@@ -235,12 +246,12 @@ class PlanCompiler:
         if (
             isinstance(child, p.Filter)
             and id(child) not in scope.known
-            and _has_no_subquery(child.condition)
+            and has_no_subquery(child.condition)
             and not isinstance(child.child, p.Window)  # a filter on ranks is the window's business
         ):
             condition, child = child.condition, child.child
         exprs = [n.expr for n in outputs]
-        below = _columns(exprs if condition is None else [*exprs, condition])
+        below = columns_in(exprs if condition is None else [*exprs, condition])
         rel = self.relation(child, scope, below)
         rel, exprs = self._without_subqueries(rel, exprs, scope)
         return self._mapped(scope, rel, [(n.id, e) for n, e in zip(outputs, exprs, strict=True)], condition)
@@ -262,12 +273,12 @@ class PlanCompiler:
         label = ", ".join(p.text(e, names) for _, e in outputs)
         schema = schema_of([c.type for c in compiled])
         if condition is None:
-            return Rel(b.map(rel.stream, Function(_evaluating(compiled), self._named(label)), schema), ids)
+            return Rel(b.map(rel.stream, Function(evaluating(compiled), self._named(label)), schema), ids)
         test = compiler.compile(condition)
         label = f"{label} where {p.text(condition, names)}"
         # What is neither looked at by the condition nor by the outputs is not copied.
-        used = {rel.position(number) for number in _columns([e for _, e in outputs]) if number in rel.ids}
-        call = _filtering(test, compiled, frozenset(used))
+        used = {rel.position(number) for number in columns_in([e for _, e in outputs]) if number in rel.ids}
+        call = filtering(test, compiled, frozenset(used))
         return Rel(b.flat_map(rel.stream, Function(call, self._named(label)), schema), ids)
 
     def _named(self, label: str) -> str:
@@ -275,7 +286,7 @@ class PlanCompiler:
         return f"{label} [{'ansi' if self.context.ansi else 'legacy'}, {self.context.timezone}]"
 
     def _filter(self, node: p.Filter, scope: Scope, needed: frozenset[int] | None) -> Rel:
-        below = None if needed is None else needed | _columns([node.condition])
+        below = None if needed is None else needed | columns_in([node.condition])
         first = self._first_ranks(node, scope, below)
         rel = self.relation(node.child, scope, below) if first is None else first
         width = len(rel.ids)
@@ -288,7 +299,7 @@ class PlanCompiler:
     def _filtered(self, b: Builder, rel: Rel, condition: p.Expr) -> Rel:
         test = self.compiler(rel).compile(condition)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
-        call = _testing(test)
+        call = testing(test)
         return Rel(b.filter(rel.stream, Function(call, self._named(p.text(condition, names)))), rel.ids)
 
     def _first_ranks(self, node: p.Filter, scope: Scope, needed: frozenset[int] | None) -> Rel | None:
@@ -299,7 +310,7 @@ class PlanCompiler:
         number, _, call = window.functions[0]
         if not isinstance(call.function, p.Call) or call.function.name != "RowNumber":
             return None
-        bounds = [_upper_bound(c, number) for c in p.conjuncts(node.condition)]
+        bounds = [upper_bound(c, number) for c in p.conjuncts(node.condition)]
         limit = min((n for n in bounds if n is not None), default=0)
         if limit < 1:
             return None
@@ -315,7 +326,7 @@ class PlanCompiler:
 
     def _expand(self, node: p.Expand, scope: Scope, needed: frozenset[int] | None) -> Rel:
         exprs = [e for row in node.projections for e in row]
-        rel = self.relation(node.child, scope, _columns(exprs))
+        rel = self.relation(node.child, scope, columns_in(exprs))
         compiler = self.compiler(rel)
         rows = [[compiler.compile(e) for e in row] for row in node.projections]
         types = []
@@ -325,7 +336,7 @@ class PlanCompiler:
         schema = schema_of(types)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = "; ".join(", ".join(p.text(e, names) for e in row) for row in node.projections)
-        function = Function(_expanding(rows, schema.types), self._named(f"expand {label}"))
+        function = Function(expanding(rows, schema.types), self._named(f"expand {label}"))
         return Rel(scope.builder.flat_map(rel.stream, function, schema), tuple(c.id for c in node.columns))
 
     def _generate(self, node: p.Generate, scope: Scope, needed: frozenset[int] | None) -> Rel:
@@ -339,7 +350,7 @@ class PlanCompiler:
         if generator is None:
             generator = generators.through_spark(node, rel.ids, rel.types, self.spark)
             self._note(Note(node.generator.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
-        call = _generating(generator, kept)
+        call = generating(generator, kept)
         return Rel(scope.builder.flat_map(rel.stream, Function(call, self._named(label)), schema), ids)
 
     # ------------------------------------------------------------------ joins
@@ -347,13 +358,13 @@ class PlanCompiler:
     def _join(self, node: p.Join, scope: Scope, needed: frozenset[int] | None) -> Rel:
         b = scope.builder
         condition = p.conjuncts(node.condition)
-        below = None if needed is None else needed | _columns(condition)
+        below = None if needed is None else needed | columns_in(condition)
         left, right = (self.relation(child, scope, below) for child in (node.left, node.right))
         sides = (left, right)
         pairs: list[tuple[p.Expr, p.Expr, bool]] = []
         rest: list[p.Expr] = []
         for part in condition:
-            pair = _equality(part, set(left.ids), set(right.ids))
+            pair = equality(part, set(left.ids), set(right.ids))
             # A column is part of the key once; a second equality with it is judged.
             if pair is None or any(pair[0] == a or pair[1] == b for a, b, _ in pairs):
                 rest.append(part)
@@ -383,7 +394,7 @@ class PlanCompiler:
             compiler = Compiler(both, {**left.typed, **right.typed}, self.context, self._elsewhere)
             tests = [compiler.compile(e) for e in rest]
             label = " and ".join(p.text(e, names) for e in rest)
-            residual = Function(_testing(*tests), self._named(label))
+            residual = Function(testing(*tests), self._named(label))
         one_sided = node.how in ("semi", "anti", "existence")
         select, ids = [], []
         originals = [s.ids for s in sides]
@@ -409,11 +420,11 @@ class PlanCompiler:
 
     def _comparison(self, part: p.Expr, left: Rel, right: Rel) -> _Comparison | None:
         """A condition that compares something of the left with something of the right, of a type that has an order."""
-        if not isinstance(part, p.Call) or part.name not in _COMPARISONS or not _has_no_subquery(part):
+        if not isinstance(part, p.Call) or part.name not in _COMPARISONS or not has_no_subquery(part):
             return None
         how = _COMPARISONS[part.name]
         a, b = part.args
-        used = [_columns([x]) for x in (a, b)]
+        used = [columns_in([x]) for x in (a, b)]
         if not used[0] or not used[1]:
             return None
         if used[0] <= set(right.ids) and used[1] <= set(left.ids):
@@ -460,7 +471,7 @@ class PlanCompiler:
         for _, aggregation in node.aggregations:
             exprs += aggregation.call.args
             exprs += [aggregation.where] if aggregation.where is not None else []
-        rel = self.relation(node.child, scope, _columns(exprs))
+        rel = self.relation(node.child, scope, columns_in(exprs))
         rel, exprs = self._without_subqueries(rel, exprs, scope)
         rewritten = iter(exprs)
         # One column for each different expression: keys first, then arguments and filters.
@@ -471,7 +482,7 @@ class PlanCompiler:
             args = [next(rewritten) for _ in aggregation.call.args]
             where = next(rewritten) if aggregation.where is not None else None
             if aggregation.call.name == "Count" and len(args) > 1 and not aggregation.distinct:
-                args = [_all_there(args)]
+                args = [all_there(args)]
             columns = [outputs.setdefault(a, len(outputs)) for a in args]
             at = None if where is None else outputs.setdefault(where, len(outputs))
             calls.append((replace(aggregation, call=replace(aggregation.call, args=tuple(args))), columns, at))
@@ -537,13 +548,13 @@ class PlanCompiler:
             if isinstance(call.function, p.Aggregation) and call.function.where is not None:
                 exprs.append(call.function.where)
         mine = {number for number, _, _ in node.functions}
-        below = None if needed is None else (needed - mine) | _columns(exprs)
+        below = None if needed is None else (needed - mine) | columns_in(exprs)
         rel = self.relation(node.child, scope, below)
         width = len(rel.ids)
         rel, columns = self._with_keys(scope, rel, exprs)
         at = dict(zip(exprs, columns, strict=True))
         partition = [f"c{at[e]}" for e in node.partition]
-        order = [_order_by(f"c{at[o.expr]}", o) for o in node.order]
+        order = [order_by(f"c{at[o.expr]}", o) for o in node.order]
         functions = []
         for _, _, call in node.functions:
             inner = call.function.call if isinstance(call.function, p.Aggregation) else call.function
@@ -554,7 +565,7 @@ class PlanCompiler:
             stream = b.top(stream, partition, order, limit)
             self._note(Note(f"first {limit} rows of each partition", "incremental"))
         ids = (*rel.ids, *(number for number, _, _ in node.functions))
-        missing = [_function_name(call) for (_, _, call), f in zip(node.functions, functions, strict=True) if f is None]
+        missing = [function_name(call) for (_, _, call), f in zip(node.functions, functions, strict=True) if f is None]
         if missing:
             if limit is not None:
                 return self._window(node, scope, needed)
@@ -577,7 +588,7 @@ class PlanCompiler:
         evaluate, types = self.spark.over_rows(node.origin, columns)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = (
-            "; ".join(f"{p.text(_call_of(c), names)} {c.frame}" for _, _, c in node.functions)
+            "; ".join(f"{p.text(call_of(c), names)} {c.frame}" for _, _, c in node.functions)
             + "; "
             + "; ".join(f"{p.text(o.expr, names)} {o.descending} {o.nulls_last}" for o in node.order)
         )
@@ -588,12 +599,12 @@ class PlanCompiler:
     def _top(self, node: p.Top, scope: Scope, needed: frozenset[int] | None) -> Rel:
         b = scope.builder
         exprs = [o.expr for o in node.order]
-        below = None if needed is None else needed | _columns(exprs)
+        below = None if needed is None else needed | columns_in(exprs)
         # A limit counts rows, and which ones are the first may depend on any column: nothing is dropped below it.
         rel = self.relation(node.child, scope, below if node.order else None)
         width = len(rel.ids)
         rel, columns = self._with_keys(scope, rel, exprs)
-        order = [_order_by(f"c{c}", o) for c, o in zip(columns, node.order, strict=True)]
+        order = [order_by(f"c{c}", o) for c, o in zip(columns, node.order, strict=True)]
         limit = node.limit if node.limit is not None else (1 << 62)
         stream = b.top(rel.stream, [], order, limit, node.offset)
         self._note(Note(f"first {node.limit} rows", "incremental"))
@@ -709,173 +720,3 @@ def not_deterministic(name: str) -> DbsparkError:
     return DbsparkError(
         f"[NOT_DETERMINISTIC] {function}() gives something else every time, so no view can be kept equal to it; {hint}"
     )
-
-
-# ---------------------------------------------------------------------- functions on columns
-
-
-def _evaluating(compiled: Sequence[Compiled]) -> Callable[[Columns], list[pa.Array]]:
-    def call(columns: Columns) -> list[pa.Array]:
-        frame = Frame(columns, len(columns[0]))
-        return [c.array(frame) for c in compiled]
-
-    return call
-
-
-def _truth(tests: Sequence[Compiled], frame: Frame) -> pa.Array:
-    out = tests[0].array(frame)
-    for test in tests[1:]:
-        out = pc.and_kleene(out, test.array(frame))
-    return out
-
-
-def _testing(*tests: Compiled) -> Callable[[Columns], pa.Array]:
-    return lambda columns: _truth(tests, Frame(columns, len(columns[0])))
-
-
-def _filtering(test: Compiled, compiled: Sequence[Compiled], used: frozenset[int]) -> Callable[[Columns], Any]:
-    def call(columns: Columns) -> tuple[list[pa.Array], Any]:
-        frame = Frame(columns, len(columns[0]))
-        rows = pc.indices_nonzero(pc.fill_null(test.array(frame), False))
-        if len(rows) < frame.rows:
-            frame = Frame([c.take(rows) if i in used else c for i, c in enumerate(columns)], len(rows))
-        return [c.array(frame) for c in compiled], rows.to_numpy().astype(np.int64)
-
-    return call
-
-
-def _expanding(rows: Sequence[Sequence[Compiled]], types: Sequence[pa.DataType]) -> Callable[[Columns], Any]:
-    def call(columns: Columns) -> tuple[list[pa.Array], Any]:
-        frame = Frame(columns, len(columns[0]))
-        parts = [[c.array(frame).cast(t) for c, t in zip(row, types, strict=True)] for row in rows]
-        out = [pa.concat_arrays([part[i] for part in parts]) for i in range(len(types))]
-        return out, np.tile(np.arange(frame.rows), len(rows))
-
-    return call
-
-
-def _generating(generator: generators.Generator, kept: Sequence[int]) -> Callable[[Columns], Any]:
-    def call(columns: Columns) -> tuple[list[pa.Array], Any]:
-        made, origin = generator(columns)
-        rows = pa.array(origin)
-        return [*(columns[i].take(rows) for i in kept), *made], origin
-
-    return call
-
-
-def _one_row(columns: Columns) -> list[pa.Array]:
-    if len(columns[0]) and max(columns[0].to_pylist()) > 1:
-        raise EvaluationError(
-            "[SCALAR_SUBQUERY_TOO_MANY_ROWS] a subquery that is used as a value gives more than one row; "
-            "aggregate it, or limit it to one row"
-        )
-    return [columns[1]]
-
-
-# ---------------------------------------------------------------------- plans
-
-
-def _is_lambda(expr: p.Expr) -> bool:
-    return isinstance(expr, p.Call) and expr.name == "LambdaFunction"
-
-
-def _has_no_subquery(expr: p.Expr) -> bool:
-    return not any(isinstance(e, p.Subquery) for e in p.walk(expr))
-
-
-def _columns(exprs: Sequence[p.Expr]) -> frozenset[int]:
-    return frozenset(e.id for expr in exprs for e in p.walk(expr) if isinstance(e, p.Column))
-
-
-def _all_there(args: Sequence[p.Expr]) -> p.Expr:
-    """TRUE where all arguments have a value, NULL elsewhere."""
-    test: p.Expr = p.Call("IsNotNull", (args[0],))
-    for arg in args[1:]:
-        test = p.Call("And", (test, p.Call("IsNotNull", (arg,))))
-    return p.Call("CaseWhen", (test, p.Constant(True, pa.bool_())))
-
-
-def _equality(part: p.Expr, left: set[int], right: set[int]) -> tuple[p.Expr, p.Expr, bool] | None:
-    """(expression of the left, expression of the right, NULL-safe) of a condition that is an equality of both."""
-    if not isinstance(part, p.Call) or part.name not in ("EqualTo", "EqualNullSafe"):
-        return None
-    a, b = part.args
-    if not (_has_no_subquery(a) and _has_no_subquery(b)):
-        return None
-    used = [{e.id for e in p.walk(x) if isinstance(e, p.Column)} for x in (a, b)]
-    safe = part.name == "EqualNullSafe"
-    if used[0] and used[1] and used[0] <= left and used[1] <= right:
-        return a, b, safe
-    if used[0] and used[1] and used[0] <= right and used[1] <= left:
-        return b, a, safe
-    return None
-
-
-def _upper_bound(part: p.Expr, number: int) -> int | None:
-    """k where a condition says that a column is at most k."""
-    if not isinstance(part, p.Call) or len(part.args) != 2:
-        return None
-    a, b = part.args
-    if isinstance(b, p.Column) and isinstance(a, p.Constant):
-        a, b = b, a
-        name = {"GreaterThan": "LessThan", "GreaterThanOrEqual": "LessThanOrEqual", "EqualTo": "EqualTo"}.get(part.name)
-    else:
-        name = part.name
-    if not (isinstance(a, p.Column) and a.id == number and isinstance(b, p.Constant) and isinstance(b.value, int)):
-        return None
-    return {"LessThan": b.value - 1, "LessThanOrEqual": b.value, "EqualTo": b.value}.get(name or "")
-
-
-def _order_by(column: str, order: p.Order) -> tuple[str, str, str]:
-    return column, "desc" if order.descending else "asc", "nulls last" if order.nulls_last else "nulls first"
-
-
-def _call_of(call: p.WindowCall) -> p.Call:
-    return call.function.call if isinstance(call.function, p.Aggregation) else call.function
-
-
-def _function_name(call: p.WindowCall) -> str:
-    return _call_of(call).name
-
-
-def children(node: p.Node) -> list[p.Node]:
-    """The inputs of a node, subqueries in its expressions aside."""
-    if isinstance(node, p.Union | p.Foreign):
-        return list(node.children)
-    if isinstance(node, p.Join):
-        return [node.left, node.right]
-    if isinstance(node, p.Loop):
-        return [node.anchor, node.step]
-    if isinstance(node, p.Table | p.Values | p.LoopRef):
-        return []
-    return [node.child]
-
-
-def independent(node: p.Node, refers: Callable[[p.Node], bool]) -> list[p.Node]:
-    """The largest parts of a plan in which nothing refers to what is being defined."""
-
-    def depends(n: p.Node) -> bool:
-        return refers(n) or any(depends(c) for c in children(n))
-
-    if not depends(node):
-        return [node]
-    return [part for child in children(node) for part in independent(child, refers)]
-
-
-def tables_of(node: p.Node) -> frozenset[str]:
-    """The tables and views that a plan reads, its subqueries included."""
-    out: set[str] = set()
-
-    def look(value: object) -> None:
-        if isinstance(value, p.Table):
-            out.add(value.name)
-        elif isinstance(value, tuple):
-            for item in value:
-                look(item)
-        elif is_dataclass(value) and not isinstance(value, type):
-            for part in fields(value):
-                if part.name not in ("origin", "data"):
-                    look(getattr(value, part.name))
-
-    look(node)
-    return frozenset(out)

@@ -27,8 +27,9 @@ from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.sql.catalyst import EXCLUDED_RULES, Query, Tables, not_deterministic_names, read
-from dbspark.sql.compiler import Note, PlanCompiler, Scope, not_deterministic, tables_of
+from dbspark.sql.compiler import Note, PlanCompiler, Scope, not_deterministic
 from dbspark.sql.expressions.rules import Context
+from dbspark.sql.shapes import tables_of
 from dbspark.sql.through_spark import Spark
 
 if TYPE_CHECKING:

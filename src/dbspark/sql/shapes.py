@@ -1,0 +1,116 @@
+"""Questions about plans and expressions: which columns they read, what a condition says, what depends on what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+
+import pyarrow as pa
+
+from dbspark.sql import plan as p
+
+
+def is_lambda(expr: p.Expr) -> bool:
+    return isinstance(expr, p.Call) and expr.name == "LambdaFunction"
+
+
+def has_no_subquery(expr: p.Expr) -> bool:
+    return not any(isinstance(e, p.Subquery) for e in p.walk(expr))
+
+
+def columns_in(exprs: Sequence[p.Expr]) -> frozenset[int]:
+    return frozenset(e.id for expr in exprs for e in p.walk(expr) if isinstance(e, p.Column))
+
+
+def all_there(args: Sequence[p.Expr]) -> p.Expr:
+    """TRUE where all arguments have a value, NULL elsewhere."""
+    test: p.Expr = p.Call("IsNotNull", (args[0],))
+    for arg in args[1:]:
+        test = p.Call("And", (test, p.Call("IsNotNull", (arg,))))
+    return p.Call("CaseWhen", (test, p.Constant(True, pa.bool_())))
+
+
+def equality(part: p.Expr, left: set[int], right: set[int]) -> tuple[p.Expr, p.Expr, bool] | None:
+    """(expression of the left, expression of the right, NULL-safe) of a condition that is an equality of both."""
+    if not isinstance(part, p.Call) or part.name not in ("EqualTo", "EqualNullSafe"):
+        return None
+    a, b = part.args
+    if not (has_no_subquery(a) and has_no_subquery(b)):
+        return None
+    used = [{e.id for e in p.walk(x) if isinstance(e, p.Column)} for x in (a, b)]
+    safe = part.name == "EqualNullSafe"
+    if used[0] and used[1] and used[0] <= left and used[1] <= right:
+        return a, b, safe
+    if used[0] and used[1] and used[0] <= right and used[1] <= left:
+        return b, a, safe
+    return None
+
+
+def upper_bound(part: p.Expr, number: int) -> int | None:
+    """k where a condition says that a column is at most k."""
+    if not isinstance(part, p.Call) or len(part.args) != 2:
+        return None
+    a, b = part.args
+    if isinstance(b, p.Column) and isinstance(a, p.Constant):
+        a, b = b, a
+        name = {"GreaterThan": "LessThan", "GreaterThanOrEqual": "LessThanOrEqual", "EqualTo": "EqualTo"}.get(part.name)
+    else:
+        name = part.name
+    if not (isinstance(a, p.Column) and a.id == number and isinstance(b, p.Constant) and isinstance(b.value, int)):
+        return None
+    return {"LessThan": b.value - 1, "LessThanOrEqual": b.value, "EqualTo": b.value}.get(name or "")
+
+
+def order_by(column: str, order: p.Order) -> tuple[str, str, str]:
+    return column, "desc" if order.descending else "asc", "nulls last" if order.nulls_last else "nulls first"
+
+
+def call_of(call: p.WindowCall) -> p.Call:
+    return call.function.call if isinstance(call.function, p.Aggregation) else call.function
+
+
+def function_name(call: p.WindowCall) -> str:
+    return call_of(call).name
+
+
+def children(node: p.Node) -> list[p.Node]:
+    """The inputs of a node, subqueries in its expressions aside."""
+    if isinstance(node, p.Union | p.Foreign):
+        return list(node.children)
+    if isinstance(node, p.Join):
+        return [node.left, node.right]
+    if isinstance(node, p.Loop):
+        return [node.anchor, node.step]
+    if isinstance(node, p.Table | p.Values | p.LoopRef):
+        return []
+    return [node.child]
+
+
+def independent(node: p.Node, refers: Callable[[p.Node], bool]) -> list[p.Node]:
+    """The largest parts of a plan in which nothing refers to what is being defined."""
+
+    def depends(n: p.Node) -> bool:
+        return refers(n) or any(depends(c) for c in children(n))
+
+    if not depends(node):
+        return [node]
+    return [part for child in children(node) for part in independent(child, refers)]
+
+
+def tables_of(node: p.Node) -> frozenset[str]:
+    """The tables and views that a plan reads, its subqueries included."""
+    out: set[str] = set()
+
+    def look(value: object) -> None:
+        if isinstance(value, p.Table):
+            out.add(value.name)
+        elif isinstance(value, tuple):
+            for item in value:
+                look(item)
+        elif is_dataclass(value) and not isinstance(value, type):
+            for part in fields(value):
+                if part.name not in ("origin", "data"):
+                    look(getattr(value, part.name))
+
+    look(node)
+    return frozenset(out)

@@ -1,0 +1,72 @@
+"""Functions on columns that the operators of a view call: expressions, conditions, and rows made from rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbspark.operators.function import Columns
+from dbspark.sql import generators
+from dbspark.sql.expressions.rules import Compiled, EvaluationError, Frame
+
+
+def evaluating(compiled: Sequence[Compiled]) -> Callable[[Columns], list[pa.Array]]:
+    def call(columns: Columns) -> list[pa.Array]:
+        frame = Frame(columns, len(columns[0]))
+        return [c.array(frame) for c in compiled]
+
+    return call
+
+
+def truth(tests: Sequence[Compiled], frame: Frame) -> pa.Array:
+    out = tests[0].array(frame)
+    for test in tests[1:]:
+        out = pc.and_kleene(out, test.array(frame))
+    return out
+
+
+def testing(*tests: Compiled) -> Callable[[Columns], pa.Array]:
+    return lambda columns: truth(tests, Frame(columns, len(columns[0])))
+
+
+def filtering(test: Compiled, compiled: Sequence[Compiled], used: frozenset[int]) -> Callable[[Columns], Any]:
+    def call(columns: Columns) -> tuple[list[pa.Array], Any]:
+        frame = Frame(columns, len(columns[0]))
+        rows = pc.indices_nonzero(pc.fill_null(test.array(frame), False))
+        if len(rows) < frame.rows:
+            frame = Frame([c.take(rows) if i in used else c for i, c in enumerate(columns)], len(rows))
+        return [c.array(frame) for c in compiled], rows.to_numpy().astype(np.int64)
+
+    return call
+
+
+def expanding(rows: Sequence[Sequence[Compiled]], types: Sequence[pa.DataType]) -> Callable[[Columns], Any]:
+    def call(columns: Columns) -> tuple[list[pa.Array], Any]:
+        frame = Frame(columns, len(columns[0]))
+        parts = [[c.array(frame).cast(t) for c, t in zip(row, types, strict=True)] for row in rows]
+        out = [pa.concat_arrays([part[i] for part in parts]) for i in range(len(types))]
+        return out, np.tile(np.arange(frame.rows), len(rows))
+
+    return call
+
+
+def generating(generator: generators.Generator, kept: Sequence[int]) -> Callable[[Columns], Any]:
+    def call(columns: Columns) -> tuple[list[pa.Array], Any]:
+        made, origin = generator(columns)
+        rows = pa.array(origin)
+        return [*(columns[i].take(rows) for i in kept), *made], origin
+
+    return call
+
+
+def only_row(columns: Columns) -> list[pa.Array]:
+    if len(columns[0]) and max(columns[0].to_pylist()) > 1:
+        raise EvaluationError(
+            "[SCALAR_SUBQUERY_TOO_MANY_ROWS] a subquery that is used as a value gives more than one row; "
+            "aggregate it, or limit it to one row"
+        )
+    return [columns[1]]
