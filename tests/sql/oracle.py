@@ -69,6 +69,8 @@ class Oracle:
         for name, query in self.views.items():
             table = self.spark.sql(query).toArrow()
             out[name] = Counter(rows_of(table))
+        for name in self.schemas:
+            self.spark.catalog.dropTempView(name)
         return out
 
     def retract_all(self) -> None:

@@ -302,5 +302,9 @@ def test_the_users_session_is_left_as_it_was(spark: Any) -> None:
     program.table("t", "a BIGINT")
     program.view("v", "SELECT a FROM t")
     assert spark.table("t").columns == ["mine"]
+    before = spark.table("t")._jdf.queryExecution().analyzed().treeString()
+    program.view("w", "SELECT a + 1 AS b FROM t")
+    assert spark.table("t")._jdf.queryExecution().analyzed().treeString().count("View") == before.count("View")
+    assert spark.table("t").collect()[0].mine == 1
     assert spark.conf.get("spark.sql.optimizer.excludedRules", None) == rules
     spark.catalog.dropTempView("t")

@@ -169,6 +169,16 @@ def of_rows(spark: SparkSession, plan: Any) -> Any:
     return jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
 
 
+def behind(spark: SparkSession, name: str) -> DataFrame:
+    """What a temporary view stands for: putting it back under its name does not wrap it once more."""
+    from pyspark.sql import DataFrame
+
+    plan = spark.table(name)._jdf.queryExecution().analyzed()
+    while plan.getClass().getSimpleName() in ("SubqueryAlias", "View"):
+        plan = plan.child()
+    return DataFrame(of_rows(spark, plan), spark)
+
+
 # ---------------------------------------------------------------------- expressions
 
 _IGNORED = {

@@ -26,7 +26,7 @@ from dbspark.circuit.builder import Builder
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.sql.catalyst import EXCLUDED_RULES, Query, Tables, not_deterministic_names, read
+from dbspark.sql.catalyst import EXCLUDED_RULES, Query, Tables, behind, not_deterministic_names, read
 from dbspark.sql.compiler import Note, PlanCompiler, Scope, not_deterministic
 from dbspark.sql.expressions.rules import Context
 from dbspark.sql.shapes import tables_of
@@ -231,7 +231,7 @@ class Program:
         hidden: dict[str, Any] = {}
         for name, frame in frames.items():
             if catalog.tableExists(name) and catalog.getTable(name).isTemporary:
-                hidden[name] = self.spark.table(name)
+                hidden[name] = behind(self.spark, name)
             frame.createOrReplaceTempView(name)
         try:
             yield
