@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from dbspark.batch import Batch
     from dbspark.pipeline.history import History
-    from dbspark.pipeline.store import Store
+    from dbspark.storage.store import Store
     from dbspark.trace.spine import Spine
 
 ROWS_PER_PARTITION = 500_000
@@ -83,7 +83,7 @@ class Options:
     @contextmanager
     def opened(self, tick: int | None = None) -> Iterator[tuple[Store, Spine, int]]:
         """The location, the rows with their history, and the tick up to which they go."""
-        from dbspark.pipeline.store import Store
+        from dbspark.storage.store import Store
 
         with Store.open(self.location, write=False, tick=tick) as store:
             found = store.load()
@@ -100,7 +100,7 @@ class Options:
         return feed_schema(schema) if self.changes else schema
 
     def latest(self) -> int:
-        from dbspark.pipeline.store import Store
+        from dbspark.storage.store import Store
 
         with Store.open(self.location, write=False) as store:
             assert store.tick is not None
@@ -252,7 +252,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def commit_times(store: Store, ticks: Container[int] | None = None) -> dict[int, float]:
     """When ticks, or all ticks, were committed, of which the store still has the manifest."""
     from dbspark.errors import CorruptFileError
-    from dbspark.pipeline import manifest as mf
+    from dbspark.storage import manifest as mf
 
     out: dict[int, float] = {}
     for version in sorted(v for name in store.files.names() if (v := mf.version_of(name)) is not None):

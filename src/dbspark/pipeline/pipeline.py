@@ -38,8 +38,8 @@ from dbspark.pipeline.changes import Kind, Operation, TableState
 from dbspark.pipeline.history import History, plain_rows
 from dbspark.pipeline.state import restore, state_of
 from dbspark.pipeline.statements import execute
-from dbspark.pipeline.store import Store
 from dbspark.sql.program import Maintenance, Program
+from dbspark.storage.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ from dbspark.batch import Arrangement
 from dbspark.circuit.executor import Circuit
 from dbspark.errors import StoreError
 from dbspark.operators.delta import Delta, ZSetRef
-from dbspark.pipeline.store import States
+from dbspark.storage.store import States
 from dbspark.trace.spine import Spine
 
 

@@ -93,7 +93,7 @@ class Compaction:
 
 @dataclass(eq=False, slots=True)
 class Origin:
-    """Which merge it is, and what it was begun with, as a store knows it (`dbspark.pipeline`).
+    """Which merge it is, and what it was begun with, as a store knows it (`dbspark.storage`).
 
     A merge gives its inputs back piece by piece; a store goes on naming them until the merge is done. Of a stored
     input its place is enough. Others are kept whole until they are stored, but only beside stored ones: where there is

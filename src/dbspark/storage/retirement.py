@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dbspark.errors import ConfigError, CorruptFileError
-from dbspark.pipeline.files import ASIDE, Files
-from dbspark.pipeline.manifest import Manifest, name_of, version_of
-from dbspark.pipeline.pins import Version, pinned
+from dbspark.storage.files import ASIDE, Files
+from dbspark.storage.manifest import Manifest, name_of, version_of
+from dbspark.storage.pins import Version, pinned
 
 BATCH_PREFIX = "batch-"
-_log = logging.getLogger("dbspark.pipeline")
+_log = logging.getLogger("dbspark.storage")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from typing import Any
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.batch.chunk import CHUNK_ROWS
-from dbspark.pipeline.files import Files
-from dbspark.pipeline.manifest import MAGIC, Entry, Manifest, Place, TraceRecord, version_of
-from dbspark.pipeline.reading import seal_of
-from dbspark.pipeline.retirement import BATCH_PREFIX
-from dbspark.pipeline.segment import Segment, checked, encoded, size_of
+from dbspark.storage.files import Files
+from dbspark.storage.manifest import MAGIC, Entry, Manifest, Place, TraceRecord, version_of
+from dbspark.storage.reading import seal_of
+from dbspark.storage.retirement import BATCH_PREFIX
+from dbspark.storage.segment import Segment, checked, encoded, size_of
 from dbspark.trace.spine import Merging, Origin, Spine
 from dbspark.trace.time import Description
 
@@ -34,7 +34,7 @@ TICK_FILES = 64
 """Files of ticks that the state may be spread over."""
 COPIED = 1 << 20
 """Bytes that one commit copies at the most; the last file that it copies from may have more."""
-_log = logging.getLogger("dbspark.pipeline")
+_log = logging.getLogger("dbspark.storage")
 
 
 @dataclass(slots=True)

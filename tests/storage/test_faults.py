@@ -15,10 +15,10 @@ import time
 import pytest
 
 from dbspark.errors import StoreError
-from dbspark.pipeline import Keep, Store, writing
-from dbspark.pipeline import store as store_module
+from dbspark.storage import Keep, Store, writing
+from dbspark.storage import store as store_module
 from dbspark.trace import Spine
-from tests.pipeline.model import BY_KEY, SMALL, Crash, FaultyFiles, contents, numbered, small
+from tests.storage.model import BY_KEY, SMALL, Crash, FaultyFiles, contents, numbered, small
 
 KILLS = int(os.environ.get("DBSPARK_KILLS", "10"))
 
@@ -147,8 +147,8 @@ def test_opening_fails_at_any_call(tmp_path):
 
 CHILD = """
 import sys
-from dbspark.pipeline import Keep, Store, writing
-from tests.pipeline.model import small
+from dbspark.storage import Keep, Store, writing
+from tests.storage.model import small
 from tests.pipeline.test_faults import advance, fresh
 
 writing.INLINE = int(sys.argv[2])

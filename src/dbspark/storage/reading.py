@@ -11,9 +11,9 @@ import pyarrow as pa
 from dbspark.batch import Arrangement, Batch
 from dbspark.batch.file import open_batch
 from dbspark.errors import CorruptFileError
-from dbspark.pipeline.files import Files
-from dbspark.pipeline.manifest import Place, TraceRecord, version_of
-from dbspark.pipeline.segment import checked, decoded
+from dbspark.storage.files import Files
+from dbspark.storage.manifest import Place, TraceRecord, version_of
+from dbspark.storage.segment import checked, decoded
 from dbspark.trace.spine import Spine
 
 

@@ -6,7 +6,7 @@ was opened to let several ticks share a flush: then the states of the ticks betw
 nothing, because states are values, and what is recovered is the last tick that was.
 
 Batches never change, so one that has been written is only named again. Small ones lie in the file of the tick
-(`dbspark.pipeline.segment`): a small tick is one file, two fsyncs. Large ones are batch files. A merge in progress is
+(`dbspark.storage.segment`): a small tick is one file, two fsyncs. Large ones are batch files. A merge in progress is
 stored as what it was begun with, until it is done; then its result takes their place. Where the file of an old tick
 holds little that is still in use, that is copied to the file of the present tick, a little with every commit.
 
@@ -30,20 +30,20 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from dbspark.errors import ConfigError, CorruptFileError, StoreError
-from dbspark.pipeline import manifest as mf
-from dbspark.pipeline.files import Files, files_at
-from dbspark.pipeline.lock import Lock
-from dbspark.pipeline.manifest import Manifest, Place, TraceRecord
-from dbspark.pipeline.pins import Version, put_pin
-from dbspark.pipeline.reading import Reading
-from dbspark.pipeline.retirement import Keep, Retirement
-from dbspark.pipeline.segment import arrangement_from_json, arrangement_to_json
-from dbspark.pipeline.writing import Shelf, Writing
+from dbspark.storage import manifest as mf
+from dbspark.storage.files import Files, files_at
+from dbspark.storage.lock import Lock
+from dbspark.storage.manifest import Manifest, Place, TraceRecord
+from dbspark.storage.pins import Version, put_pin
+from dbspark.storage.reading import Reading
+from dbspark.storage.retirement import Keep, Retirement
+from dbspark.storage.segment import arrangement_from_json, arrangement_to_json
+from dbspark.storage.writing import Shelf, Writing
 from dbspark.trace.spine import Spine
 
 RETIRE_EVERY = 16
 """Commits between two rounds of retirement: a round lists the location."""
-_log = logging.getLogger("dbspark.pipeline")
+_log = logging.getLogger("dbspark.storage")
 
 States = Mapping[str, tuple[Spine, ...]]
 """Node id to the spines that the node keeps."""
