@@ -149,7 +149,7 @@ CHILD = """
 import sys
 from dbspark.storage import Keep, Store, writing
 from tests.storage.model import small
-from tests.pipeline.test_faults import advance, fresh
+from tests.storage.test_faults import advance, fresh
 
 writing.INLINE = int(sys.argv[2])
 store = Store.open(sys.argv[1], keep=Keep(2))

@@ -272,14 +272,15 @@ class PlanCompiler:
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = ", ".join(p.text(e, names) for _, e in outputs)
         schema = schema_of([c.type for c in compiled])
+        kept = {i: rel.position(e.id) for i, (_, e) in enumerate(outputs) if isinstance(e, p.Column)}
         if condition is None:
-            return Rel(b.map(rel.stream, Function(evaluating(compiled), self._named(label)), schema), ids)
+            return Rel(b.map(rel.stream, Function(evaluating(compiled), self._named(label), kept), schema), ids)
         test = compiler.compile(condition)
         label = f"{label} where {p.text(condition, names)}"
         # What is neither looked at by the condition nor by the outputs is not copied.
         used = {rel.position(number) for number in columns_in([e for _, e in outputs]) if number in rel.ids}
         call = filtering(test, compiled, frozenset(used))
-        return Rel(b.flat_map(rel.stream, Function(call, self._named(label)), schema), ids)
+        return Rel(b.flat_map(rel.stream, Function(call, self._named(label), kept), schema), ids)
 
     def _named(self, label: str) -> str:
         """The name of a function: what it computes, and the settings under which it does."""
@@ -350,8 +351,8 @@ class PlanCompiler:
         if generator is None:
             generator = generators.through_spark(node, rel.ids, rel.types, self.spark)
             self._note(Note(node.generator.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
-        call = generating(generator, kept)
-        return Rel(scope.builder.flat_map(rel.stream, Function(call, self._named(label)), schema), ids)
+        function = Function(generating(generator, kept), self._named(label), dict(enumerate(kept)))
+        return Rel(scope.builder.flat_map(rel.stream, function, schema), ids)
 
     # ------------------------------------------------------------------ joins
 

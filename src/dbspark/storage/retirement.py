@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dbspark.errors import ConfigError, CorruptFileError
 from dbspark.storage.files import ASIDE, Files
-from dbspark.storage.manifest import Manifest, name_of, version_of
+from dbspark.storage.manifest import Manifest, has_extents, name_of, version_of
 from dbspark.storage.pins import Version, pinned
 
 BATCH_PREFIX = "batch-"
@@ -83,7 +83,7 @@ class Retirement:
         needed = {name_of(*v) for v in kept}.union(*(self._needs[v] for v in kept))
         removed = []
         for name in sorted(names):
-            ours = ASIDE in name or name.startswith(BATCH_PREFIX) or version_of(name) is not None
+            ours = ASIDE in name or name.startswith(BATCH_PREFIX) or has_extents(name)
             if not ours or name in needed:
                 continue
             try:

@@ -306,7 +306,7 @@ class Store:
         manifest = Manifest(
             given.tick, revision, now, oldest, shape.place, traces, given.offsets, given.positions
         )  # fmt: skip
-        work.compact(manifest)
+        work.compact(manifest.places())
         if work.files:
             self.files.settle()  # a manifest must not be there before what it names
         self.files.put(work.name, [mf.MAGIC, *work.segment.parts, manifest.sealed()])
