@@ -210,7 +210,7 @@ def fitting(schema: Schema, columns: list[pa.Array], rows: int | None) -> Column
     for name, column in zip(schema.names, columns, strict=True):
         if len(column) != rows:
             raise SchemaError(f"a function gave {len(column)} values for the {rows} rows of column {name!r}")
-    if all(c.type == f.type and (f.nullable or not c.null_count) for c, f in zip(columns, schema.arrow, strict=True)):
+    if schema.fits(columns):
         return columns
     given = pa.schema([pa.field(n, c.type) for n, c in zip(schema.names, columns, strict=True)])
     return conform(schema, given, columns)
