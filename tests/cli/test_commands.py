@@ -14,8 +14,9 @@ from dbspark.cli import app
 from dbspark.cli.output import show_arrow
 from dbspark.cli.programs import read_program
 from dbspark.cli.statements import Shell, prompt
-from dbspark.cli.status import _bytes, read_status
+from dbspark.cli.status import read_status
 from dbspark.errors import ConfigError, DbsparkError, StoreError
+from dbspark.sql.explain import in_bytes
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -133,7 +134,7 @@ class TestStatus:
         assert not (tmp_path / "nothing").exists()
 
     def test_sizes(self) -> None:
-        assert [_bytes(n) for n in (0, 1023, 1024, 5 << 20, 3 << 50)] == [
+        assert [in_bytes(n) for n in (0, 1023, 1024, 5 << 20, 3 << 50)] == [
             "0 bytes", "1,023 bytes", "1.0 KiB", "5.0 MiB", "3,072.0 TiB",
         ]  # fmt: skip
 

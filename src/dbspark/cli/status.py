@@ -7,6 +7,7 @@ import pyarrow.fs as pafs
 from rich.console import Console
 
 from dbspark.cli.output import line, show_rows
+from dbspark.sql.explain import in_bytes
 from dbspark.storage.files import Files, RemoteFiles
 from dbspark.storage.lock import NAME as LOCK
 from dbspark.storage.lock import Owner
@@ -56,7 +57,7 @@ def show_status(location: str, console: Console) -> None:
     status = read_status(location)
     line(console, f"Pipeline {status.name} at {location}")
     line(console, f"Tick {status.tick}; the files keep ticks {status.oldest} to {status.tick}")
-    line(console, f"{_bytes(status.size)} in {status.files:,} files")
+    line(console, f"{in_bytes(status.size)} in {status.files:,} files")
     if status.writer is not None:
         line(console, f"Open for writing by {status.writer}")
     rows = [(name, kind, f"{count:,}" if console.is_terminal else count) for (kind, name), count in status.rows.items()]
@@ -87,8 +88,3 @@ def _writer(files: Files) -> str | None:
     except FileNotFoundError:
         return None
     return None if owner is None or owner.gone() else str(owner)
-
-
-def _bytes(size: int) -> str:
-    power = min(max(size.bit_length() - 1, 0) // 10, 4)
-    return f"{size / 1024**power:,.{1 if power else 0}f} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

@@ -36,6 +36,7 @@ from dbspark.errors import ConfigError, DbsparkError, SchemaError
 from dbspark.operators.delta import Delta
 from dbspark.pipeline.changes import Kind, Operation, TableState
 from dbspark.pipeline.history import History, plain_rows
+from dbspark.pipeline.sizes import sizes_of
 from dbspark.pipeline.state import restore, state_of
 from dbspark.pipeline.statements import execute
 from dbspark.sql.program import Maintenance, Program
@@ -194,8 +195,9 @@ class Pipeline:
         return self._program.frame(name)
 
     def explain(self, query: str | DataFrame) -> str:
-        """How a view, or a query that is not a view yet, is or would be kept, part by part."""
-        return self._program.explain(query)
+        """How a view, or a query that is not a view yet, is or would be kept: part by part, the circuit, its state."""
+        named = isinstance(query, str) and query in self._views
+        return self._program.explain(query, sizes_of(self._states()) if named else None)
 
     # ------------------------------------------------------------------ transactions
 

@@ -28,6 +28,7 @@ from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.sql.catalyst import EXCLUDED_RULES, Query, Tables, behind, not_deterministic_names, read
 from dbspark.sql.compiler import Note, PlanCompiler, Scope, not_deterministic
+from dbspark.sql.explain import Sizes, render
 from dbspark.sql.expressions.rules import Context
 from dbspark.sql.shapes import tables_of
 from dbspark.sql.through_spark import Spark
@@ -155,16 +156,18 @@ class Program:
         """The circuit of all views; a view that is there is an output of its name."""
         return self.builder.circuit()
 
-    def explain(self, query: str | DataFrame) -> str:
-        """How a view, or a query that is not a view yet, is or would be maintained."""
+    def explain(self, query: str | DataFrame, sizes: Sizes | None = None) -> str:
+        """How a view, or a query that is not a view yet, is or would be maintained; `sizes` are those of the state."""
         if isinstance(query, str) and query in self.views:
-            return explained(self.views[query].notes)
+            graph, root = self.builder.graph, self.builder.graph.outputs[query]
+            return render(query, graph, root, root.schema.names, self.views[query].notes, sizes)
         given = self._read(query)
         compiler = PlanCompiler(self.evaluator, self.context(), given.remarks)
         scratch = Builder()
         streams = {name: scratch.source(name, stream.schema) for name, stream in self._streams.items()}
-        compiler.relation(given.plan, Scope(scratch, streams))
-        return explained(compiler.notes)
+        rel = compiler.relation(given.plan, Scope(scratch, streams))
+        names = [c.name for c in given.columns]
+        return render(None, scratch.graph, rel.stream.node, names, compiler.notes, None, self.views)
 
     # ------------------------------------------------------------------ inside
 
@@ -264,11 +267,6 @@ class Program:
                     self.spark.conf.unset(key)
                 else:
                     self.spark.conf.set(key, old)
-
-
-def explained(notes: Any) -> str:
-    """One line for each operator."""
-    return "\n".join(str(n) for n in notes) or "the rows as they are: incremental"
 
 
 def _struct(schema: Schema) -> Any:
