@@ -175,6 +175,25 @@ class TestWithSpark:
             invoke("sql", location, "-e", "SELECT * FROM nothing")
         assert spark.range(1).count() == 1, "a command stopped a session that is not its own"
 
+    def test_reading_where_somebody_else_writes(self, spark: SparkSession, tmp_path: Path) -> None:
+        with Pipeline("shop", location=str(tmp_path), spark=spark) as pipe:
+            pipe.sql("CREATE TABLE t (a BIGINT); CREATE VIEW v AS SELECT sum(a) AS s FROM t; INSERT INTO t VALUES (4)")
+            result = invoke("sql", tmp_path, "-e", "SELECT * FROM v")
+            assert result.stdout == "s\n4\n"
+            assert "Reading only, each query at the newest tick:" in result.stderr
+            assert "is open for writing by" in result.stderr
+            with pytest.raises(StoreError, match="is open for reading, and a transaction needs one that writes"):
+                invoke("sql", tmp_path, "-e", "INSERT INTO t VALUES (5)")
+            text = invoke("explain", tmp_path, "v").stdout
+            assert "Kept of the view with its history: 3 rows, " in text
+            assert "#1" in text
+            out = io.StringIO()
+            with Pipeline("shop", location=str(tmp_path), spark=spark, config={"read_only": True}) as reader:
+                shell = Shell(reader, Console(file=out, width=200), limit=10)
+                pipe.sql("INSERT INTO t VALUES (5)")
+                shell.run("SELECT * FROM v")
+            assert out.getvalue() == "s\n9\n"
+
     def test_definitions_may_be_run_again(self, spark: SparkSession, tmp_path: Path) -> None:
         file, location = tmp_path / "a.sql", tmp_path / "state"
         program = "CREATE TABLE t (a BIGINT PRIMARY KEY); CREATE VIEW v AS SELECT a FROM t;"

@@ -232,6 +232,6 @@ def test_closing_does_not_mind_that_spark_is_gone() -> None:
     streams = Streams(None)
     folder = Path(streams._checkpoint("a/b")).parent
     assert folder.is_dir()
-    streams._running["somewhere"] = cast("Any", Gone())
+    streams._running["somewhere"] = "a", cast("Any", Gone())
     streams.close()
     assert not folder.exists()

@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from time import perf_counter
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
 from dbspark.cli.output import line, show_arrow, show_rows
 from dbspark.cli.status import read_status
-from dbspark.errors import DbsparkError, StoreError
+from dbspark.errors import DbsparkError, LockError, StoreError
 from dbspark.pipeline.pipeline import Pipeline
 from dbspark.pipeline.statements import statements
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["Shell", "check", "explain", "opened", "prompt", "spark_errors", "sql"]
 
@@ -55,6 +59,7 @@ class Shell:
     def run(self, statement: str) -> None:
         """One statement, without a semicolon."""
         check(statement)
+        self.pipe.refresh()
         if (shown := _SHOW.fullmatch(statement)) is not None:
             self._show_names(shown[1].upper() == "VIEWS")
         elif (explained := _EXPLAIN.fullmatch(statement)) is not None:
@@ -124,15 +129,30 @@ def prompt(shell: Shell, read: Callable[[str], str] = input) -> None:
             shell.console.print(f"{type(error).__name__}: {error}", style="red", markup=False, soft_wrap=True)
 
 
+Access = Literal["write", "write if possible", "read"]
+
+
 @contextmanager
-def opened(name: str, location: str | None, console: Console) -> Iterator[Pipeline]:
+def opened(name: str, location: str | None, console: Console, access: Access = "write") -> Iterator[Pipeline]:
     """A pipeline and a quiet Spark session for as long as the block runs."""
     from dbspark.spark import get_session
 
     with console.status("Starting Spark"):
         session = get_session(app_name=f"dbspark {name}", config={"spark.log.level": "ERROR"})
-    with session, spark_errors(), Pipeline(name, location=location, spark=session.spark) as pipe:
+    with session, spark_errors(), _pipeline(name, location, session.spark, access) as pipe:
         yield pipe
+
+
+def _pipeline(name: str, location: str | None, spark: "SparkSession", access: Access) -> Pipeline:
+    if access != "read":
+        try:
+            return Pipeline(name, location=location, spark=spark)
+        except LockError as error:
+            if access == "write":
+                raise
+            told = f"Reading only, each query at the newest tick: {error}"
+            Console(stderr=True, soft_wrap=True).print(told, style="yellow", markup=False, highlight=False)
+    return Pipeline(name, location=location, spark=spark, config={"read_only": True})
 
 
 @contextmanager
@@ -159,7 +179,7 @@ def sql(location: str, script: str | None, console: Console, *, limit: int, crea
     given = None if script is None else list(statements(script))
     for statement in given or ():
         check(statement)
-    with opened(name, location, console) as pipe:
+    with opened(name, location, console, "write if possible") as pipe:
         shell = Shell(pipe, console, limit=limit)
         if given is not None:
             for statement in given:
@@ -174,7 +194,7 @@ def sql(location: str, script: str | None, console: Console, *, limit: int, crea
 def explain(location: str, view: str, console: Console) -> None:
     """How a view, or a query, is kept."""
     name = read_status(location).name
-    with opened(name, location, console) as pipe:
+    with opened(name, location, console, "read") as pipe:
         line(console, pipe.view(view).explain() if view.isidentifier() else pipe.explain(view))
 
 

@@ -1,8 +1,9 @@
 """Streams in: every micro-batch of a Spark stream becomes one transaction, and becomes it once.
 
 Spark runs a micro-batch again, with the same id, if it does not know that it was done. So the id of the micro-batch is
-committed with the tick, under the id that the query has by its checkpoint, and one that is committed already is passed
-over. The other way round, a checkpoint that is further than the pipeline means that rows are missing; that is an error.
+committed with the tick, under the table and the id that the query has by its checkpoint, and one that is committed
+already is passed over. The other way round, a checkpoint that is further than the pipeline means that rows are missing;
+that is an error.
 
 A stream waits for its transaction, so a pipeline that is busy slows its sources down.
 """
@@ -44,7 +45,8 @@ class Streams:
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
         self._temporary: str | None = None
-        self._running: dict[str, StreamingQuery] = {}
+        self._running: dict[str, tuple[str, StreamingQuery]] = {}
+        """By checkpoint, with the table."""
 
     def start(
         self,
@@ -65,7 +67,7 @@ class Streams:
             raise ConfigError(f"mode is {mode!r}; it can be 'append', 'upsert' or 'changes'")
         apply(*as_operation(_empty(stream), mode, table), None)
         place = checkpoint or self._checkpoint(name or table)
-        before = self._running.get(place)
+        _, before = self._running.get(place, (table, None))
         if before is not None and before.isActive:
             raise ConfigError(
                 f"table {table!r}: a stream runs already with the checkpoint {place}; stop it, or give this one "
@@ -101,8 +103,8 @@ class Streams:
                     f"{{'availableNow': True}} or {{'processingTime': '1 second'}}: {error}"
                 ) from None
         query = writer.start()
-        identity.set_result(str(query.id))
-        self._running[place] = query
+        identity.set_result(f"{table}.{query.id}")
+        self._running[place] = table, query
         return query
 
     def _checkpoint(self, name: str) -> str:
@@ -115,15 +117,21 @@ class Streams:
             folder = os.path.abspath(folder)
         return f"{folder}/{quote(name, safe=' ')}"
 
-    def close(self) -> None:
-        """Stop the streams; the micro-batch that is being applied is finished first."""
-        for place, query in self._running.items():
+    def stop(self, table: str | None = None) -> None:
+        """Stop the streams into a table, or all of them."""
+        for place, (into, query) in list(self._running.items()):
+            if table not in (None, into):
+                continue
             try:
                 if query.isActive:
                     query.stop()
             except Exception as error:  # Spark is gone already, and the stream with it
                 _log.warning("the stream with the checkpoint %s could not be stopped: %s", place, error)
-        self._running.clear()
+            del self._running[place]
+
+    def close(self) -> None:
+        """Stop the streams; the micro-batch that is being applied is finished first."""
+        self.stop()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None

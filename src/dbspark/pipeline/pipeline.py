@@ -20,6 +20,7 @@ import logging
 import re
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -32,15 +33,16 @@ from dbspark.batch.schema import Schema, SchemaLike
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Graph
 from dbspark.connectors import register, sinks, streams
-from dbspark.errors import ConfigError, DbsparkError, SchemaError
+from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError
 from dbspark.operators.delta import Delta
 from dbspark.pipeline.changes import Kind, Operation, TableState
 from dbspark.pipeline.history import History, plain_rows
-from dbspark.pipeline.sizes import sizes_of
+from dbspark.pipeline.progress import Listener, Monitor, Progress
+from dbspark.pipeline.sizes import rows_by_label, sizes_of
 from dbspark.pipeline.state import restore, state_of
 from dbspark.pipeline.statements import execute
 from dbspark.sql.program import Maintenance, Program
-from dbspark.storage.store import Store
+from dbspark.storage.store import Committed, Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,8 +52,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("dbspark")
 
-DEFAULTS = {"history": 1000}
-"""Settings: `history` is how many ticks back tables and views can be read."""
+DEFAULTS = {"history": 1000, "read_only": False}
+"""Settings: `history` is how many ticks back tables and views can be read; with `read_only` nothing is changed, and
+somebody else may write to the location."""
 
 
 class Pipeline:
@@ -89,10 +92,15 @@ class Pipeline:
         self._closed = False
         self.tick = 0
         """Transactions that have been committed."""
-        self.last_progress: dict[str, Any] | None = None
-        """What the last transaction did, and how long it took."""
-        self._totals = {"transactions": 0, "rows": 0, "seconds": 0.0}
-        self._store = None if location is None else Store.open(location)
+        self.id = str(uuid.uuid4())
+        """The same whenever the location is opened; `run_id` is another one every time."""
+        self.read_only = bool(self.config["read_only"])
+        self._shown: Committed | None = None
+        """What a reader shows."""
+        self._monitor = Monitor()
+        if self.read_only and location is None:
+            raise ConfigError("read_only: a pipeline in memory has no readers; give a location")
+        self._store = None if location is None else Store.open(location, write=not self.read_only)
         if self._store is not None:
             try:
                 self._recover(self._store)
@@ -105,21 +113,17 @@ class Pipeline:
     def create_table(self, name: str, schema: SchemaLike, primary_key: Sequence[str] = ()) -> Table:
         """A table that transactions change. `schema` is DDL or a StructType."""
         with self._lock:
-            self._check_open()
+            self._check_writable("create_table")
             _check_name(name)
             given = Schema.of(schema)
             key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key)
             for column in key:
                 given.index(column)
-            self._program.table(name, given)
-            self._add_table(name, given, key, None)
-            try:
+            with self._all_or_nothing():
+                self._program.table(name, given)
+                self._add_table(name, given, key, None)
                 self._circuit = self._rebuilt(self._states())
                 self._commit_definitions()
-            except BaseException:
-                del self._tables[name]
-                self._program.drop(name)
-                raise
             return Table(self, name)
 
     def create_view(
@@ -132,43 +136,62 @@ class Pipeline:
     ) -> View:
         """A view by SQL or by a DataFrame; filled with what its query gives now before this returns."""
         with self._lock:
-            self._check_open()
+            self._check_writable("create_view")
             _check_name(name)
             begun = time.perf_counter()
-            self._program.view(name, query, maintenance=maintenance, recursive=recursive)
-            try:
+            with self._all_or_nothing():
+                self._program.view(name, query, maintenance=maintenance, recursive=recursive)
                 self._definitions[name] = self._definition(query, maintenance, recursive)
                 self._fill([name])
                 self._commit_definitions()
-            except BaseException:
-                self._program.drop(name)
-                self._views.pop(name, None)
-                self._definitions.pop(name, None)
-                raise
             _log.info("view %s: %.0f ms", name, 1e3 * (time.perf_counter() - begun))
             return View(self, name)
 
     def drop_view(self, name: str) -> None:
-        """Forget a view and whatever only it needs."""
+        """Forget a view, whatever only it needs, and its sinks, which are stopped."""
         with self._lock:
-            self._check_open()
+            self._check_writable("drop_view")
             if name not in self._views:
                 raise DbsparkError(f"no view {name!r}; the views are {', '.join(self._views) or 'none'}")
+            self._program.check_unread(name)
+        sinks_of = [key for key in self._feeds if key.startswith(f"{name}.")]
+        for key in sinks_of:  # without the lock, which a sink needs to finish what it is at
+            self._feeds.pop(key).stop()
+        with self._lock, self._all_or_nothing():
             self._program.drop(name)
             del self._views[name], self._definitions[name]
+            self._positions = {k: p for k, p in self._positions.items() if not k.startswith(f"{name}.")}
             self._circuit = self._rebuilt(self._states())
             self._commit_definitions()
 
     def drop_table(self, name: str) -> None:
-        """Forget a table; views that read it have to go first."""
+        """Forget a table and the streams into it, which are stopped; views that read it have to go first."""
         with self._lock:
-            self._check_open()
+            self._check_writable("drop_table")
             if name not in self._tables:
                 raise DbsparkError(f"no table {name!r}; the tables are {', '.join(self._tables) or 'none'}")
+            self._program.check_unread(name)
+        self._streams.stop(name)  # without the lock, which a stream needs to finish what it is at
+        with self._lock, self._all_or_nothing():
             self._program.drop(name)
             del self._tables[name]
+            self._offsets = {k: o for k, o in self._offsets.items() if not k.startswith(f"{name}.")}
             self._circuit = self._rebuilt(self._states())
             self._commit_definitions()
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Definitions and circuit are as they were if the block raises."""
+        program = self._program.saved()
+        kept = dict(self._tables), dict(self._views), dict(self._definitions)
+        before = self._circuit, self._offsets, self._positions
+        try:
+            yield
+        except BaseException:
+            self._program.restore(program)
+            self._tables, self._views, self._definitions = kept
+            self._circuit, self._offsets, self._positions = before
+            raise
 
     def table(self, name: str) -> Table:
         """A table that is there."""
@@ -192,10 +215,12 @@ class Pipeline:
 
     def frame(self, name: str) -> DataFrame:
         """A DataFrame that stands for a table or view in definitions of views; it has no rows of its own."""
+        self._compile()
         return self._program.frame(name)
 
     def explain(self, query: str | DataFrame) -> str:
         """How a view, or a query that is not a view yet, is or would be kept: part by part, the circuit, its state."""
+        self._compile()
         named = isinstance(query, str) and query in self._views
         return self._program.explain(query, sizes_of(self._states()) if named else None)
 
@@ -204,17 +229,16 @@ class Pipeline:
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """Changes that are applied together when the block ends, or not at all if it raises."""
-        self._check_open()
+        self._check_writable("a transaction")
         tx = Transaction(self)
         yield tx
         tx._apply()
 
     def _commit(self, operations: Mapping[str, list[Operation]], offset: tuple[str, Any] | None = None) -> int:
-        with self._lock:
-            self._check_open()
-            begun = time.perf_counter()
+        with self._lock, self._monitor.busy() as watch:
+            self._check_writable("a transaction")
             changes = {name: self._tables[name].change(ops) for name, ops in operations.items()}
-            checked = time.perf_counter()
+            watch.lap("check")
             before = self._circuit.snapshot()
             try:
                 out = self._circuit.step({name: Delta.of(c) for name, c in changes.items() if c.rows})
@@ -222,7 +246,7 @@ class Pipeline:
             except BaseException:
                 self._circuit.reset(before)
                 raise
-            computed = time.perf_counter()
+            watch.lap("compute")
             tick = self.tick + 1
             offsets = self._offsets if offset is None else {**self._offsets, offset[0]: offset[1]}
             # In memory first, which cannot fail; a store that fails refuses to go on, and says so.
@@ -234,13 +258,14 @@ class Pipeline:
             if self._store is not None:
                 self._store.commit(tick, self._states(), self._described(), offsets, self._positions)
                 self._stored_positions = self._positions
-            done = time.perf_counter()
-            rows = sum(c.rows for c in changes.values())
-            self._note_progress(rows, view_changes, (begun, checked, computed, done))
+            watch.lap("commit")
+            given = {name: change.rows for name, change in changes.items()}
+            taken = {name: change.rows for name, change in view_changes.items()}
             for subscription in list(self._subscribers):
                 subscription._deliver(view_changes, tick)
             for feed in self._feeds.values():
                 feed.committed(tick)
+            self._monitor.note(self.id, self.name, tick, given, taken, self._kept_rows(), watch)
             return tick
 
     def ingest(
@@ -260,7 +285,7 @@ class Pipeline:
         update_preimage, update_postimage) or an integer `_weight`. `trigger` is what Spark's `trigger()` takes, such as
         {"availableNow": True}. The checkpoint is kept at the pipeline's location under `name`, or that of the table.
         """
-        self._check_open()
+        self._check_writable("ingest")
         self.table(table)
 
         def apply(kind: streams.Kind, rows: pa.Table, weight: str | None, offset: tuple[str, int] | None) -> None:
@@ -274,29 +299,61 @@ class Pipeline:
             trigger=trigger, name=name, checkpoint=checkpoint,
         )  # fmt: skip
 
-    def _note_progress(self, rows: int, views: Mapping[str, Batch], at: tuple[float, float, float, float]) -> None:
-        begun, checked, computed, done = at
-        self._totals["transactions"] += 1
-        self._totals["rows"] += rows
-        self._totals["seconds"] += done - begun
-        self.last_progress = {
-            "name": self.name,
-            "tick": self.tick,
-            "numInputRows": rows,
-            "numOutputRows": {name: batch.rows for name, batch in views.items()},
-            "durationMs": {
-                "check": round(1e3 * (checked - begun), 3),
-                "compute": round(1e3 * (computed - checked), 3),
-                "commit": round(1e3 * (done - computed), 3),
-                "transaction": round(1e3 * (done - begun), 3),
-            },
-        }
+    # ------------------------------------------------------------------ progress
+
+    @property
+    def run_id(self) -> str:
+        """Another one whenever the pipeline is opened."""
+        return self._monitor.run_id
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it is open."""
+        return not self._closed
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What it is doing: `message`, `isDataAvailable`, `isTriggerActive`, as a StreamingQuery says it."""
+        return self._monitor.status(self.is_active)
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """What the last transaction did, how long it took and what is kept; None before the first one."""
+        return self._monitor.recent[-1] if self._monitor.recent else None
+
+    @property
+    def recent_progress(self) -> list[Progress]:
+        """The same of the last hundred transactions, the oldest first."""
+        return list(self._monitor.recent)
+
+    def add_listener(self, listener: Listener) -> None:
+        """Call a function with the progress of every transaction, after it has happened."""
+        self._monitor.listeners.append(listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Stop calling it."""
+        if listener in self._monitor.listeners:
+            self._monitor.listeners.remove(listener)
 
     def metrics(self) -> dict[str, Any]:
-        """Figures since the pipeline was opened, and the size of what it keeps."""
-        rows = {name: t.history.spine.rows for name, t in self._tables.items()}
-        rows |= {name: h.spine.rows for name, h in self._views.items()}
-        return {**self._totals, "tick": self.tick, "rows_by_name": rows, "state_rows": self._circuit.state_rows()}
+        """Figures since the pipeline was opened, and the rows and bytes that it keeps, by what keeps them."""
+        with self._lock:
+            sizes = sizes_of(self._states())
+        labels = {node.id: f"{node.label} #{node.id[:6]}" for node in self._circuit.graph}
+        named = [n for n in sizes if n.startswith(("table ", "view "))]
+        return {
+            **self._monitor.totals,
+            "tick": self.tick,
+            "rows_by_name": {n.split(" ", 1)[1]: sizes[n].rows for n in named},
+            "state_rows": {labels.get(n, n): s.rows for n, s in sizes.items() if n not in named},
+            "state_bytes": sum(s.bytes for s in sizes.values()),
+        }
+
+    def _kept_rows(self) -> dict[str, int]:
+        """Rows of every state. It is asked for in every tick, so it must not depend on how many they are."""
+        out = {f"table {n}": t.history.spine.rows for n, t in self._tables.items()}
+        out |= {f"view {n}": h.spine.rows for n, h in self._views.items()}
+        return out | rows_by_label(self._circuit)
 
     # ------------------------------------------------------------------ reading
 
@@ -306,6 +363,25 @@ class Pipeline:
         named = {n for n in (*self._tables, *self._views) if re.search(rf"\b{re.escape(n)}\b", sql, re.IGNORECASE)}
         with self._program.names_for({n: spark.createDataFrame(self._rows(n, None)) for n in named}):
             return spark.sql(sql)
+
+    def refresh(self) -> int:
+        """Show the newest tick, in a pipeline that is open for reading; gives the tick that is shown.
+
+        Until then it shows the tick at which it was opened, whatever the writer does. One that writes is always there.
+        """
+        with self._lock:
+            self._check_open()
+            if self.read_only and self.location is not None:
+                newest = Store.open(self.location, write=False)
+                try:
+                    self._show(newest.load())
+                except BaseException:
+                    newest.close()
+                    raise
+                before, self._store = self._store, newest
+                if before is not None:
+                    before.close()
+            return self.tick
 
     def sql(self, script: str) -> None:
         """Run CREATE TABLE, CREATE VIEW, DROP, INSERT and DELETE statements, each a transaction of its own."""
@@ -348,7 +424,7 @@ class Pipeline:
         self.close()
 
     def __repr__(self) -> str:
-        where = "in memory" if self.location is None else self.location
+        where = "in memory" if self.location is None else f"{self.location}{', read only' if self.read_only else ''}"
         return (
             f"Pipeline({self.name!r}, {where}: {len(self._tables)} tables, {len(self._views)} views, tick {self.tick})"
         )
@@ -369,6 +445,14 @@ class Pipeline:
         if self._closed:
             raise DbsparkError(f"pipeline {self.name!r} is closed; open it again")
 
+    def _check_writable(self, what: str) -> None:
+        self._check_open()
+        if self.read_only:
+            raise StoreError(
+                f"pipeline {self.name!r} is open for reading, and {what} needs one that writes; open {self.location} "
+                "without the setting read_only"
+            )
+
     def _add_table(self, name: str, schema: Schema, key: tuple[str, ...], spine: Any) -> None:
         arrangement = TableState.arrangement_of(schema, key)
         history = History(arrangement, int(self.config["history"]), self.tick, spine)
@@ -376,6 +460,8 @@ class Pipeline:
 
     def _states(self) -> dict[str, Any]:
         """Everything that is kept, by name."""
+        if self._shown is not None:
+            return dict(self._shown.states)
         states: dict[str, Any] = dict(state_of(self._circuit))
         states |= {f"table {n}": (t.history.spine,) for n, t in self._tables.items()}
         states |= {f"view {n}": (h.spine,) for n, h in self._views.items()}
@@ -433,12 +519,12 @@ class Pipeline:
             {"name": n, "schema": _schema_text(t.schema), "key": list(t.primary_key)} for n, t in self._tables.items()
         ]
         views = [{"name": n, **given} for n, given in self._definitions.items()]
-        return {"name": self.name, "tables": tables, "views": views}
+        return {"name": self.name, "id": self.id, "tables": tables, "views": views}
 
     def _feed(self, view: str, key: str, deliver: Callable[[pa.Table, int], None], since: int | None) -> sinks.Feed:
         """A sink of a view that goes on from where it was, or begins."""
         with self._lock:
-            self._check_open()
+            self._check_writable("write_stream")
             running = self._feeds.get(key)
             if running is not None and running.isActive:
                 raise ConfigError(f"the sink {key!r} runs already; stop it, or give this one another name=…")
@@ -476,6 +562,16 @@ class Pipeline:
         found = store.load()
         if not found.program:
             return
+        if found.program["name"] != self.name:
+            _log.warning(
+                "%s is the pipeline %r and keeps that name; it was opened as %r",
+                self.location, found.program["name"], self.name,
+            )  # fmt: skip
+            self.name = found.program["name"]
+        self.id = found.program.get("id", self.id)
+        if self.read_only:
+            self._show(found)
+            return
         self.tick = found.tick
         self._offsets = dict(found.offsets)
         self._positions = self._stored_positions = dict(found.positions)
@@ -486,15 +582,41 @@ class Pipeline:
             spine = found.states[f"table {name}"][0]
             self._add_table(name, schema, tuple(given["key"]), spine)
         for given in found.program["views"]:
-            name = given["name"]
-            declared = None if given["recursive"] is None else _schema_of(given["recursive"])
-            self._program.view(name, given["query"], maintenance=given["maintenance"], recursive=declared)
-            self._definitions[name] = {k: v for k, v in given.items() if k != "name"}
-            spine = found.states[f"view {name}"][0]
-            self._views[name] = History(
-                Arrangement(self._program.views[name].schema), int(self.config["history"]), self.tick, spine
+            self._define(given)
+            spine = found.states[f"view {given['name']}"][0]
+            self._views[given["name"]] = History(
+                Arrangement(self._program.views[given["name"]].schema), int(self.config["history"]), self.tick, spine
             )
         self._circuit = self._rebuilt(found.states)
+
+    def _define(self, given: Mapping[str, Any]) -> None:
+        """A view as it is described beside the state."""
+        declared = None if given["recursive"] is None else _schema_of(given["recursive"])
+        self._program.view(given["name"], given["query"], maintenance=given["maintenance"], recursive=declared)
+        self._definitions[given["name"]] = {k: v for k, v in given.items() if k != "name"}
+
+    def _show(self, found: Committed) -> None:
+        """Show a tick to readers. That needs no circuit, and no Spark until somebody asks it something."""
+        if self._shown is None or found.program != self._shown.program:
+            self._program = Program(self._spark)
+            for given in found.program["tables"]:
+                self._program.table(given["name"], _schema_of(given["schema"]))
+        self._shown, self.tick, self._tables, self._views = found, found.tick, {}, {}
+        for given in found.program["tables"]:
+            spine = found.states[f"table {given['name']}"][0]
+            self._add_table(given["name"], self._program.tables[given["name"]], tuple(given["key"]), spine)
+        for given in found.program["views"]:
+            spine = found.states[f"view {given['name']}"][0]
+            history = int(self.config["history"])
+            self._views[given["name"]] = History(spine.arrangement, history, found.tick, spine)
+
+    def _compile(self) -> None:
+        """Define the views of a reader, which are not needed before."""
+        if self._shown is not None:
+            with self._lock:
+                for given in self._shown.program["views"]:
+                    if given["name"] not in self._program.views:
+                        self._define(given)
 
 
 class Transaction:
@@ -625,6 +747,7 @@ class Subscription:
         self._pipe = pipe
         self._view = view
         self._function = function
+        pipe._check_writable("subscribe")
         pipe._subscribers.append(self)
 
     def _deliver(self, changes: Mapping[str, Batch], tick: int) -> None:
@@ -650,6 +773,8 @@ def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ConfigError(f"no setting {', '.join(unknown)}; there are {', '.join(DEFAULTS)}")
     if int(config.get("history", 0)) < 0:
         raise ConfigError(f"history: {config['history']} is not a number of ticks; give 0 or more")
+    if not isinstance(config.get("read_only", False), bool):
+        raise ConfigError(f"read_only is {config['read_only']!r}; it can be True or False")
     return config
 
 

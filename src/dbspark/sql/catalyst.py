@@ -161,6 +161,10 @@ class Tables:
     def remove(self, name: str) -> None:
         self._frames.pop(name, None)
 
+    def reset(self, frames: dict[str, DataFrame]) -> None:
+        """Go back to frames that have been there."""
+        self._frames = dict(frames)
+
     def name_of(self, partitions: int) -> str | None:
         at = partitions - _FIRST_NUMBER
         return self._names[at] if 0 <= at < len(self._names) else None

@@ -198,9 +198,7 @@ class Program:
 
     def drop(self, name: str) -> None:
         """Forget a table or view that nothing else reads."""
-        readers = [v.name for v in self.views.values() if name in v.reads and v.name != name]
-        if readers:
-            raise DbsparkError(f"{name!r} is read by {', '.join(readers)}; drop those first")
+        self.check_unread(name)
         self.views.pop(name, None)
         self.tables.pop(name, None)
         stream = self._streams.pop(name, None)
@@ -210,6 +208,25 @@ class Program:
         self.builder.graph.nodes = self.builder.graph.pruned().nodes
         if "leaves" in self.__dict__:
             self.leaves.remove(name)
+
+    def saved(self) -> Any:
+        """Everything that is defined now, for `restore`; a value, which costs nothing to take."""
+        graph = self.builder.graph
+        frames = self.leaves.frames() if "leaves" in self.__dict__ else {}
+        return dict(graph.nodes), dict(graph.outputs), dict(self.tables), dict(self.views), dict(self._streams), frames
+
+    def restore(self, saved: Any) -> None:
+        """Go back to what was defined then."""
+        graph = self.builder.graph
+        graph.nodes, graph.outputs, self.tables, self.views, self._streams, frames = saved
+        if "leaves" in self.__dict__:
+            self.leaves.reset({n: f for n, f in {**self.leaves.frames(), **frames}.items() if n in self._streams})
+
+    def check_unread(self, name: str) -> None:
+        """Refuse to drop what something else reads."""
+        readers = [v.name for v in self.views.values() if name in v.reads and v.name != name]
+        if readers:
+            raise DbsparkError(f"{name!r} is read by {', '.join(readers)}; drop those first")
 
     def _finished(self, stream: Stream, columns: Any, names: Any) -> Stream:
         chosen = [stream.schema.names[c] for c in columns]

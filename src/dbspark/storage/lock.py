@@ -25,6 +25,7 @@ from dbspark.errors import LockError
 from dbspark.storage.files import Files
 
 NAME = "lock.json"
+_READING = "config={'read_only': True}, or write=False of a store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +108,12 @@ class Lock:
     def _refusal(self, holder: Owner) -> str:
         told = f"{self._files.location} is open for writing by {holder}"
         if holder.pid == os.getpid() and holder.here():
-            return f"{told}, which is this process; close the store there, or open it with write=False"
+            return f"{told}, which is this process; close it there, or open it for reading ({_READING})"
         if holder.here():
-            return f"{told}; stop that process, or open the location with write=False"
+            return f"{told}; stop that process, or open the location for reading ({_READING})"
         return (
             f"{told}, and this host cannot tell whether it is alive. If it is not, remove "
-            f"{self._files.where(NAME)}; or open the location with write=False"
+            f"{self._files.where(NAME)}; or open the location for reading ({_READING})"
         )
 
     def release(self) -> None:

@@ -1,0 +1,111 @@
+"""What a pipeline is doing and has done, in the manner of Spark's StreamingQuery.
+
+One progress for every tick: a dict with the keys that users of `lastProgress` know, `batchId` being the tick, and some
+of ours. The sizes in it are numbers of rows, which states know about themselves, so a progress costs the same however
+much is kept. Those of the last ticks are remembered, and listeners get every one of them as it comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+REMEMBERED = 100
+"""Progresses that are kept, as many as Spark keeps of a query."""
+
+Progress = dict[str, Any]
+Listener = Callable[[Progress], None]
+
+_log = logging.getLogger("dbspark")
+
+
+class Monitor:
+    """Times ticks, and tells of them."""
+
+    def __init__(self) -> None:
+        self.run_id = str(uuid.uuid4())
+        self.recent: deque[Progress] = deque(maxlen=REMEMBERED)
+        self.listeners: list[Listener] = []
+        self.totals: dict[str, float] = {"transactions": 0, "rows": 0, "seconds": 0.0}
+        self._busy = 0
+
+    @contextmanager
+    def busy(self) -> Iterator[Watch]:
+        """Time a transaction for as long as the block runs."""
+        self._busy += 1
+        try:
+            yield Watch()
+        finally:
+            self._busy -= 1
+
+    def status(self, active: bool) -> dict[str, Any]:
+        """What is going on, with the keys of a StreamingQuery's status."""
+        message = "Applying a transaction" if self._busy else "Waiting for a transaction" if active else "Closed"
+        return {"message": message, "isDataAvailable": bool(self._busy), "isTriggerActive": bool(self._busy)}
+
+    def note(
+        self, id: str, name: str, tick: int, given: Mapping[str, int], taken: Mapping[str, int],
+        state: Mapping[str, int], watch: Watch,
+    ) -> None:  # fmt: skip
+        """A tick has happened: rows that came into tables, rows that views changed by, rows that are kept."""
+        durations = watch.durations()
+        seconds, rows = watch.total, sum(given.values())
+        self.totals["transactions"] += 1
+        self.totals["rows"] += rows
+        self.totals["seconds"] += seconds
+        progress: Progress = {
+            "id": id,
+            "runId": self.run_id,
+            "name": name,
+            "timestamp": datetime.fromtimestamp(watch.begun, UTC).isoformat(timespec="milliseconds"),
+            "batchId": tick,
+            "tick": tick,
+            "numInputRows": rows,
+            "processedRowsPerSecond": round(rows / seconds, 3) if seconds else 0.0,
+            "durationMs": durations,
+            "sources": [{"description": f"table {t}", "numInputRows": n} for t, n in given.items()],
+            "numOutputRows": dict(taken),
+            "stateOperators": [{"operatorName": n, "numRowsTotal": r} for n, r in state.items()],
+        }
+        self.recent.append(progress)
+        for listener in list(self.listeners):
+            try:
+                listener(progress)
+            except Exception:
+                # The tick has happened; one listener's trouble is not that of the others.
+                _log.exception("a listener failed at tick %d", tick)
+
+
+class Watch:
+    """How long the parts of a transaction take."""
+
+    __slots__ = ("_at", "_laps", "begun")
+
+    def __init__(self) -> None:
+        self.begun = time.time()
+        self._at = time.perf_counter()
+        self._laps: list[tuple[str, float]] = []
+
+    def lap(self, part: str) -> None:
+        """A part is done."""
+        now = time.perf_counter()
+        self._laps.append((part, now - self._at))
+        self._at = now
+
+    @property
+    def total(self) -> float:
+        return sum(seconds for _, seconds in self._laps)
+
+    def durations(self) -> dict[str, float]:
+        """Milliseconds by part, and of all."""
+        out = {part: round(1e3 * seconds, 3) for part, seconds in self._laps}
+        return {**out, "transaction": round(1e3 * self.total, 3)}
+
+
+__all__ = ["Listener", "Monitor", "Progress", "Watch"]
