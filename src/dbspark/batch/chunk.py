@@ -78,6 +78,21 @@ class Chunk:
         table[self.schema.row_nodes, nd.START] += offset
         return chunk
 
+    def select(self, columns: Sequence[int], schema: Schema) -> Chunk:
+        """Some columns of the same rows, which are flat; their hashes are not those of the new rows."""
+        given = self.lines()
+        lines = list(given[: nd.LANES * nd.FIELDS])
+        for c in columns:
+            at = (nd.LANES + c) * nd.FIELDS
+            lines += given[at : at + nd.FIELDS]
+        buffer = allocate(schema.packing.size)
+        schema.packing.pack_into(buffer, 0, *lines)
+        return Chunk(schema, self.rows, buffer, self)
+
+    def array(self, column: int) -> pa.Array:
+        """One column as an Arrow array over the same memory."""
+        return self._array(self.lines(), nd.LANES + column, self.schema.types[column], self.rows)
+
     def at_time(self, time: Int64s) -> Chunk:
         """The same rows, all at one time."""
         count = self.schema.node_count
@@ -271,6 +286,13 @@ def gather_pairs(
     arena = allocate(size)
     kg.gather_pairs(tables_a, tables_b, origins, pos_a, pos_b, weights, layout, arena.address)
     return Chunk(schema, len(pos_a), arena, None)
+
+
+def gather_rows(schema: Schema, columns: Int64s, tables: Int64s, pos: Int64s, weights: Int64s) -> Chunk | None:
+    """Some flat columns, given by node, of the rows at `pos`, as `gather_pairs` has it."""
+    origins = np.zeros((len(columns), 2), np.int64)
+    origins[:, 1] = columns
+    return gather_pairs(schema, origins, tables, pos, tables, pos, weights)
 
 
 def _gather_column(schema: Schema, tables: Int64s, index: int, pos: Int64s) -> pa.Array:
