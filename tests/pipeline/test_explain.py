@@ -6,13 +6,12 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from tests.pipeline.model import BY_KEY, SMALL, numbered
-
 import dbspark
 from dbspark.pipeline.sizes import size_of, sizes_of
 from dbspark.pipeline.state import state_of
 from dbspark.trace import Spine
 from tests.pipeline.test_pipeline import shop
+from tests.storage.model import BY_KEY, SMALL, numbered
 
 
 def sizes(text: str) -> dict[str, int]:
