@@ -32,7 +32,7 @@ from dbspark.batch import Arrangement, Batch
 from dbspark.batch.schema import Schema, SchemaLike
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Graph
-from dbspark.connectors import register, sinks, streams
+from dbspark.connectors import sinks, streams
 from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError
 from dbspark.operators.delta import Delta
 from dbspark.pipeline.changes import Kind, Operation, TableState
@@ -438,6 +438,8 @@ class Pipeline:
             self._session = get_session(app_name=f"dbspark {self.name}")
         spark = self._given if self._session is None else self._session.spark
         assert spark is not None
+        from dbspark.pipeline.source import register
+
         register(spark)
         return spark
 
@@ -549,7 +551,7 @@ class Pipeline:
     def _commit_times(self) -> dict[int, float]:
         if self._store is None:
             return {}
-        from dbspark.connectors.source import commit_times
+        from dbspark.pipeline.source import commit_times
 
         return commit_times(self._store)
 
