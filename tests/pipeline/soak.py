@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from dbspark import Pipeline
-from dbspark.pipeline import store as store_module
-from dbspark.pipeline import writing
-from tests.pipeline.model import FaultyFiles
-from tests.pipeline.test_faults import check, run
+from dbspark.storage import store as store_module
+from dbspark.storage import writing
+from tests.storage.model import FaultyFiles
+from tests.storage.test_faults import check, run
 
 KEYS = 60
 COMMITTING = """
 import sys
-from dbspark.pipeline import Keep, Store, writing
-from tests.pipeline.model import small
-from tests.pipeline.test_faults import advance, fresh
+from dbspark.storage import Keep, Store, writing
+from tests.storage.model import small
+from tests.storage.test_faults import advance, fresh
 
 writing.INLINE = int(sys.argv[2])
 store = Store.open(sys.argv[1], keep=Keep(2))
@@ -46,7 +46,7 @@ while True:
 """
 APPLYING = """
 import sys
-from dbspark.pipeline import writing
+from dbspark.storage import writing
 from tests.pipeline.soak import applied, opened
 
 writing.INLINE = int(sys.argv[2])

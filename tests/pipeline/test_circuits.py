@@ -7,8 +7,9 @@ import pytest
 
 from dbspark.circuit import Builder
 from dbspark.errors import StoreError
-from dbspark.pipeline import Store, restore, state_of
-from tests.pipeline.model import everything, small
+from dbspark.pipeline import restore, state_of
+from dbspark.storage import Store
+from tests.storage.model import everything, small
 from tests.zset.model import contents
 
 

@@ -10,8 +10,8 @@ import dbspark
 from dbspark.pipeline.sizes import size_of, sizes_of
 from dbspark.pipeline.state import state_of
 from dbspark.trace import Spine
-from tests.pipeline.model import BY_KEY, SMALL, numbered
 from tests.pipeline.test_pipeline import shop
+from tests.storage.model import BY_KEY, SMALL, numbered
 
 
 def sizes(text: str) -> dict[str, int]:

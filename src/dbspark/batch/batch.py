@@ -168,10 +168,10 @@ class Batch:
         if arrangement is None:
             arrangement = Arrangement(Schema(data.schema))
         schema = arrangement.schema
-        if isinstance(data, pa.RecordBatch):
-            return _from_arrays(arrangement, conform(schema, data.schema, data.columns), data.num_rows, weights)
         if weights is not None:
             weights = _checked(weights, data.num_rows)
+        if isinstance(data, pa.RecordBatch):
+            return _from_arrays(arrangement, conform(schema, data.schema, data.columns), data.num_rows, weights)
         whole = data.combine_chunks()
         pieces = []
         at = 0
@@ -309,11 +309,8 @@ def times_at(tables: Int64s, pos: Int64s) -> Any:
     return out
 
 
-def _from_arrays(arrangement: Arrangement, arrays: Sequence[pa.Array], rows: int, weights: Any) -> Batch:
-    return Batch.from_chunk(
-        arrangement,
-        import_arrays(arrangement.schema, arrays, rows, None if weights is None else _checked(weights, rows)),
-    )
+def _from_arrays(arrangement: Arrangement, arrays: Sequence[pa.Array], rows: int, weights: Int64s | None) -> Batch:
+    return Batch.from_chunk(arrangement, import_arrays(arrangement.schema, arrays, rows, weights))
 
 
 def _checked(weights: Any, rows: int) -> Int64s:
@@ -321,9 +318,9 @@ def _checked(weights: Any, rows: int) -> Int64s:
     given = np.asarray(weights)
     if given.shape != (rows,):
         raise SchemaError(f"{rows} rows need as many weights; given an array of shape {given.shape}")
-    if rows and not np.issubdtype(given.dtype, np.integer):
+    if rows and given.dtype.kind not in "iu":
         raise SchemaError(f"weights are integers; given {given.dtype}")
-    if rows and (int(given.min()) < -INT64_MAX or int(given.max()) > INT64_MAX):
+    if rows and (int(given.min()) < -INT64_MAX or (given.dtype.kind == "u" and int(given.max()) > INT64_MAX)):
         raise WeightOverflowError(f"weights lie between {-INT64_MAX} and {INT64_MAX}; nothing was applied")
     return np.ascontiguousarray(given, np.int64)
 

@@ -31,6 +31,9 @@ _ONE = allocate(8)
 _ZERO = allocate(8)
 np.frombuffer(_ONE, np.int64)[0] = 1
 np.frombuffer(_ZERO, np.int64)[0] = 0
+_WEIGHT = nd.WEIGHT * nd.FIELDS
+_CONSTANT = [(_WEIGHT, _ONE), *((node * nd.FIELDS, _ZERO) for node in range(nd.TIME, nd.LANES))]
+"""Lanes of rows of weight one and of no time: where their lines begin, and their one value."""
 
 
 class _Memory:
@@ -75,6 +78,21 @@ class Chunk:
         table[self.schema.row_nodes, nd.START] += offset
         return chunk
 
+    def select(self, columns: Sequence[int], schema: Schema) -> Chunk:
+        """Some columns of the same rows, which are flat; their hashes are not those of the new rows."""
+        given = self.lines()
+        lines = list(given[: nd.LANES * nd.FIELDS])
+        for c in columns:
+            at = (nd.LANES + c) * nd.FIELDS
+            lines += given[at : at + nd.FIELDS]
+        buffer = allocate(schema.packing.size)
+        schema.packing.pack_into(buffer, 0, *lines)
+        return Chunk(schema, self.rows, buffer, self)
+
+    def array(self, column: int) -> pa.Array:
+        """One column as an Arrow array over the same memory."""
+        return self._array(self.lines(), nd.LANES + column, self.schema.types[column], self.rows)
+
     def at_time(self, time: Int64s) -> Chunk:
         """The same rows, all at one time."""
         count = self.schema.node_count
@@ -110,36 +128,41 @@ class Chunk:
             raw = np.asarray(_Memory(data, count, dtype, self))
         return np.full(self.rows, raw[0]) if constant else raw[start:]
 
+    def lines(self) -> tuple[int, ...]:
+        """The node table as plain numbers, one line after the other."""
+        return self.schema.packing.unpack_from(self.buffer)
+
     def arrays(self) -> list[pa.Array]:
         """The columns as Arrow arrays over the same memory."""
-        table = self.nodes()
-        return [self._array(table, nd.LANES + c, dtype, self.rows) for c, dtype in enumerate(self.schema.types)]
+        lines = self.lines()
+        return [self._array(lines, nd.LANES + c, dtype, self.rows) for c, dtype in enumerate(self.schema.types)]
 
-    def _array(self, table: Int64s, node: int, dtype: pa.DataType, rows: int) -> pa.Array:
-        kind, width, data, valid, offsets, start, child, _ = (int(v) for v in table[node])
+    def _array(self, lines: Sequence[int], node: int, dtype: pa.DataType, rows: int) -> pa.Array:
+        at = node * nd.FIELDS
+        kind, width, data, valid, offsets, start, child, _ = lines[at : at + nd.FIELDS]
         end = start + rows
-
-        def view(address: int, size: int) -> Any:
-            return pa.foreign_buffer(address, size, self) if size else _ZERO.slice(0, 0)
-
         if kind == nd.NULL:
             return pa.nulls(rows)
-        bitmap = view(valid, (end + 7) >> 3) if valid else None
+        bitmap = self._view(valid, (end + 7) >> 3) if valid else None
         if kind == nd.BIT:
-            return pa.Array.from_buffers(dtype, rows, [bitmap, view(data, (end + 7) >> 3)], offset=start)
+            return pa.Array.from_buffers(dtype, rows, [bitmap, self._view(data, (end + 7) >> 3)], offset=start)
         if kind == nd.STRUCT:
-            fields = [self._array(table, child + i, t, rows) for i, t in enumerate(child_types(dtype))]
+            fields = [self._array(lines, child + i, t, rows) for i, t in enumerate(child_types(dtype))]
             if start:  # the fields number their rows from 0 here, so the bitmap must too
                 bitmap = _shifted(bitmap, start, rows)
             return pa.Array.from_buffers(dtype, rows, [bitmap], children=fields)
         if kind in (nd.VARIABLE, nd.LIST):
-            ends = view(offsets, (end + 1) * 4)
-            last = int(np.frombuffer(ends, np.int32)[end])
+            ends = self._view(offsets, (end + 1) * 4)
+            last = int(np.frombuffer(ends, np.int32, 1, 4 * end)[0])
             if kind == nd.VARIABLE:
-                return pa.Array.from_buffers(dtype, rows, [bitmap, ends, view(data, last)], offset=start)
-            element = self._array(table, child, next(iter(child_types(dtype))), last)
+                return pa.Array.from_buffers(dtype, rows, [bitmap, ends, self._view(data, last)], offset=start)
+            element = self._array(lines, child, next(iter(child_types(dtype))), last)
             return pa.Array.from_buffers(dtype, rows, [bitmap, ends], offset=start, children=[element])
-        return pa.Array.from_buffers(dtype, rows, [bitmap, view(data, end * width)], offset=start)
+        return pa.Array.from_buffers(dtype, rows, [bitmap, self._view(data, end * width)], offset=start)
+
+    def _view(self, address: int, size: int) -> Any:
+        """Some memory that the chunk keeps alive, as Arrow takes it."""
+        return pa.foreign_buffer(address, size, self) if size else _ZERO.slice(0, 0)
 
 
 def _kept(keep: Any) -> int:
@@ -168,45 +191,41 @@ def import_arrays(schema: Schema, arrays: Sequence[pa.Array], rows: int, weights
 
 def describe_arrays(schema: Schema, arrays: Sequence[pa.Array], rows: int, weights: Int64s | None) -> Chunk:
     """The same for arrays whose maps are in order already; reads nothing."""
-    buffer = allocate(schema.node_count * nd.NODE_BYTES)
-    chunk = Chunk(schema, rows, buffer, (arrays, weights))
-    table = chunk.nodes()
-    table[:] = schema.template
+    lines = schema.lines.copy()
     for c, array in enumerate(arrays):
-        _describe(schema, table, nd.LANES + c, array)
-    table[nd.TIME : nd.LANES, nd.DATA] = _ZERO.address
-    table[nd.TIME : nd.LANES, nd.MASK] = 0
-    if weights is None:
-        table[nd.WEIGHT, nd.DATA] = _ONE.address
-        table[nd.WEIGHT, nd.MASK] = 0
-    else:
-        table[nd.WEIGHT, nd.DATA] = weights.ctypes.data
-    return chunk
+        _describe(schema, lines, nd.LANES + c, array)
+    for lane, one in _CONSTANT:
+        lines[lane + nd.DATA], lines[lane + nd.MASK] = one.address, 0
+    if weights is not None:
+        lines[_WEIGHT + nd.DATA], lines[_WEIGHT + nd.MASK] = weights.ctypes.data, -1
+    buffer = allocate(schema.packing.size)
+    schema.packing.pack_into(buffer, 0, *lines)
+    return Chunk(schema, rows, buffer, (arrays, weights))
 
 
-def _describe(schema: Schema, table: Int64s, index: int, array: pa.Array) -> None:
+def _describe(schema: Schema, lines: list[int], index: int, array: pa.Array) -> None:
     node = schema.nodes[index]
     if node.kind == nd.NULL:
         return
-    line = table[index]
+    at = index * nd.FIELDS
     buffers = array.buffers()
-    line[nd.START] = array.offset
+    lines[at + nd.START] = array.offset
     if buffers[0] is not None and array.null_count:
-        line[nd.VALID] = buffers[0].address
+        lines[at + nd.VALID] = buffers[0].address
     if node.kind == nd.STRUCT:
         for i in range(node.width):
-            _describe(schema, table, node.child + i, array.field(i))
+            _describe(schema, lines, node.child + i, array.field(i))
         return
     body = buffers[1]
     if node.kind in (nd.VARIABLE, nd.LIST):
         # An array of no rows may come without offsets; it is read as one of one offset, 0.
-        line[nd.OFFSETS] = body.address if body is not None and body.size else _ZERO.address
+        lines[at + nd.OFFSETS] = body.address if body is not None and body.size else _ZERO.address
         if node.kind == nd.LIST:
-            _describe(schema, table, node.child, array.values)
+            _describe(schema, lines, node.child, array.values)
         elif buffers[2] is not None:
-            line[nd.DATA] = buffers[2].address
+            lines[at + nd.DATA] = buffers[2].address
     elif body is not None:
-        line[nd.DATA] = body.address
+        lines[at + nd.DATA] = body.address
 
 
 def _with_sorted_maps(array: pa.Array) -> pa.Array:
@@ -225,11 +244,7 @@ def _with_sorted_maps(array: pa.Array) -> pa.Array:
     keys, items = values.field(0), values.field(1)
     plain = pa.MapArray.from_arrays(offsets, keys, items, type=dtype, mask=mask)
     one = Schema(pa.schema([pa.field("m", dtype)]))
-    buffer = allocate(one.node_count * nd.NODE_BYTES)
-    chunk = Chunk(one, len(plain), buffer, plain)
-    table = chunk.nodes()
-    table[:] = one.template
-    _describe(one, table, nd.LANES, plain)
+    chunk = describe_arrays(one, [plain], len(plain), None)
     order = int64s(len(keys))
     if not order_maps(chunk.table, nd.LANES, len(plain), one.node_count, order):
         return plain
@@ -273,6 +288,13 @@ def gather_pairs(
     return Chunk(schema, len(pos_a), arena, None)
 
 
+def gather_rows(schema: Schema, columns: Int64s, tables: Int64s, pos: Int64s, weights: Int64s) -> Chunk | None:
+    """Some flat columns, given by node, of the rows at `pos`, as `gather_pairs` has it."""
+    origins = np.zeros((len(columns), 2), np.int64)
+    origins[:, 1] = columns
+    return gather_pairs(schema, origins, tables, pos, tables, pos, weights)
+
+
 def _gather_column(schema: Schema, tables: Int64s, index: int, pos: Int64s) -> pa.Array:
     node, rows = schema.nodes[index], len(pos)
     if node.kind == nd.NULL:
@@ -308,7 +330,7 @@ def _gather_nested(schema: Schema, tables: Int64s, index: int, pos: Int64s) -> p
     if not _gather_tree(schema, tables, index, pos, table, keep):
         half = len(pos) // 2
         return pa.concat_arrays([_gather_nested(schema, tables, index, p) for p in (pos[:half], pos[half:])])
-    return chunk._array(table, index, schema.nodes[index].type, len(pos))
+    return chunk._array(chunk.lines(), index, schema.nodes[index].type, len(pos))
 
 
 def gather_timed(

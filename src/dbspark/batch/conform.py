@@ -18,6 +18,8 @@ from dbspark.errors import SchemaError
 
 def conform(schema: Schema, given: pa.Schema, arrays: Iterable[pa.Array]) -> list[pa.Array]:
     """The arrays of a schema's columns, in its order and types."""
+    if given.equals(schema.arrow) and not schema.nested and not schema.required:
+        return list(arrays)
     if tuple(given.names) != schema.names:
         arrays = _in_order(schema, given, list(arrays))
     return [_fit(field, array) for field, array in zip(schema.arrow, arrays, strict=True)]

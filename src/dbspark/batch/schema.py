@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -113,7 +114,8 @@ class Schema:
     """Names and types of the columns of a batch."""
 
     __slots__ = (
-        "arrow", "columns", "has_maps", "names", "nested", "node_count", "nodes", "row_nodes", "template", "types"
+        "arrow", "columns", "has_maps", "lines", "names", "nested", "node_count", "nodes", "packing", "required",
+        "row_nodes", "template", "types",
     )  # fmt: skip
 
     arrow: pa.Schema
@@ -125,7 +127,12 @@ class Schema:
     nodes: tuple[Node, ...]
     node_count: int
     template: Any
+    lines: list[int]
+    """The template one value after the other, to be filled in and packed."""
+    packing: Struct
     row_nodes: Any
+    required: tuple[int, ...]
+    """The columns that are NOT NULL."""
 
     def __new__(cls, arrow: pa.Schema) -> Schema:
         fields = []
@@ -145,6 +152,7 @@ class Schema:
             raise SchemaError(f"column names are not unique: {', '.join(twice)}; rename them")
         self.types = tuple(f.type for f in fields)
         self.columns = len(fields)
+        self.required = tuple(i for i, f in enumerate(fields) if not f.nullable)
         self._lay_out()
         return _INTERNED.setdefault(key, self)
 
@@ -181,6 +189,17 @@ class Schema:
             self.template[i, nd.CHILD] = node.child
             self.template[i, nd.MASK] = -1
         self.template.setflags(write=False)
+        self.lines = self.template.ravel().tolist()
+        self.packing = Struct(f"{len(self.lines)}q")
+
+    def fits(self, arrays: Sequence[pa.Array]) -> bool:
+        """Whether flat columns are of these types, without NULLs where none may be."""
+        if self.nested or len(arrays) != self.columns:
+            return False
+        for array, dtype in zip(arrays, self.types, strict=True):
+            if array.type != dtype:
+                return False
+        return not any(arrays[c].null_count for c in self.required)
 
     @staticmethod
     def parse(ddl: str) -> Schema:

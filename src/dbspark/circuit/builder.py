@@ -105,10 +105,20 @@ class Builder:
     def project(self, stream: Stream, columns: Sequence[str], names: Sequence[str] | None = None) -> Stream:
         """Some columns, perhaps under other names."""
         chosen = [stream.schema.index(c) for c in columns]
-        fields = [stream.schema.arrow.field(c) for c in chosen]
-        if names is not None:
-            fields = [f.with_name(n) for f, n in zip(fields, names, strict=True)]
-        return self._linear(linear.Project(Schema(pa.schema(fields)), chosen), stream)
+        return self._linear(linear.Project(_chosen(stream.schema, chosen, names), chosen), stream)
+
+    def select(
+        self,
+        stream: Stream,
+        where: Callable[..., Any] | Function,
+        of: Sequence[str],
+        columns: Sequence[str],
+        names: Sequence[str] | None = None,
+    ) -> Stream:
+        """Some columns of the rows for which a function, of the columns `of`, is true; no others are looked at."""
+        given, chosen = ([stream.schema.index(c) for c in some] for some in (of, columns))
+        schema = _chosen(stream.schema, chosen, names)
+        return self._linear(linear.Select(schema, Function.of(where), given, chosen), stream)
 
     def negate(self, stream: Stream) -> Stream:
         return self._linear(linear.Scale(stream.schema, -1), stream)
@@ -353,6 +363,13 @@ AGGREGATES: dict[str, Callable[[int, pa.DataType], Aggregate]] = {
     "count_distinct": lambda c, _: count_distinct([c]),
 }
 """Aggregates of one column by name; others are given as objects (`dbspark.operators.statistics`, `….collect`)."""
+
+
+def _chosen(schema: Schema, columns: Sequence[int], names: Sequence[str] | None) -> Schema:
+    fields = [schema.arrow.field(c) for c in columns]
+    if names is not None:
+        fields = [f.with_name(n) for f, n in zip(fields, names, strict=True)]
+    return Schema(pa.schema(fields))
 
 
 def _plain(stream: Stream) -> Any:

@@ -7,11 +7,11 @@ import pyarrow.fs as pafs
 from rich.console import Console
 
 from dbspark.cli.output import line, show_rows
-from dbspark.pipeline.files import Files, RemoteFiles
-from dbspark.pipeline.lock import NAME as LOCK
-from dbspark.pipeline.lock import Owner
-from dbspark.pipeline.store import Store
 from dbspark.sql.explain import in_bytes
+from dbspark.storage.files import Files, RemoteFiles
+from dbspark.storage.lock import NAME as LOCK
+from dbspark.storage.lock import Owner
+from dbspark.storage.store import Store
 from dbspark.trace.spine import Spine
 
 __all__ = ["Status", "read_status", "show_status"]

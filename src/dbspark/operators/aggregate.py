@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from dbspark.batch import Arrangement
 from dbspark.batch.arrangement import hash_rows
 from dbspark.batch.batch import INT64_MAX
-from dbspark.batch.chunk import Chunk, gather_columns
+from dbspark.batch.chunk import Chunk, describe_arrays, gather_columns
 from dbspark.batch.memory import Int64s, allocate, int64s
 from dbspark.batch.schema import Schema
 from dbspark.errors import DbsparkError, SchemaError, WeightOverflowError
@@ -71,9 +71,7 @@ class Touched:
 
     def old_numbers(self, column: int) -> Int64s:
         """An integer column of the old rows by group, 0 for new groups."""
-        out = np.zeros(self.groups, np.int64)
-        if len(self.old[column]):
-            out[self.old_row >= 0] = self.old[column].to_numpy()[self.old_row[self.old_row >= 0]]
+        out: Int64s = np.append(self.old[column].to_numpy(), 0)[self.old_row]  # the last one is that of row -1
         return out
 
 
@@ -307,6 +305,8 @@ class GroupAggregate(Operator):
             self.spans.append((len(fields), len(fields) + len(types)))
             fields += [pa.field(f"acc{len(fields) + i}", t) for i, t in enumerate(types)]
         self.accumulators = Arrangement(Schema(pa.schema(fields)), range(width))
+        self._key_nodes = np.array([nd.LANES + c for c in self.key], np.int64)
+        self._own_nodes = np.arange(nd.LANES, nd.LANES + width)
 
     def orders(self) -> list[Arrangement]:
         """The arrangements of the input that its aggregates want, once each."""
@@ -322,28 +322,23 @@ class GroupAggregate(Operator):
             return self._step_by_parts(state, delta, inputs[1:])
         if not delta.rows and (self.key or state[0].entries):
             return state, Delta.empty(self.schema)
-        after, _, old, new = self._accumulated(state, delta, inputs[1:])
-        return after, Delta.sum(self.schema, [self._results(old, -1), self._results(new, 1)])
+        after, _, rows = self._accumulated(state, delta, inputs[1:])
+        return after, self._results(rows)
 
     def _step_by_parts(self, state: State, delta: Parts, arranged: Sequence[Arranged]) -> tuple[State, Delta]:
         """A large delta as several small ones; results are those before the first and after the last."""
         after = state
         found: list[Keys] = []
         for part in delta.parts():
-            after, keys, _, _ = self._accumulated(after, part, arranged)
+            after, keys, _ = self._accumulated(after, part, arranged)
             found = [union_of_keys([*found, keys])]
         if not found:  # no part had rows after all
             return self.step(state, [Delta.empty(self.source), *arranged])
-        out = []
-        for weight, spine in ((-1, state[0]), (1, after[0])):
-            hits = ends_unordered(spine, found[0], 1)
-            out.append(self._results(_columns_of(hits), weight))
-        return after, Delta.sum(self.schema, out)
+        old, new = (_columns_of(ends_unordered(spine, found[0], 1)) for spine in (state[0], after[0]))
+        return after, self._results(self._replacing(old, new))
 
-    def _accumulated(
-        self, state: State, delta: Delta, arranged: Sequence[Arranged]
-    ) -> tuple[State, Keys, list[pa.Array], list[pa.Array]]:
-        """The new state, the keys of the groups touched, and their rows of state before and after."""
+    def _accumulated(self, state: State, delta: Delta, arranged: Sequence[Arranged]) -> tuple[State, Keys, Delta]:
+        """The new state, the keys of the groups touched, and the change of their rows of state."""
         spine = state[0]
         touched = self._touched(delta, spine, arranged)
         width = len(self.key)
@@ -361,28 +356,31 @@ class GroupAggregate(Operator):
             if not alive.all():
                 mask = pa.array(alive)
                 new = [c.filter(mask) for c in new]
-        old = list(touched.old)
-        schema = self.accumulators.schema
-        removed = Delta(schema, old, np.full(len(old[width]), -1, np.int64))
-        added = Delta(schema, new, np.ones(int(alive.sum()), np.int64))
-        change = Delta.sum(schema, [removed, added]).arranged(self.accumulators)
-        return (spine.insert(change),), touched.keys, old, new
+        rows = self._replacing(touched.old, new)
+        return (spine.insert(rows.arranged(self.accumulators)),), touched.keys, rows
+
+    def _replacing(self, old: Sequence[pa.Array], new: Sequence[pa.Array]) -> Delta:
+        """Rows of state that go and others that come."""
+        gone, come = len(old[len(self.key)]), len(new[len(self.key)])
+        columns = [pa.concat_arrays(pair) for pair in zip(old, new, strict=True)] if gone else new
+        return Delta(self.accumulators.schema, columns, np.repeat((-1, 1), (gone, come)))
 
     def _touched(self, delta: Delta, spine: Any, arranged: Sequence[Arranged]) -> Touched:
         chunk = delta.chunk()
-        nodes = np.array([nd.LANES + c for c in self.key], np.int64)
-        hashes = hash_rows(chunk, nodes)
+        hashes = hash_rows(chunk, self._key_nodes)
         ids = int64s(chunk.rows)
         if self.key:
             slots = np.full(1 << max(2 * chunk.rows - 1, 1).bit_length(), -1, np.int64)
             first = int64s(chunk.rows)
-            groups = kg.group_rows(chunk.table, nodes, hashes, delta.schema.node_count, slots, ids, first)
+            groups = kg.group_rows(chunk.table, self._key_nodes, hashes, delta.schema.node_count, slots, ids, first)
             tables = np.array((chunk.table,), np.int64)
             columns = gather_columns(delta.schema, tables, first[:groups], self.key)
+            keys = Keys(
+                describe_arrays(self.key_schema, columns, groups, None), hashes[first[:groups]], self._own_nodes
+            )
         else:
             ids[:] = 0
-            groups, columns = 1, []
-        keys = keys_of(self.key_schema, columns, groups)
+            groups, keys = 1, keys_of(self.key_schema, [], 1)
         hits = ends_unordered(spine, keys, 1)
         old = _columns_of(hits)
         old_row = np.full(groups, -1, np.int64)
@@ -400,18 +398,18 @@ class GroupAggregate(Operator):
         if any(abs(total) > INT64_MAX for total in totals):
             raise WeightOverflowError("the weights of a group add up to more than int64 holds; nothing was applied")
 
-    def _results(self, columns: Sequence[pa.Array], weight: int) -> Delta:
-        counts = columns[len(self.key)]
-        if self.key and len(counts):
-            shown = counts.to_numpy() != 0
+    def _results(self, rows: Delta) -> Delta:
+        """What rows of state say, with their weights; groups without rows say nothing."""
+        columns, weights = rows.columns, rows.weights
+        if self.key:
+            shown = columns[len(self.key)].to_numpy() != 0
             if not shown.all():
                 mask = pa.array(shown)
-                columns = [c.filter(mask) for c in columns]
-        rows = len(columns[len(self.key)])
+                columns, weights = [c.filter(mask) for c in columns], weights[shown]
         out = list(columns[: len(self.key)])
         for aggregate, (begin, end) in zip(self.aggregates, self.spans, strict=True):
             out.append(aggregate.result(columns[begin:end]))
-        return Delta(self.schema, out, np.full(rows, weight, np.int64))
+        return Delta(self.schema, out, weights)
 
     def parameters(self) -> tuple[Any, ...]:
         return self.key, tuple(a.parameters() for a in self.aggregates), self.schema.names

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import arrange_chunk
-from dbspark.batch.chunk import Chunk, gather_columns, import_arrays
+from dbspark.batch.chunk import Chunk, gather_columns, gather_rows, import_arrays
 from dbspark.batch.memory import Int64s
 from dbspark.batch.rows import Row, decode_arrays, row_form
 from dbspark.batch.schema import Schema
@@ -63,7 +63,10 @@ class Delta:
 
     @staticmethod
     def empty(schema: Schema) -> Delta:
-        return Delta.of(Batch.empty(Arrangement(schema)))
+        found = _EMPTY.get(schema)
+        if found is None:
+            found = _EMPTY[schema] = Delta.of(Batch.empty(Arrangement(schema)))
+        return found
 
     @staticmethod
     def sum(schema: Schema, deltas: Iterable[Delta]) -> Delta:
@@ -75,6 +78,11 @@ class Delta:
             return Parts(schema, sum(d.rows for d in some), lambda: (p for d in some for p in d.parts()))
         if len(some) == 1:
             return some[0] if some[0].schema is schema else Delta(schema, some[0].columns, some[0].weights)
+        chunks = [d._only_chunk() for d in some]
+        if not schema.nested and all(c is not None for c in chunks):
+            joined = _joined(schema, [c for c in chunks if c is not None])
+            if joined is not None:
+                return Delta.of_chunk(joined)
         columns = [pa.concat_arrays([d.columns[c] for d in some]) for c in range(schema.columns)]
         return Delta(schema, columns, np.concatenate([d.weights for d in some]))
 
@@ -99,15 +107,25 @@ class Delta:
             self._weights = self._chunk.lane(nd.WEIGHT) if self._chunk else next(iter(self._batches.values())).weights()
         return self._weights
 
+    def column(self, column: int) -> pa.Array:
+        """One column; the others are left as they are."""
+        chunk = self._only_chunk()
+        return self.columns[column] if chunk is None else chunk.array(column)
+
     def chunk(self) -> Chunk:
         """The rows as kernels read them."""
         if self._chunk is None:
-            if self._columns is None and len(self._batches) == 1:
-                batch = next(iter(self._batches.values()))
-                if len(batch.chunks) == 1:
-                    self._chunk = batch.chunks[0]
-                    return self._chunk
-            self._chunk = import_arrays(self.schema, self.columns, self.rows, self.weights)
+            self._chunk = self._only_chunk() or import_arrays(self.schema, self.columns, self.rows, self.weights)
+        return self._chunk
+
+    def _only_chunk(self) -> Chunk | None:
+        """The chunk that holds all rows, where no columns have been made yet and there is one."""
+        if self._columns is not None:
+            return None
+        if self._chunk is None and len(self._batches) == 1:
+            batch = next(iter(self._batches.values()))
+            if len(batch.chunks) == 1:
+                self._chunk = batch.chunks[0]
         return self._chunk
 
     def arranged(self, arrangement: Arrangement) -> Batch:
@@ -131,8 +149,23 @@ class Delta:
 
     def select(self, columns: Sequence[int], schema: Schema) -> Delta:
         """Some columns."""
+        chunk = self._only_chunk()
+        if chunk is not None and not self.schema.nested:
+            return Delta.of_chunk(chunk.select(columns, schema))
         given = self.columns
         return Delta(schema, [given[c] for c in columns], self.weights)
+
+    def at(self, rows: Int64s, columns: Sequence[int], schema: Schema) -> Delta:
+        """Some columns of some rows, given by number."""
+        if not schema.nested:
+            chunk = self.chunk()
+            nodes = np.add(columns, nd.LANES, dtype=np.int64)
+            tables = np.array((chunk.table,), np.int64)
+            made = gather_rows(schema, nodes, tables, rows, self.weights[rows])
+            if made is not None:
+                return Delta.of_chunk(made)
+        taken = pa.array(rows)
+        return Delta(schema, [self.columns[c].take(taken) for c in columns], self.weights[rows])
 
     def parts(self) -> Iterator[Delta]:
         """The rows, perhaps part by part."""
@@ -146,6 +179,17 @@ class Delta:
 
     def __repr__(self) -> str:
         return f"Delta({self.rows} rows: {self.schema!r})"
+
+
+_EMPTY: dict[Schema, Delta] = {}
+
+
+def _joined(schema: Schema, chunks: Sequence[Chunk]) -> Chunk | None:
+    """The rows of several chunks of flat columns in one; None where they do not fit."""
+    tables = np.array([c.table for c in chunks], np.int64)
+    pos = np.concatenate([np.arange(c.rows) + (i << nd.ROW_BITS) for i, c in enumerate(chunks)])
+    weights = np.concatenate([c.lane(nd.WEIGHT) for c in chunks])
+    return gather_rows(schema, np.arange(nd.LANES, nd.LANES + schema.columns), tables, pos, weights)
 
 
 class Parts(Delta):
@@ -184,9 +228,9 @@ class Parts(Delta):
         self.batch()
         return super().weights
 
-    def chunk(self) -> Chunk:
+    def _only_chunk(self) -> Chunk | None:
         self.batch()
-        return super().chunk()
+        return super()._only_chunk()
 
 
 class ZSetRef:

@@ -14,7 +14,7 @@ import functools
 import hashlib
 import itertools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,13 +30,20 @@ class _UndescribedError(Exception):
 
 
 class Function:
-    """A function on columns with a name that says what it computes: two of one name are the same function."""
+    """A function on columns with a name that says what it computes: two of one name are the same function.
 
-    __slots__ = ("call", "name")
+    `kept` says which columns it gives as it gets them, as {number going out: number coming in}; those that it does not
+    name may be anything.
+    """
 
-    def __init__(self, call: Callable[..., Any], name: str | None = None) -> None:
+    __slots__ = ("call", "kept", "name")
+
+    def __init__(
+        self, call: Callable[..., Any], name: str | None = None, kept: Mapping[int, int] | None = None
+    ) -> None:
         self.call = call
         self.name = name or _name_of(call)
+        self.kept = dict(kept or {})
 
     @staticmethod
     def of(given: Function | Callable[..., Any]) -> Function:

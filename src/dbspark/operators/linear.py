@@ -83,6 +83,35 @@ class Filter(OfFunction):
         return filtered(delta, mask)
 
 
+class Select(OfFunction):
+    """Some columns of the rows for which a function, of some columns, is true."""
+
+    verb = "select"
+
+    def __init__(self, schema: Schema, function: Function, given: Sequence[int], columns: Sequence[int]) -> None:
+        """The function takes the columns `given`; `columns` go out."""
+        super().__init__(schema, function)
+        self.given = tuple(given)
+        self.columns = tuple(columns)
+        self.all_columns = self.columns == tuple(range(schema.columns))
+
+    def apply(self, inputs: Sequence[Delta]) -> Delta:
+        delta = inputs[0]
+        if not delta.rows:
+            return Delta.empty(self.schema)
+        mask = true_rows(self.function([delta.column(c) for c in self.given]), delta.rows)
+        if mask.all():
+            same = self.all_columns and delta.schema is self.schema
+            return delta if same else delta.select(self.columns, self.schema)
+        return delta.at(np.flatnonzero(mask), self.columns, self.schema)
+
+    def parameters(self) -> tuple[Any, ...]:
+        return *super().parameters(), self.given, self.columns
+
+    def label(self) -> str:
+        return f"project {', '.join(f'c{c}' for c in self.columns)} where {self.function.name}"
+
+
 def true_rows(condition: Any, rows: int) -> Any:
     """A boolean column of so many rows as a numpy mask; NULL is not true."""
     array = _one_array(condition)
@@ -210,7 +239,7 @@ def fitting(schema: Schema, columns: list[pa.Array], rows: int | None) -> Column
     for name, column in zip(schema.names, columns, strict=True):
         if len(column) != rows:
             raise SchemaError(f"a function gave {len(column)} values for the {rows} rows of column {name!r}")
-    if all(c.type == f.type and (f.nullable or not c.null_count) for c, f in zip(columns, schema.arrow, strict=True)):
+    if schema.fits(columns):
         return columns
     given = pa.schema([pa.field(n, c.type) for n, c in zip(schema.names, columns, strict=True)])
     return conform(schema, given, columns)

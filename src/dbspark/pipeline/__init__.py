@@ -1,7 +1,5 @@
-"""Pipelines: tables, views and transactions over a circuit, and the state of all of them on disk."""
+"""Pipelines: tables, views and transactions over a circuit."""
 
-from dbspark.pipeline.retirement import Keep
 from dbspark.pipeline.state import restore, state_of
-from dbspark.pipeline.store import Committed, Group, Store
 
-__all__ = ["Committed", "Group", "Keep", "Store", "restore", "state_of"]
+__all__ = ["restore", "state_of"]

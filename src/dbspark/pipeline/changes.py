@@ -19,11 +19,11 @@ from dbspark.batch.conform import conform
 from dbspark.batch.rows import encode_rows, row_form
 from dbspark.batch.schema import Schema
 from dbspark.errors import DbsparkError, SchemaError
+from dbspark.kernels import nodes as nd
 from dbspark.operators.delta import Delta
-from dbspark.operators.join import distinct_keys
-from dbspark.operators.linear import filtered
+from dbspark.operators.join import distinct_keys, weights_in_ranges
 from dbspark.pipeline.history import History
-from dbspark.trace.reading import Hits, Keys, ends_unordered
+from dbspark.trace.reading import Hits, Keys, ends_unordered, ranges_of
 from dbspark.trace.spine import Spine
 from dbspark.zset import ZSet
 from dbspark.zset.payload import exact_product
@@ -121,20 +121,29 @@ class TableState:
         return Delta(self.schema, hits.columns(), hits.weights).arranged(self.arrangement)
 
     def _negative(self, batch: Batch) -> Batch:
-        if not batch.rows:
-            return batch
-        return Delta(self.schema, Delta.of(batch).columns, exact_product(batch.weights(), -1)).arranged(
-            self.arrangement
-        )
+        return batch.with_weights(exact_product(batch.weights(), -1)) if batch.rows else batch
 
     def _check(self, change: Batch) -> None:
-        """No row less than none, no key more than once."""
-        if not self.primary_key:
-            if int(change.weights().min()) >= 0:
-                return
-            after = self._after(filtered(Delta.of(change), change.weights() < 0).arranged(self.arrangement))
-        else:
-            after = self._after(change)
+        """No row less than none, no key more than once.
+
+        What a change leaves of its rows, and of their keys, is added up where they are; rows are looked at in earnest
+        only where something is wrong with them, to say what.
+        """
+        if not self.primary_key and change.negative == 0:
+            return
+        arrangement = self.arrangement
+        after = Spine(arrangement, (*self.history.spine.batches, change))
+        for chunk in change.chunks:
+            keys = Keys(chunk, chunk.lane(nd.KEY), arrangement.key_nodes)
+            ranges, total = ranges_of(after, keys)
+            if int(weights_in_ranges(after, keys, ranges, total, arrangement.row_nodes).min()) < 0:
+                self._refuse(change)
+            if self.primary_key and int(weights_in_ranges(after, keys, ranges, total).max()) > 1:
+                self._refuse(change)
+
+    def _refuse(self, change: Batch) -> None:
+        """Say what is wrong with a change."""
+        after = self._after(change)
         weights = after.weights()
         if (weights < 0).any():
             row, number = _example(after, weights < 0)
@@ -142,12 +151,10 @@ class TableState:
                 f"table {self.name!r}: the transaction deletes {row} {-number} time(s) more often than it is there; "
                 "nothing was applied"
             )
-        if self.primary_key and after.rows:
-            if int(weights.max()) > 1:
-                row, _ = _example(after, weights > 1)
-                self._twice(row)
-            if len(distinct_keys(after)) < after.rows:
-                self._twice(self._key_twice(after))
+        if (weights > 1).any():
+            row, _ = _example(after, weights > 1)
+            self._twice(row)
+        self._twice(self._key_twice(after))
 
     def _after(self, change: Batch) -> Batch:
         """The rows of the touched keys after a change."""

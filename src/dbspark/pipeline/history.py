@@ -45,10 +45,7 @@ class History:
 
     def append(self, change: Batch, tick: int) -> None:
         """The change of a tick; there is one for every tick, if only an empty one."""
-        self.trace.append(change, (tick,))
-        since = max(tick - self.keep, 0)
-        self._agent.set_physical_compaction(Antichain.at(tick + 1))
-        self._agent.set_logical_compaction(Antichain.at(since))
+        self._agent.append(change, tick, Antichain.at(max(tick - self.keep, 0)))
 
     def rows(self, keys: Keys) -> Hits:
         """The rows of some keys as they are now, with their weights."""

@@ -41,8 +41,8 @@ from dbspark.pipeline.progress import Listener, Monitor, Progress
 from dbspark.pipeline.sizes import rows_by_label, sizes_of
 from dbspark.pipeline.state import restore, state_of
 from dbspark.pipeline.statements import execute
-from dbspark.pipeline.store import Committed, Store
 from dbspark.sql.program import Maintenance, Program
+from dbspark.storage.store import Committed, Store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,10 +6,9 @@ however large the state is. Bytes are found by looking at every chunk, which is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from dbspark.circuit.executor import Circuit
-from dbspark.pipeline.store import States
 from dbspark.sql.explain import Size
 from dbspark.trace.spine import Merging, Spine
 
@@ -38,7 +37,7 @@ def size_of(spines: Iterable[Spine]) -> Size:
     return Size(rows_of(given), total)
 
 
-def sizes_of(states: States) -> dict[str, Size]:
+def sizes_of(states: Mapping[str, Iterable[Spine]]) -> dict[str, Size]:
     """By the names under which state is kept."""
     return {name: size_of(spines) for name, spines in states.items()}
 

@@ -22,9 +22,9 @@ from dbspark.connectors import source
 from dbspark.connectors.source import DbsparkSource, Origin, Range, Times
 from dbspark.errors import CorruptFileError, StoreError, TimeError
 from dbspark.kernels import nodes as nd
-from dbspark.pipeline import manifest as mf
 from dbspark.pipeline.history import History, plain_rows
-from dbspark.pipeline.store import Store
+from dbspark.storage import manifest as mf
+from dbspark.storage.store import Store
 from dbspark.trace.spine import Spine
 
 if TYPE_CHECKING:

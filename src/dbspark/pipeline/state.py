@@ -7,11 +7,12 @@ process and for every program that has the node (`dbspark.circuit.graph`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dbspark.batch import Arrangement
 from dbspark.circuit.executor import Circuit
 from dbspark.errors import StoreError
 from dbspark.operators.delta import Delta, ZSetRef
-from dbspark.pipeline.store import States
 from dbspark.trace.spine import Spine
 
 
@@ -28,7 +29,7 @@ def state_of(circuit: Circuit) -> dict[str, tuple[Spine, ...]]:
     return out
 
 
-def restore(circuit: Circuit, states: States, tick: int) -> list[str]:
+def restore(circuit: Circuit, states: Mapping[str, tuple[Spine, ...]], tick: int) -> list[str]:
     """Put state into a circuit that has not run yet; returns the ids of the nodes for which there was none."""
     missing = []
     found = dict(circuit._states)

@@ -70,6 +70,9 @@ class Origin:
             self._found = self._step(self._parent.jvm())
         return self._found
 
+    def __reduce__(self) -> Any:
+        return Origin, (None, None)  # what runs elsewhere is compiled; there is no way back to this JVM
+
     def child(self, i: int) -> Origin:
         return Origin(self, lambda obj: obj.children().apply(i))
 

@@ -37,6 +37,7 @@ from dbspark.sql.shapes import (
     all_there,
     call_of,
     columns_in,
+    counts_rows,
     equality,
     function_name,
     has_no_subquery,
@@ -267,19 +268,23 @@ class PlanCompiler:
         if condition is None and all(isinstance(e, p.Column) for _, e in outputs):
             columns = [rel.position(e.id) for _, e in outputs if isinstance(e, p.Column)]
             return Rel(self._choose(b, rel.stream, columns), ids)
+        if condition is not None and all(isinstance(e, p.Column) for _, e in outputs):
+            columns = [rel.position(e.id) for _, e in outputs if isinstance(e, p.Column)]
+            return Rel(self._selected(b, rel, condition, columns), ids)
         compiler = self.compiler(rel)
         compiled = [compiler.compile(e) for _, e in outputs]
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = ", ".join(p.text(e, names) for _, e in outputs)
         schema = schema_of([c.type for c in compiled])
+        kept = {i: rel.position(e.id) for i, (_, e) in enumerate(outputs) if isinstance(e, p.Column)}
         if condition is None:
-            return Rel(b.map(rel.stream, Function(evaluating(compiled), self._named(label)), schema), ids)
+            return Rel(b.map(rel.stream, Function(evaluating(compiled), self._named(label), kept), schema), ids)
         test = compiler.compile(condition)
         label = f"{label} where {p.text(condition, names)}"
         # What is neither looked at by the condition nor by the outputs is not copied.
         used = {rel.position(number) for number in columns_in([e for _, e in outputs]) if number in rel.ids}
         call = filtering(test, compiled, frozenset(used))
-        return Rel(b.flat_map(rel.stream, Function(call, self._named(label)), schema), ids)
+        return Rel(b.flat_map(rel.stream, Function(call, self._named(label), kept), schema), ids)
 
     def _named(self, label: str) -> str:
         """The name of a function: what it computes, and the settings under which it does."""
@@ -297,10 +302,19 @@ class PlanCompiler:
         return kept
 
     def _filtered(self, b: Builder, rel: Rel, condition: p.Expr) -> Rel:
-        test = self.compiler(rel).compile(condition)
+        return Rel(self._selected(b, rel, condition, range(len(rel.ids))), rel.ids)
+
+    def _selected(self, b: Builder, rel: Rel, condition: p.Expr, columns: Sequence[int]) -> Stream:
+        """Some columns of the rows where a condition holds, which is given the columns that it names and no others."""
+        given = sorted(rel.position(number) for number in columns_in([condition]) if number in rel.ids) or [0]
+        known = {rel.ids[c]: i for i, c in enumerate(given)}
+        types = {rel.ids[c]: rel.types[c] for c in given}
+        test = Compiler(known, types, self.context, self._elsewhere).compile(condition)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
-        call = testing(test)
-        return Rel(b.filter(rel.stream, Function(call, self._named(p.text(condition, names)))), rel.ids)
+        where = Function(testing(test), self._named(p.text(condition, names)))
+        own = rel.stream.schema.names
+        positional = [f"c{i}" for i in range(len(columns))]
+        return b.select(rel.stream, where, [own[c] for c in given], [own[c] for c in columns], positional)
 
     def _first_ranks(self, node: p.Filter, scope: Scope, needed: frozenset[int] | None) -> Rel | None:
         """`row_number() <= k` over a window: only the first k rows of a partition matter to it."""
@@ -350,8 +364,8 @@ class PlanCompiler:
         if generator is None:
             generator = generators.through_spark(node, rel.ids, rel.types, self.spark)
             self._note(Note(node.generator.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
-        call = generating(generator, kept)
-        return Rel(scope.builder.flat_map(rel.stream, Function(call, self._named(label)), schema), ids)
+        function = Function(generating(generator, kept), self._named(label), dict(enumerate(kept)))
+        return Rel(scope.builder.flat_map(rel.stream, function, schema), ids)
 
     # ------------------------------------------------------------------ joins
 
@@ -483,7 +497,7 @@ class PlanCompiler:
             where = next(rewritten) if aggregation.where is not None else None
             if aggregation.call.name == "Count" and len(args) > 1 and not aggregation.distinct:
                 args = [all_there(args)]
-            columns = [outputs.setdefault(a, len(outputs)) for a in args]
+            columns = [] if counts_rows(aggregation, args) else [outputs.setdefault(a, len(outputs)) for a in args]
             at = None if where is None else outputs.setdefault(where, len(outputs))
             calls.append((replace(aggregation, call=replace(aggregation.call, args=tuple(args))), columns, at))
         given = self._mapped(scope, rel, [(self._number(), e) for e in outputs])

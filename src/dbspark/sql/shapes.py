@@ -30,6 +30,13 @@ def all_there(args: Sequence[p.Expr]) -> p.Expr:
     return p.Call("CaseWhen", (test, p.Constant(True, pa.bool_())))
 
 
+def counts_rows(aggregation: p.Aggregation, args: Sequence[p.Expr]) -> bool:
+    """Whether it counts a constant, and so rows."""
+    if aggregation.call.name != "Count" or aggregation.distinct or len(args) != 1:
+        return False
+    return isinstance(args[0], p.Constant) and args[0].value is not None
+
+
 def equality(part: p.Expr, left: set[int], right: set[int]) -> tuple[p.Expr, p.Expr, bool] | None:
     """(expression of the left, expression of the right, NULL-safe) of a condition that is an equality of both."""
     if not isinstance(part, p.Call) or part.name not in ("EqualTo", "EqualNullSafe"):

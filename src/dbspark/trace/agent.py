@@ -22,6 +22,9 @@ from dbspark.trace.spine import Merging
 from dbspark.trace.time import Antichain, Description, TimeLike
 from dbspark.trace.trace import Trace, advanced_to
 
+_NOTHING = Antichain(), Antichain()
+"""What nobody holds."""
+
 
 class TraceAgent:
     """Reads a trace, and keeps it readable from where the agent stands. Close it, or use it in a `with` block."""
@@ -31,7 +34,7 @@ class TraceAgent:
         self._logical = logical
         self._physical = physical
         self._dropped = False
-        trace._hold(logical, physical, None)
+        trace._hold(logical, physical, _NOTHING)
 
     @property
     def trace(self) -> Trace:
@@ -70,13 +73,21 @@ class TraceAgent:
         """Move both frontiers."""
         self._move(self._logical.join(frontier), self._physical.join(frontier))
 
-    def _move(self, logical: Antichain, physical: Antichain) -> None:
+    def append(self, delta: Batch, tick: int, since: Antichain) -> None:
+        """Append the delta of a tick, up to which the agent reads from now on, and for no time below `since`.
+
+        The writer's own handle moves with what it writes: merges see both at once.
+        """
+        self._move(self._logical.join(since), Antichain.at(tick + 1), begin=False)
+        self.trace.append(delta, (tick,))
+
+    def _move(self, logical: Antichain, physical: Antichain, begin: bool = True) -> None:
         trace = self.trace
         if (logical, physical) == (self._logical, self._physical):
             return
         old = self._logical, self._physical
         self._logical, self._physical = logical, physical
-        trace._hold(logical, physical, old)
+        trace._hold(logical, physical, old, begin)
 
     def clone(self) -> TraceAgent:
         """Another handle that holds what this one holds."""
@@ -86,7 +97,7 @@ class TraceAgent:
         """Hold nothing any more. Dropping twice is nothing."""
         if not self._dropped:
             self._dropped = True
-            self._trace._hold(None, None, (self._logical, self._physical))
+            self._trace._hold(*_NOTHING, (self._logical, self._physical))
 
     def __enter__(self) -> TraceAgent:
         return self

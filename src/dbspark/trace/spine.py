@@ -16,7 +16,8 @@ When to merge (with fan-out R):
   thereby bounded by that share. The share is small while merges shrink what they read (updates and deletes) and
   grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth much. Rows that take away make
   older ones useless and leave few to compare with, so where there are any, they count for more, and one more batch
-  like the newest has to fit too: what is held stays below twice the size of what is left.
+  like the newest has to fit too: what is held stays below twice the size of what is left. Where there are next to no
+  rows, there have to be R batches as well.
 
 Rows may have times (`dbspark.trace.time`). Then every batch has a description, each begins where the one before it
 ends, and a `Compaction` says what merges may do: only batches before its physical frontier are merged; times are
@@ -50,6 +51,8 @@ END = (INT64_MAX,) * TIMES
 """A time that every time can be advanced to, where times do not matter."""
 _CUTS = 8
 """Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
+_FEW = 256
+"""Rows that are not worth a merge for their space alone: a call costs more than it saves."""
 WALK = 128
 """Rows here for each row of a usual delta up to which deltas are looked up by walking along both sides."""
 SEARCH = 512
@@ -93,7 +96,7 @@ class Compaction:
 
 @dataclass(eq=False, slots=True)
 class Origin:
-    """Which merge it is, and what it was begun with, as a store knows it (`dbspark.pipeline`).
+    """Which merge it is, and what it was begun with, as a store knows it (`dbspark.storage`).
 
     A merge gives its inputs back piece by piece; a store goes on naming them until the merge is done. Of a stored
     input its place is enough. Others are kept whole until they are stored, but only beside stored ones: where there is
@@ -483,7 +486,7 @@ class Spine:
             # R of one level become one of the next; what is smaller than a newer batch is taken up by it.
             if of_highest >= fanout or level < highest:
                 begin = i
-        if begin != 0 and whole:
+        if begin != 0 and whole and (len(tail) >= fanout or tail[0].rows >= _FEW):
             newer, taken = sum([b.rows for b in tail[1:]]), sum([b.negative for b in tail[1:]])
             if taken:
                 newer = max(newer, (21 * taken - 2 * newer) // 8) + tail[-1].rows

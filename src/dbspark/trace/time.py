@@ -249,6 +249,13 @@ class MutableAntichain:
         left: list[tuple[Time, int]] = [(t, -1) for t in before if t not in self.frontier.elements]
         return left + [(t, 1) for t in self.frontier if t not in before.elements]
 
+    def replace(self, old: Antichain, new: Antichain) -> None:
+        """One holder's times in place of those it has held."""
+        if len(old) == len(new) == len(self._counts) == 1 and self._counts.get(old.elements[0]) == 1:
+            self._counts, self.frontier = {new.elements[0]: 1}, new  # the only holder, as usual
+        else:
+            self.update([*((t, 1) for t in new), *((t, -1) for t in old)])
+
     def count(self, time: TimeLike) -> int:
         return self._counts.get(Time.of(time), 0)
 

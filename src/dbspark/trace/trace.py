@@ -234,24 +234,30 @@ class Trace:
 
         return TraceAgent(self, self._logical, self._physical)
 
-    def _hold(self, logical: Antichain | None, physical: Antichain | None, old: tuple[Antichain, Antichain] | None
-              ) -> None:  # fmt: skip
-        """Count what an agent holds now instead of what it held before (new before old, so nothing slips)."""
+    def _hold(
+        self, logical: Antichain, physical: Antichain, old: tuple[Antichain, Antichain], begin: bool = True
+    ) -> None:
+        """Count what an agent holds now instead of what it held before (nothing: no times)."""
         with self._lock:
-            for held, new, which in ((self._held_logical, logical, 0), (self._held_physical, physical, 1)):
-                held.update([(t, 1) for t in new or ()] + [(t, -1) for t in (old[which] if old else ())])
-            self._follow()
+            self._held_logical.replace(old[0], logical)
+            self._held_physical.replace(old[1], physical)
+            self._follow(begin)
 
-    def _follow(self) -> None:
-        """Move the trace's frontiers to the meet of what is held; where nothing is held, to the end."""
+    def _follow(self, begin: bool = True) -> None:
+        """Move the trace's frontiers to the meet of what is held; where nothing is held, to the end.
+
+        Merges that become possible are begun, unless that is left to the insert that follows.
+        """
         logical = self._held_logical.frontier or self.upper
         physical = self._held_physical.frontier or self.upper
         moved = self._logical.join(logical), self._physical.join(physical)
         if moved != (self._logical, self._physical) or self.retention.changed(self.spine.compaction):
             self._logical, self._physical = moved
             self._adopt()
-            self.spine = self.spine.compacting(Compaction(*moved, self.retention.filter()))
-        self._after_work()
+            compaction = Compaction(*moved, self.retention.filter())
+            self.spine = self.spine.compacting(compaction) if begin else self.spine.under(compaction)
+        if begin:
+            self._after_work()
 
     def retain(self, column: str, at_least: Any) -> None:
         """Forget rows whose value in a column is below a bound. Bounds only rise; NULLs stay."""

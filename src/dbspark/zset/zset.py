@@ -471,7 +471,8 @@ def split_weight(table: pa.Table, weight: str | None) -> tuple[pa.Table, Int64s 
     if not pa.types.is_integer(column.type) or column.null_count:
         raise SchemaError(f"the weights in column {weight!r} must be integers without NULLs, not {column.type}")
     try:
-        weights = column.cast(pa.int64()).combine_chunks().to_numpy(zero_copy_only=False)
+        exact = column if pa.types.is_int64(column.type) else column.cast(pa.int64())
+        weights = exact.combine_chunks().to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
         raise WeightOverflowError(f"a weight in column {weight!r} is beyond int64; nothing was applied") from None
     return table.remove_column(at), weights

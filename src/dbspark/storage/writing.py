@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.batch.chunk import CHUNK_ROWS
-from dbspark.pipeline.files import Files
-from dbspark.pipeline.manifest import MAGIC, Entry, Manifest, Place, TraceRecord, version_of
-from dbspark.pipeline.reading import seal_of
-from dbspark.pipeline.retirement import BATCH_PREFIX
-from dbspark.pipeline.segment import Segment, checked, encoded, size_of
+from dbspark.storage.files import Files
+from dbspark.storage.manifest import MAGIC, Entry, Place, TraceRecord, has_extents
+from dbspark.storage.reading import seal_of
+from dbspark.storage.retirement import BATCH_PREFIX
+from dbspark.storage.segment import Segment, checked, encoded, size_of
 from dbspark.trace.spine import Merging, Origin, Spine
 from dbspark.trace.time import Description
 
@@ -34,7 +35,7 @@ TICK_FILES = 64
 """Files of ticks that the state may be spread over."""
 COPIED = 1 << 20
 """Bytes that one commit copies at the most; the last file that it copies from may have more."""
-_log = logging.getLogger("dbspark.pipeline")
+_log = logging.getLogger("dbspark.storage")
 
 
 @dataclass(slots=True)
@@ -135,11 +136,14 @@ class Writing:
         self.shelf.there.add(name)
         return Place(self.shelf.owner, name, 0, size, seal_of(files, name), batch.rows)
 
-    def compact(self, manifest: Manifest) -> None:
-        """Copy what is in use in files of old ticks that hold little of it, or where it is spread over too many."""
+    def compact(self, places: Iterable[Place]) -> None:
+        """Copy what is in use in files of old ticks that hold little of it, or where it is spread over too many.
+
+        `places`: what is in use.
+        """
         live: dict[str, list[Place]] = {}
-        for place in {id(p): p for p in manifest.places()}.values():
-            if place.file != self.name and version_of(place.file) is not None:
+        for place in {id(p): p for p in places}.values():
+            if place.file != self.name and has_extents(place.file):
                 live.setdefault(place.file, []).append(place)
         used = {name: sum(p.size for p in places) for name, places in live.items()}
         total = {name: self.shelf.sizes.get(name, max(p.at + p.size for p in live[name])) for name in live}
@@ -151,6 +155,10 @@ class Writing:
             if self._copy(name, live[name]):
                 unused -= total[name] - used.pop(name)
                 spread -= 1
+
+    def put(self) -> None:
+        """Put the extents in place, as a part of a tick."""
+        self.shelf.files.put(self.name, [MAGIC, *self.segment.parts])
 
     def _copy(self, name: str, places: list[Place]) -> bool:
         try:

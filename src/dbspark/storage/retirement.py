@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dbspark.errors import ConfigError, CorruptFileError
-from dbspark.pipeline.files import ASIDE, Files
-from dbspark.pipeline.manifest import Manifest, name_of, version_of
-from dbspark.pipeline.pins import Version, pinned
+from dbspark.storage.files import ASIDE, Files
+from dbspark.storage.manifest import Manifest, has_extents, name_of, version_of
+from dbspark.storage.pins import Version, pinned
 
 BATCH_PREFIX = "batch-"
-_log = logging.getLogger("dbspark.pipeline")
+_log = logging.getLogger("dbspark.storage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Retirement:
         needed = {name_of(*v) for v in kept}.union(*(self._needs[v] for v in kept))
         removed = []
         for name in sorted(names):
-            ours = ASIDE in name or name.startswith(BATCH_PREFIX) or version_of(name) is not None
+            ours = ASIDE in name or name.startswith(BATCH_PREFIX) or has_extents(name)
             if not ours or name in needed:
                 continue
             try:

@@ -6,7 +6,7 @@ was opened to let several ticks share a flush: then the states of the ticks betw
 nothing, because states are values, and what is recovered is the last tick that was.
 
 Batches never change, so one that has been written is only named again. Small ones lie in the file of the tick
-(`dbspark.pipeline.segment`): a small tick is one file, two fsyncs. Large ones are batch files. A merge in progress is
+(`dbspark.storage.segment`): a small tick is one file, two fsyncs. Large ones are batch files. A merge in progress is
 stored as what it was begun with, until it is done; then its result takes their place. Where the file of an old tick
 holds little that is still in use, that is copied to the file of the present tick, a little with every commit.
 
@@ -23,30 +23,31 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from dbspark.batch import Arrangement
 from dbspark.errors import ConfigError, CorruptFileError, StoreError
-from dbspark.pipeline import manifest as mf
-from dbspark.pipeline.files import Files, files_at
-from dbspark.pipeline.lock import Lock
-from dbspark.pipeline.manifest import Manifest, Place, TraceRecord
-from dbspark.pipeline.pins import Version, put_pin
-from dbspark.pipeline.reading import Reading
-from dbspark.pipeline.retirement import Keep, Retirement
-from dbspark.pipeline.segment import arrangement_from_json, arrangement_to_json
-from dbspark.pipeline.writing import Shelf, Writing
+from dbspark.storage import manifest as mf
+from dbspark.storage.files import Files, files_at
+from dbspark.storage.lock import Lock
+from dbspark.storage.manifest import Manifest, Place, TraceRecord
+from dbspark.storage.pins import Version, put_pin
+from dbspark.storage.reading import Reading
+from dbspark.storage.retirement import Keep, Retirement
+from dbspark.storage.segment import arrangement_from_json, arrangement_to_json
+from dbspark.storage.writing import Shelf, Writing
 from dbspark.trace.spine import Spine
 
 RETIRE_EVERY = 16
 """Commits between two rounds of retirement: a round lists the location."""
-_log = logging.getLogger("dbspark.pipeline")
+_log = logging.getLogger("dbspark.storage")
 
-States = Mapping[str, tuple[Spine, ...]]
-"""Node id to the spines that the node keeps."""
+States = Mapping[str, tuple[Spine, ...] | tuple[TraceRecord, ...]]
+"""Node id to the spines that the node keeps, or to the records of what others have written (`Store.adopted`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ class Committed:
     """All of a tick that is durable."""
 
     tick: int
-    states: dict[str, tuple[Spine, ...]] = field(default_factory=dict)
+    states: dict[str, Any] = field(default_factory=dict)
+    """Spines by node, or the records of spines."""
     program: Any = None
     offsets: Any = field(default_factory=dict)
     positions: Any = field(default_factory=dict)
@@ -213,8 +215,8 @@ class Store:
                 return Committed(0)
             reading = Reading(self.files, verify)
             try:
-                shape = json.loads(reading.extent(manifest.shape).to_pybytes())
-                arrangements = [arrangement_from_json(a) for a in shape["arrangements"]]
+                shape = self._read_shape(reading, manifest)
+                arrangements = list(self._shelf.arrangements)
                 states = {}
                 records: dict[Spine, TraceRecord] = {}
                 for node, given in manifest.traces.items():
@@ -224,9 +226,40 @@ class Store:
             except CorruptFileError as error:
                 raise CorruptFileError(f"{error}; tick {manifest.tick} needs it. {self._others(manifest)}") from None
             self._records = records
-            self._shape = _Shape(mf.dumped(shape["program"]), len(arrangements), manifest.shape)
-            self._shelf.arrangements = {a: i for i, a in enumerate(arrangements)}
             return Committed(manifest.tick, states, shape["program"], manifest.offsets, manifest.positions)
+
+    def records(self) -> Committed:
+        """What the open tick holds, as records: nothing is opened."""
+        with self._guard:
+            manifest = self._manifest_now
+            if manifest is None:
+                return Committed(0)
+            shape = self._read_shape(Reading(self.files, False), manifest)
+            return Committed(
+                manifest.tick, dict(manifest.traces), shape["program"], manifest.offsets, manifest.positions
+            )
+
+    def spine(self, record: TraceRecord) -> Spine:
+        """The spine that a record stands for."""
+        return Reading(self.files, False).spine(record, self._arrangement(record))
+
+    def adopted(self, given: Any, arrangement: Arrangement) -> TraceRecord:
+        """The record of a spine that a task has written here, as JSON: what the next commit may name."""
+        with self._guard:
+            record = mf.record_from_json(given, self._shelf.owner)
+            self._shelf.there.update(e.place.file for e in record.entries if e.place is not None)
+            numbers = self._shelf.arrangements
+            return replace(record, arrangement=numbers.setdefault(arrangement, len(numbers)))
+
+    def _arrangement(self, record: TraceRecord) -> Arrangement:
+        return list(self._shelf.arrangements)[record.arrangement]
+
+    def _read_shape(self, reading: Reading, manifest: Manifest) -> Any:
+        shape = json.loads(reading.extent(manifest.shape).to_pybytes())
+        arrangements = [arrangement_from_json(a) for a in shape["arrangements"]]
+        self._shape = _Shape(mf.dumped(shape["program"]), len(arrangements), manifest.shape)
+        self._shelf.arrangements = {a: i for i, a in enumerate(arrangements)}
+        return shape
 
     def _others(self, manifest: Manifest) -> str:
         with contextlib.suppress(OSError, CorruptFileError):
@@ -296,17 +329,19 @@ class Store:
         work = Writing(self._shelf, mf.name_of(given.tick, revision))
         records: dict[Spine, TraceRecord] = {}
         traces = {}
-        for node, spines in given.states.items():
-            for spine in spines:
-                records[spine] = self._records.get(spine) or work.record(spine)
-            traces[node] = tuple(records[spine] for spine in spines)
+        for node, kept in given.states.items():
+            for spine in kept:
+                if isinstance(spine, Spine):
+                    records[spine] = self._records.get(spine) or work.record(spine)
+            traces[node] = tuple(records[s] if isinstance(s, Spine) else s for s in kept)
         shape = self._shaped(work, program)
         now = time.time()
         oldest = self._retirement.oldest(given.tick, now)
         manifest = Manifest(
             given.tick, revision, now, oldest, shape.place, traces, given.offsets, given.positions
         )  # fmt: skip
-        work.compact(manifest)
+        # What tasks have written they also copy; the driver reads none of it.
+        work.compact([shape.place, *(e.place for r in records.values() for e in r.entries if e.place is not None)])
         if work.files:
             self.files.settle()  # a manifest must not be there before what it names
         self.files.put(work.name, [mf.MAGIC, *work.segment.parts, manifest.sealed()])

@@ -33,6 +33,8 @@ _TRAILER = struct.Struct("<QII16s")
 """Length and checksum of the manifest, format, and `_END`."""
 _END = b"dbspark manifest"
 _PREFIX = "tick-"
+PART_PREFIX = "part-"
+"""Files of a tick beside its manifest: what one task has written."""
 
 
 @dataclass(eq=False, slots=True)
@@ -154,6 +156,11 @@ def version_of(name: str) -> tuple[int, int] | None:
     return int(digits[0]), int(digits[1])
 
 
+def has_extents(name: str) -> bool:
+    """Whether a file holds extents: the file of a tick, or a part of one."""
+    return name.startswith(PART_PREFIX) or version_of(name) is not None
+
+
 def opened(whole: pa.Buffer, where: str, owner: object) -> Manifest:
     """The manifest at the end of a file; `where` is the file's name for the error."""
     try:
@@ -178,31 +185,36 @@ def opened(whole: pa.Buffer, where: str, owner: object) -> Manifest:
         raise CorruptFileError(f"{where} is not a whole manifest: {error or type(error).__name__}") from None
 
 
-def _from_json(data: dict[str, Any], owner: object) -> Manifest:
-    def record(given: dict[str, Any]) -> TraceRecord:
-        entries = tuple(
-            Entry(
-                None if place is None else Place(owner, *place),
-                None if description is None else Description.from_json(description),
-            )
-            for place, description in given["entries"]
+def record_from_json(given: dict[str, Any], owner: object) -> TraceRecord:
+    """A record as `TraceRecord.to_json` gives it; its places belong to `owner`."""
+    entries = tuple(
+        Entry(
+            None if place is None else Place(owner, *place),
+            None if description is None else Description.from_json(description),
         )
-        compaction = None
-        if "logical" in given:
-            logical, physical = (Antichain(tuple(t) for t in given[name]) for name in ("logical", "physical"))
-            compaction = Compaction(logical, physical)
-        return TraceRecord(given["arrangement"], entries, compaction)
+        for place, description in given["entries"]
+    )
+    compaction = None
+    if "logical" in given:
+        logical, physical = (Antichain(tuple(t) for t in given[name]) for name in ("logical", "physical"))
+        compaction = Compaction(logical, physical)
+    return TraceRecord(given["arrangement"], entries, compaction)
 
+
+def _from_json(data: dict[str, Any], owner: object) -> Manifest:
     return Manifest(
         data["tick"],
         data["revision"],
         data["time"],
         data["oldest"],
         Place(owner, *data["shape"]),
-        {node: tuple(record(r) for r in records) for node, records in data["traces"].items()},
+        {node: tuple(record_from_json(r, owner) for r in records) for node, records in data["traces"].items()},
         data["offsets"],
         data["positions"],
     )
 
 
-__all__ = ["FORMAT", "MAGIC", "Entry", "Manifest", "Place", "TraceRecord", "dumped", "name_of", "opened", "version_of"]
+__all__ = [
+    "FORMAT", "MAGIC", "PART_PREFIX", "Entry", "Manifest", "Place", "TraceRecord", "dumped", "has_extents", "name_of",
+    "opened", "record_from_json", "version_of",
+]  # fmt: skip

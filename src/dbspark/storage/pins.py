@@ -13,8 +13,8 @@ import json
 import time
 from typing import Any
 
-from dbspark.pipeline.files import Files
-from dbspark.pipeline.lock import Owner
+from dbspark.storage.files import Files
+from dbspark.storage.lock import Owner
 
 _PREFIX = "pin-"
 LEASE = 86_400.0

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.errors import ConfigError, StoreError
-from dbspark.pipeline import Keep, Store, writing
-from dbspark.pipeline import store as store_module
+from dbspark.storage import Keep, Store, writing
+from dbspark.storage import store as store_module
 from dbspark.trace import Spine
-from tests.pipeline.model import BY_KEY, SMALL, contents, numbered
+from tests.storage.model import BY_KEY, SMALL, contents, numbered
 
 
 def ticking(store, begin, end, spine=None, history=None):
@@ -87,7 +87,7 @@ def test_what_was_loaded_outlives_its_files(tmp_path, monkeypatch):
 def test_pins_of_the_dead_do_not_count(tmp_path):
     with Store.open(tmp_path, keep=Keep(1)) as store:
         store.commit(1, {})
-        code = "import os, sys\nfrom dbspark.pipeline import Store\nStore.open(sys.argv[1], write=False)\nos._exit(0)"
+        code = "import os, sys\nfrom dbspark.storage import Store\nStore.open(sys.argv[1], write=False)\nos._exit(0)"
         subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
         assert [p for p in tmp_path.iterdir() if p.name.startswith("pin-")]
         store.commit(2, {})

@@ -11,9 +11,9 @@ import pyarrow as pa
 from dbspark.batch import Arrangement, Batch
 from dbspark.batch.file import open_batch
 from dbspark.errors import CorruptFileError
-from dbspark.pipeline.files import Files
-from dbspark.pipeline.manifest import Place, TraceRecord, version_of
-from dbspark.pipeline.segment import checked, decoded
+from dbspark.storage.files import Files
+from dbspark.storage.manifest import Place, TraceRecord, has_extents
+from dbspark.storage.segment import checked, decoded
 from dbspark.trace.spine import Spine
 
 
@@ -54,7 +54,7 @@ class Reading:
 
     def _batch(self, place: Place, arrangement: Arrangement) -> Batch:
         where = self._files.where(place.file)
-        if version_of(place.file) is not None:
+        if has_extents(place.file):
             extent = self.extent(place)
             try:
                 return decoded(extent, arrangement)

@@ -7,10 +7,10 @@ import struct
 import pytest
 
 from dbspark.errors import CorruptFileError
-from dbspark.pipeline import Store, writing
-from dbspark.pipeline import manifest as mf
+from dbspark.storage import Store, writing
+from dbspark.storage import manifest as mf
 from dbspark.trace import Spine
-from tests.pipeline.model import BY_KEY, contents, numbered
+from tests.storage.model import BY_KEY, contents, numbered
 
 
 def build(where, ticks=3):

@@ -10,10 +10,10 @@ import threading
 import pytest
 
 from dbspark.errors import LockError
-from dbspark.pipeline import Store
-from dbspark.pipeline import lock as lock_module
-from dbspark.pipeline.files import LocalFiles
-from dbspark.pipeline.lock import Lock, Owner
+from dbspark.storage import Store
+from dbspark.storage import lock as lock_module
+from dbspark.storage.files import LocalFiles
+from dbspark.storage.lock import Lock, Owner
 
 
 def held_by(where, **changes):
@@ -36,7 +36,7 @@ def test_a_second_writer_is_refused_and_told_who_has_it(tmp_path):
 
 def test_a_writer_in_another_process_is_refused_until_the_first_is_gone(tmp_path):
     child = subprocess.Popen(
-        [sys.executable, "-c", "import sys\nfrom dbspark.pipeline import Store\nStore.open(sys.argv[1])\n"
+        [sys.executable, "-c", "import sys\nfrom dbspark.storage import Store\nStore.open(sys.argv[1])\n"
          "print('open', flush=True)\nsys.stdin.read()", str(tmp_path)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip

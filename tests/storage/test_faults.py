@@ -10,10 +10,10 @@ import os
 import pytest
 
 from dbspark.errors import StoreError
-from dbspark.pipeline import Keep, Store, writing
-from dbspark.pipeline import store as store_module
+from dbspark.storage import Keep, Store, writing
+from dbspark.storage import store as store_module
 from dbspark.trace import Spine
-from tests.pipeline.model import BY_KEY, SMALL, Crash, FaultyFiles, contents, numbered, small
+from tests.storage.model import BY_KEY, SMALL, Crash, FaultyFiles, contents, numbered, small
 
 
 def change(tick):

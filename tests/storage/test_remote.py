@@ -6,10 +6,10 @@ import pyarrow.fs as pafs
 import pytest
 
 from dbspark.errors import LockError, StoreError
-from dbspark.pipeline import Keep, Store, writing
-from dbspark.pipeline.files import RemoteFiles, files_at
+from dbspark.storage import Keep, Store, writing
+from dbspark.storage.files import RemoteFiles, files_at
 from dbspark.trace import Spine
-from tests.pipeline.model import BY_KEY, SMALL, contents, numbered
+from tests.storage.model import BY_KEY, SMALL, contents, numbered
 
 
 @pytest.fixture(scope="module")

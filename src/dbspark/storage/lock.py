@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dbspark.errors import LockError
-from dbspark.pipeline.files import Files
+from dbspark.storage.files import Files
 
 NAME = "lock.json"
 _READING = "config={'read_only': True}, or write=False of a store"

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.errors import ConfigError, StoreError
-from dbspark.pipeline import Group, Keep, Store, writing
-from dbspark.pipeline import store as store_module
+from dbspark.storage import Group, Keep, Store, writing
+from dbspark.storage import store as store_module
 from dbspark.trace import Antichain, Spine, Trace
 from dbspark.trace.spine import Merging
-from tests.pipeline.model import BY_KEY, SMALL, batch_of, contents, everything, numbered, small
+from tests.storage.model import BY_KEY, SMALL, batch_of, contents, everything, numbered, small
 from tests.strategies import schemas, weighted_tables
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, Schema
 from dbspark.kernels import nodes as nd
-from dbspark.pipeline.files import LocalFiles
+from dbspark.storage.files import LocalFiles
 from dbspark.trace import Spine, SpineConfig
 from tests.batch.model import rows
 

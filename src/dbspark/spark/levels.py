@@ -1,0 +1,184 @@
+"""A circuit cut at exchanges into levels.
+
+A *level* is all that can be done without a row changing shard. Where a node wants its input placed otherwise than it
+lies, the input is exchanged, and the node is one level later. What flows is named by *slots*: a stream as it lies, or a
+stream exchanged by some columns. A slot that is needed several levels later is carried along from shard to same shard.
+
+Arranged streams do not travel: an integral stays where it is kept. So an arrange node belongs to the first level that
+reads it, which keeps its state; a later level that reads it too gets the delta, and reads the integral before the tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dbspark.batch import Arrangement
+from dbspark.batch.schema import Schema
+from dbspark.circuit.graph import Graph, Node
+from dbspark.errors import CircuitError
+from dbspark.operators.operator import Operator
+from dbspark.spark.placement import ANYWHERE, Key, Placed, alone, placed, wanted
+
+_STAYS = ("arranged", "nested")
+"""Kinds of streams that cannot be sent."""
+
+
+def slot_of(node: str, key: Key | None = None) -> str:
+    """The name of a stream as it lies, or exchanged by some columns."""
+    return node if key is None else f"{node} by {','.join(map(str, key))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A node in a level."""
+
+    id: str
+    label: str
+    operator: Operator
+    inputs: tuple[tuple[str, Schema | None], ...]
+    """Slots with their schemas; without one, a node of this level that gives something that does not travel."""
+    writes: bool
+    """Whether this level keeps its state; others only read it."""
+    alone: bool
+    """Whether it runs on one shard only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """A slot that leaves a level: split by shard where it is exchanged, or to the same shard."""
+
+    slot: str
+    node: str
+    exchanged: bool
+
+
+@dataclass(slots=True)
+class Level:
+    """What is done between two exchanges. Steps are run in order."""
+
+    steps: list[Any] = field(default_factory=list)
+    emits: list[Emit] = field(default_factory=list)
+    streams: dict[str, Arrangement] = field(default_factory=dict)
+    """The slots that come in or go out, and the order in which they travel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where an output is: each of its rows on one shard, whichever way it came about."""
+
+    level: int
+    slot: str
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The levels of a circuit, and where its outputs are."""
+
+    levels: tuple[Level, ...]
+    outputs: Mapping[str, Output]
+
+
+def layout(graph: Graph, sources: Mapping[str, Placed]) -> Layout:
+    """Cut a graph into levels; `sources` says how each source is placed."""
+    return _Planner(graph, sources).layout()
+
+
+class _Planner:
+    def __init__(self, graph: Graph, sources: Mapping[str, Placed]) -> None:
+        self.graph = graph
+        self.placed: dict[str, Placed] = {}
+        self.level: dict[str, int] = {}
+        """Where a node's output is first there."""
+        self.slots: dict[str, list[str]] = {}
+        """What each node reads."""
+        self.needs: dict[str, set[int]] = {}
+        """The levels at which a slot is read."""
+        self.exchanged: dict[str, tuple[str, Key]] = {}
+        self.order = graph.schedule()
+        for node in self.order:
+            self._place(node, sources)
+        self.arranged = self._arranged_levels()
+        self.outputs = {name: self._output(node) for name, node in graph.outputs.items()}
+
+    def _place(self, node: Node, sources: Mapping[str, Placed]) -> None:
+        if node.role == "delay":
+            raise CircuitError("a delay over ticks is not sharded; run the circuit embedded")
+        if node.role == "source":
+            self.placed[node.id], self.level[node.id] = sources.get(str(node.name), ANYWHERE), 0
+            return
+        level, slots = 0, []
+        for given, key in zip(node.inputs, wanted(node), strict=True):
+            there = self.level[given.id]
+            slot = slot_of(given.id)
+            if key is not None and key not in self.placed[given.id]:
+                slot = self._exchange(given, key)
+                there += 1
+            slots.append(slot)
+            level = max(level, there)
+        self.slots[node.id], self.level[node.id] = slots, level
+        self.placed[node.id] = placed(node, [self.placed[i.id] for i in node.inputs])
+
+    def _arranged_levels(self) -> dict[str, list[int]]:
+        """For each node whose output stays where it is, the levels that read it."""
+        readers: dict[str, set[int]] = {}
+        for node in self.order:
+            for given in node.inputs:
+                if given.kind in _STAYS:
+                    readers.setdefault(given.id, set()).add(self.level[node.id])
+        for node in self.order:
+            if node.kind == "nested" and len(readers.get(node.id, ())) > 1:
+                raise CircuitError(f"{node.label!r} is read at several levels")
+        return {n: sorted(levels) for n, levels in readers.items()}
+
+    def _exchange(self, node: Node, key: Key) -> str:
+        slot = slot_of(node.id, key)
+        self.exchanged[slot] = node.id, key
+        return slot
+
+    def _output(self, node: Node) -> Output:
+        level, slot = self.level[node.id], slot_of(node.id)
+        if self.placed[node.id]:
+            key = min(self.placed[node.id], key=lambda k: (len(k), k))
+        else:
+            key = tuple(range(node.schema.columns))
+            level, slot = level + 1, self._exchange(node, key)
+        self.needs.setdefault(slot, set()).add(level)
+        return Output(level, slot, key)
+
+    def layout(self) -> Layout:
+        last = max([*self.level.values(), *(o.level for o in self.outputs.values())], default=0)
+        levels = [Level() for _ in range(1 + last)]
+        for node in self.order:
+            if node.operator is None:
+                continue
+            where = self.arranged.get(node.id) or [self.level[node.id]]
+            inputs = tuple(
+                (slot, None if given.kind in _STAYS else given.schema)
+                for slot, given in zip(self.slots[node.id], node.inputs, strict=True)
+            )
+            for at in where:
+                levels[at].steps.append(Step(node.id, node.label, node.operator, inputs, at == where[0], alone(node)))
+                for slot, schema in inputs:
+                    if schema is not None:
+                        self.needs.setdefault(slot, set()).add(at)
+        for slot, read in self.needs.items():
+            self._emit(levels, slot, max(read))
+        return Layout(tuple(levels), self.outputs)
+
+    def _emit(self, levels: list[Level], slot: str, last: int) -> None:
+        if slot in self.exchanged:
+            node, key = self.exchanged[slot]
+            begin = self.level[node]
+            arrangement = Arrangement(self.graph.nodes[node].schema, key)
+            levels[begin].emits.append(Emit(slot, node, True))
+            levels[begin].streams[slot] = levels[begin + 1].streams[slot] = arrangement
+            begin += 1
+        else:
+            begin = self.level[slot]
+            arrangement = Arrangement(self.graph.nodes[slot].schema)
+        for at in range(begin, last):
+            levels[at].emits.append(Emit(slot, slot, False))
+            levels[at].streams[slot] = levels[at + 1].streams[slot] = arrangement

@@ -1,0 +1,162 @@
+"""Which shard a row is on: a shard is a range of key hashes.
+
+Rows of a stream are *placed* by some columns when each lies on the shard that owns the hash of those columns. Batches
+are ordered by the hash of their key, so the rows of a shard follow each other in a batch: to split one is to slice it,
+and to open the state of N shards with M is to slice it elsewhere. No columns at all have one hash, so whatever is
+placed by them is on one shard.
+
+An operator says by which columns it wants its inputs placed (`wanted`) and by which its output is (`placed`); a stream
+may be placed by several at once, as a join's output is by the keys of either side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.batch import Arrangement, Batch
+from dbspark.batch.memory import UInt64s
+from dbspark.batch.schema import Schema
+from dbspark.circuit.graph import Node
+from dbspark.circuit.nested import Fixpoint, Result
+from dbspark.circuit.optimise import Fused
+from dbspark.errors import CircuitError
+from dbspark.kernels import nodes as nd
+from dbspark.operators.aggregate import GroupAggregate
+from dbspark.operators.constant import Constant
+from dbspark.operators.distinct import Combine, Distinct
+from dbspark.operators.join import Join
+from dbspark.operators.linear import Exchange, Filter, FlatMap, Map, Project, Scale, Stateless, Sum
+from dbspark.operators.operator import Arrange, Operator
+from dbspark.operators.ordered import TopK
+from dbspark.operators.recompute import RecomputeGroups
+from dbspark.operators.window import Window
+
+Key = tuple[int, ...]
+"""Columns of a stream."""
+Placed = frozenset[Key]
+"""The columns by whose hash the rows of a stream lie on their shards, each by itself; none: they lie anywhere."""
+
+ANYWHERE: Placed = frozenset()
+TOGETHER: Placed = frozenset({()})
+_BITS = 32
+
+
+def first_hash(shard: int, shards: int) -> int:
+    """The smallest hash of a shard."""
+    return -((-shard << _BITS) // shards) << (64 - _BITS)
+
+
+def shard_of(hashes: UInt64s, shards: int) -> UInt64s:
+    """The shard that owns each hash."""
+    return ((hashes >> np.uint64(64 - _BITS)) * np.uint64(shards)) >> np.uint64(_BITS)
+
+
+def owner(shards: int) -> int:
+    """The shard of what is placed by no columns."""
+    one = Batch.from_arrow(pa.table({"a": [1]}), Arrangement(Schema(pa.schema([pa.field("a", pa.int64())])), ()))
+    return int(shard_of(one.chunks[0].lane(nd.KEY), shards)[0])
+
+
+def split(batch: Batch, shards: int) -> list[tuple[int, Batch]]:
+    """The rows of a batch by shard, as slices of it; shards without rows are left out."""
+    bounds = np.array([first_hash(s, shards) for s in range(1, shards)], np.uint64)
+    cuts = np.zeros(shards + 1, np.int64)
+    for chunk in batch.chunks:
+        cuts[1:-1] += np.searchsorted(chunk.lane(nd.KEY), bounds)
+    cuts[-1] = batch.rows
+    rows = np.diff(cuts)
+    return [(int(s), batch.slice(int(cuts[s]), int(rows[s]))) for s in np.flatnonzero(rows)]
+
+
+def key_of(arrangement: Arrangement) -> Key:
+    """The columns that an arrangement is placed by."""
+    return tuple(range(arrangement.schema.columns)) if arrangement.key is None else arrangement.key
+
+
+def wanted(node: Node) -> list[Key | None]:
+    """By which columns a node wants each of its inputs placed; None: it takes them as they lie."""
+    operator = node.operator
+    if isinstance(operator, Arrange):
+        return [key_of(operator.arrangement)]
+    if isinstance(operator, GroupAggregate):
+        return [operator.key, *(None for _ in node.inputs[1:])]
+    if isinstance(operator, Exchange):
+        return [operator.key]
+    if isinstance(operator, Fixpoint):
+        return [()] * len(node.inputs)
+    if isinstance(operator, Join | Distinct | Combine | TopK | Window | RecomputeGroups | Constant | Stateless):
+        return [None] * len(node.inputs)
+    raise CircuitError(
+        f"{node.label!r} works on whole values, which are not sharded; make the circuit incremental first "
+        "(`incrementalize`, `optimise`), or run it embedded"
+    )
+
+
+def placed(node: Node, inputs: Sequence[Placed]) -> Placed:
+    """By which columns the output of a node is placed, where its inputs are placed as it wants them."""
+    operator = node.operator
+    if isinstance(operator, Arrange):
+        return frozenset({key_of(operator.arrangement)})
+    if isinstance(operator, Join):
+        return _joined(operator)
+    if isinstance(operator, GroupAggregate):
+        return frozenset({tuple(range(len(operator.key)))})
+    if isinstance(operator, Distinct | Combine):
+        return frozenset({tuple(range(operator.schema.columns))})
+    if isinstance(operator, TopK | Window):
+        return frozenset({key_of(operator.arrangement)})
+    if isinstance(operator, Exchange):
+        return frozenset({operator.key})
+    if isinstance(operator, Fixpoint | Result) or (isinstance(operator, RecomputeGroups) and operator.whole):
+        return TOGETHER
+    if isinstance(operator, Sum):
+        return frozenset.intersection(*inputs)
+    if isinstance(operator, Stateless):
+        return _passed(operator, inputs[0])
+    return ANYWHERE
+
+
+def alone(node: Node) -> bool:
+    """Whether a node has something to say where nothing has come, so that only one shard may ask it."""
+    operator = node.operator
+    if isinstance(operator, GroupAggregate):
+        return not operator.key
+    return isinstance(operator, Constant | Fixpoint) or (isinstance(operator, RecomputeGroups) and operator.whole)
+
+
+def _joined(join: Join) -> Placed:
+    """A side's key columns, where no row has NULLs instead of them."""
+    sides = {"inner": (0, 1), "left": (0,), "right": (1,), "full": ()}.get(join.how, (0,))
+    out: set[Key] = set()
+    for side in sides:
+        key = key_of(join.sides[side])
+        if not key:
+            out.add(())
+        elif all((side, c) in join.columns for c in key):
+            out.add(tuple(join.columns.index((side, c)) for c in key))
+    if not key_of(join.sides[0]):
+        out.add(())
+    return frozenset(out)
+
+
+def _passed(operator: Operator, before: Placed) -> Placed:
+    """The placement of a stream after an operator that looks at rows one by one."""
+    if isinstance(operator, Filter | Scale):
+        return before
+    if isinstance(operator, Fused):
+        for step in operator.steps:
+            before = _passed(step, before)
+        return before
+    if isinstance(operator, Project):
+        kept = dict(enumerate(operator.columns))
+    elif isinstance(operator, Map | FlatMap):
+        kept = operator.function.kept
+    else:
+        kept = {}
+    where: dict[int, int] = {}
+    for out, given in kept.items():
+        where.setdefault(given, out)
+    return frozenset(tuple(where[c] for c in key) for key in before if all(c in where for c in key))

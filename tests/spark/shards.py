@@ -1,0 +1,133 @@
+"""Shards in one process: the levels of a circuit run by the tasks that Spark would run, shuffled by hand."""
+
+import json
+from collections import Counter
+from functools import partial
+
+from dbspark.batch import Arrangement, Batch, merge
+from dbspark.operators.delta import Delta
+from dbspark.spark.levels import layout
+from dbspark.spark.placement import split
+from dbspark.spark.task import ERROR, REPORT, Job, Work, raise_first
+from dbspark.storage.files import files_at
+from dbspark.storage.manifest import record_from_json
+from dbspark.storage.reading import Reading
+from dbspark.storage.segment import decoded, encoded
+
+
+class Told:
+    """A step that hands an output to the driver, and keeps its integral."""
+
+    def __init__(self, name, slot, arrangement):
+        self.id = f"output {name}"
+        self.slot = slot
+        self.arrangement = arrangement
+
+    def run(self, work):
+        delta = work.delta(self.slot, self.arrangement.schema)
+        if delta.rows:
+            batch = delta.arranged(self.arrangement)
+            work.tell(self.id, batch)
+            work.keep(self.id, (work.state(self.id, [self.arrangement])[0].insert(batch),))
+
+
+def run_levels(job, levels, records, rows):
+    """What Spark does, in this process; every task is run twice, as a retried one is."""
+    for number, level in enumerate(levels):
+        received = [{} for _ in range(job.shards)]
+        for shard, slot, payload in rows:
+            received[shard].setdefault(slot, []).append(payload)
+        rows = []
+        for shard, given in enumerate(received):
+            mine = {n: json.loads(json.dumps(r[shard])) for n, r in records.items() if shard in r}
+            for _ in range(2):
+                out = list(Work(job, number, level, shard, mine, dict(given)).run())
+            rows += out
+    return rows
+
+
+class Shards:
+    """A circuit on some shards."""
+
+    def __init__(self, graph, shards, location, places=None):
+        self.graph = graph.pruned()
+        self.shards = shards
+        self.location = location
+        self.tick_number = 0
+        self.records = {}
+        self.places = places or {}
+        plan = layout(self.graph, {n: frozenset({key}) for n, key in self.places.items()})
+        self.levels = plan.levels
+        self.arrangements = {}
+        for name, output in plan.outputs.items():
+            arrangement = Arrangement(self.graph.outputs[name].schema, output.key)
+            self.levels[output.level].steps.append(Told(name, output.slot, arrangement))
+            self.levels[output.level].streams.setdefault(output.slot, arrangement)
+            self.arrangements[f"output {name}"] = arrangement
+        self.tick({}, fresh=True)
+
+    def tick(self, changes, fresh=False):
+        self.tick_number += 1
+        job = Job(self.tick_number, self.shards, partial(files_at, self.location), fresh)
+        rows = []
+        for node in self.graph:
+            if node.role == "source" and changes.get(node.name):
+                arrangement = Arrangement(node.schema, self.places.get(node.name))
+                batch = Batch.from_arrow(
+                    _table(node.schema, changes[node.name]), arrangement, _weights(changes[node.name])
+                )
+                for level in self.levels[:1]:
+                    level.streams.setdefault(node.id, arrangement)
+                rows += [
+                    (s, node.id, b"".join(encoded(b.rearranged(self.levels[0].streams[node.id]))))
+                    for s, b in split(batch, self.shards)
+                ]
+        out = run_levels(job, self.levels, self.records, rows)
+        raise_first(p for _, slot, p in out if slot == ERROR)
+        told = {}
+        for _, slot, payload in out:
+            if slot == REPORT:
+                report = json.loads(payload)
+                for name, found in report["traces"].items():
+                    self.records.setdefault(name, {})[report["shard"]] = found
+            else:
+                told.setdefault(slot, []).append(decoded(payload_buffer(payload), self.arrangements[slot]))
+        return {
+            name: Counter(dict(Delta.of(merge(told[key])).items())) if (key := f"output {name}") in told else Counter()
+            for name in self.graph.outputs
+        }
+
+    def rows_kept(self):
+        """Rows of every trace, consolidated over its batches, by name and shard."""
+        reading = Reading(files_at(self.location), verify=True)
+        arrangements = dict(self.arrangements)
+        out = {}
+        for node in self.graph:
+            if node.operator is not None:
+                arrangements[node.id] = node.operator.kept()
+        for name, by_shard in self.records.items():
+            kept = arrangements[name]
+            kept = kept if isinstance(kept, tuple) else (kept,)
+            for shard, records in by_shard.items():
+                for record, arrangement in zip(records, kept, strict=True):
+                    spine = reading.spine(record_from_json(record, None), arrangement)
+                    out[name, shard] = out.get((name, shard), 0) + spine.consolidated().rows
+        return out
+
+
+def payload_buffer(payload):
+    import pyarrow as pa
+
+    return pa.py_buffer(payload)
+
+
+def _table(schema, change):
+    import pyarrow as pa
+
+    from dbspark.batch.rows import encode_rows
+
+    return pa.Table.from_arrays(encode_rows(schema, list(change)), schema=schema.arrow)
+
+
+def _weights(change):
+    return list(change.values())
