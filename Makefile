@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench bench-zset bench-trace bench-circuit bench-sql fuzz warm clean FORCE
+.PHONY: help demo test lint format bench bench-zset bench-trace bench-circuit bench-sql fuzz soak warm clean FORCE
 
 VENV     := .venv
 PY       := $(VENV)/bin/python
@@ -63,6 +63,9 @@ bench-sql: $(STAMP) warm  ## Run the benchmarks of SQL views: TPC-H against Spar
 
 fuzz: $(STAMP) warm  ## Compare random queries with Spark for as long as wished: make fuzz SECONDS=600 SEED=1
 	$(PY) -m tests.sql.fuzz --seconds $(SECONDS) --seed $(SEED)
+
+soak: $(STAMP) warm  ## Kill processes and fail disks for as long as wished: make soak SECONDS=600 SEED=1
+	$(PY) -m tests.pipeline.soak --seconds $(SECONDS) --seed $(SEED)
 
 # Compiling the kernels once beforehand keeps parallel tests from each doing it, and timings free of it.
 warm: $(STAMP)

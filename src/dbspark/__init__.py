@@ -11,15 +11,17 @@ from dbspark.errors import DbsparkError
 
 if TYPE_CHECKING:
     from dbspark.pipeline.pipeline import Pipeline, Subscription, Table, Transaction, View
+    from dbspark.pipeline.source import register
     from dbspark.zset import IndexedZSet, ZSet
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DbsparkError", "IndexedZSet", "Pipeline", "Subscription", "Table", "Transaction", "View", "ZSet", "__version__",
+    "register",
 ]  # fmt: skip
 
-_LAZY = {"ZSet": "dbspark.zset", "IndexedZSet": "dbspark.zset"} | dict.fromkeys(
+_LAZY = {"ZSet": "dbspark.zset", "IndexedZSet": "dbspark.zset", "register": "dbspark.pipeline.source"} | dict.fromkeys(
     ("Pipeline", "Subscription", "Table", "Transaction", "View"), "dbspark.pipeline.pipeline"
 )
 

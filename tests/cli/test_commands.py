@@ -63,6 +63,7 @@ class TestPrograms:
 name: "shop # 1"   # another
 storage: state
 catalog: local
+schema: sales
 configuration:
   spark.sql.shuffle.partitions: "2"
 libraries:
@@ -77,13 +78,16 @@ libraries:
         assert program.name == "shop # 1"
         assert program.location == str(tmp_path / "state")
         assert sorted(s for _, s in program.statements) == ["DROP VIEW a", "DROP VIEW t"]
-        assert program.ignored == ["catalog", "configuration"]
+        assert (program.catalog, program.database) == ("local", "sales")
+        assert program.configuration == {"spark.sql.shuffle.partitions": "2"}
         assert read_program(tmp_path / "spark-pipeline.yml") == program
 
     @pytest.mark.parametrize(
         ("spec", "message"),
         [
             ("name: x\n", "no .sql files"),
+            ("name: x\nstoreage: y\n", "line 2: no key `storeage`; there are name, storage, catalog"),
+            ("configuration: [a]\n", "line 1: write the configuration as lines"),
             ("libraries: [a]\n", "line 1: write libraries as a list"),
             ("libraries:\n  - transformations\n", "line 2: `- transformations` is not understood"),
             ("libraries:\n  - file: a.sql\n", "line 2"),
@@ -100,12 +104,30 @@ libraries:
         with pytest.raises(ConfigError, match=r"has no \.sql files"):
             invoke("run", tmp_path)
 
-    def test_streaming_tables_are_refused_before_anything_is_done(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("statement", "message"),
+        [
+            ("CREATE STREAMING TABLE s AS SELECT * FROM t", r"a\.sql: CREATE STREAMING TABLE s: .* reads no stream"),
+            (
+                "CREATE FLOW f AS AUTO CDC INTO t FROM STREAM s KEYS (a) SEQUENCE BY b",
+                r"a\.sql: .*AUTO CDC is not there",
+            ),
+        ],
+    )
+    def test_what_flows_cannot_do_is_refused_first(self, tmp_path: Path, statement: str, message: str) -> None:
         file = tmp_path / "a.sql"
-        file.write_text("CREATE TABLE t (a BIGINT);\nCREATE STREAMING TABLE s AS SELECT * FROM STREAM t;")
-        with pytest.raises(DbsparkError, match=r"a\.sql: CREATE STREAMING TABLE s: .* not there yet"):
+        file.write_text(f"CREATE TABLE t (a BIGINT);\n{statement};")
+        with pytest.raises(DbsparkError, match=message):
             invoke("run", file, "--location", tmp_path / "state")
         assert not (tmp_path / "state").exists()
+
+    def test_names_to_refresh_are_checked_first(self, tmp_path: Path) -> None:
+        file = tmp_path / "a.sql"
+        file.write_text("CREATE TABLE t (a INT); CREATE VIEW v AS SELECT * FROM t; CREATE STREAMING TABLE s (a INT)")
+        with pytest.raises(ConfigError, match="--refresh v: not a streaming table of the program; there are s"):
+            invoke("run", file, "--refresh", "s, v")
+        with pytest.raises(ConfigError, match=r"--full-refresh t: not a streaming table or view .*; there are s, v"):
+            invoke("run", file, "--full-refresh", "v,t")
 
 
 class TestStatus:
@@ -206,6 +228,52 @@ class TestWithSpark:
             with pytest.raises(DbsparkError, match=r"a\.sql: there is a table or view '[tv]' already"):
                 invoke("run", file, "--location", location)
 
+    def test_a_declarative_pipeline_with_streams(self, spark: SparkSession, tmp_path: Path) -> None:
+        folder = tmp_path / "program"
+        (tmp_path / "in").mkdir()
+        source = f"CREATE TABLE IF NOT EXISTS cli_source (a BIGINT) USING json LOCATION '{tmp_path / 'in'}'"
+        files = {
+            "1.sql": "CREATE FLOW more AS INSERT INTO log BY NAME SELECT 10 * a AS a FROM STREAM cli_source",
+            "2.sql": "CREATE MATERIALIZED VIEW total AS SELECT sum(a) AS s FROM log",
+            "3.sql": "CREATE STREAMING TABLE log AS SELECT a FROM STREAM cli_source",
+            "4.sql": "CREATE STREAMING TABLE other AS SELECT a FROM STREAM cli_source; " + source,
+        }
+        spec = "name: log\nstorage: ../state\nlibraries:\n  - glob:\n      include: '*.sql'\n"
+        pipeline(folder, spec, files)
+
+        def total(*options: str) -> tuple[str, int]:
+            output = invoke("run", folder, *options).output
+            with Pipeline("log", location=str(tmp_path / "state"), config={"read_only": True}) as reader:
+                counted = len(reader.table("other").to_arrow())
+                return output, 1000 * counted + reader.view("total").to_arrow()["s"].to_pylist()[0]
+
+        try:
+            (tmp_path / "in" / "1.json").write_text('{"a": 1}\n')
+            assert total()[1] == 1011
+            (tmp_path / "in" / "2.json").write_text('{"a": 2}\n')
+            assert total("--refresh", "log")[1] == 1033
+            assert total()[1] == 2033
+            files["2.sql"] = "CREATE MATERIALIZED VIEW total AS SELECT max(a) AS s FROM log"
+            pipeline(folder, spec, files)
+            with pytest.raises(DbsparkError, match="there is a table or view 'total' already"):
+                total()
+            output, found = total("--full-refresh", "total")
+            assert "Made again: total" in output
+            assert found == 2020
+            (tmp_path / "in" / "1.json").unlink()
+            files["1.sql"] = files["1.sql"].replace("10 *", "100 *")
+            pipeline(folder, spec, files)
+            output, found = total("--full-refresh", "log")
+            assert "Made again: log, total" in output
+            assert found == 2200
+            assert total("--full-refresh-all")[1] == 1200
+            with Pipeline("log", location=str(tmp_path / "state"), spark=spark) as pipe:
+                pipe.create_view("mine", "SELECT count(*) AS n FROM log")
+            with pytest.raises(ConfigError, match=r"a full refresh would drop mine, which .* is not in the program"):
+                total("--full-refresh", "log")
+        finally:
+            spark.sql("DROP TABLE IF EXISTS cli_source")
+
     def test_the_examples(self, spark: SparkSession) -> None:
         output = invoke("run", EXAMPLES / "shop.sql").output
         assert "south\t3\t196.00" in output
@@ -225,7 +293,8 @@ class TestWithSpark:
     def test_the_prompt_goes_on_after_errors(self, spark: SparkSession) -> None:
         lines = iter([
             "", "CREATE TABLE t (a BIGINT);", "INSERT INTO t", "VALUES (1), (2);", "SELECT * FROM nothing;",
-            "MERGE INTO t;", "CREATE STREAMING TABLE s;", "EXPLAIN SELECT sum(a) AS s FROM t;", "SHOW TABLES;",
+            "MERGE INTO t;", "CREATE STREAMING TABLE s;", "CREATE STREAMING TABLE r (a BIGINT);",
+            "EXPLAIN SELECT sum(a) AS s FROM t;", "SHOW TABLES;",
             "SELECT sum(a) AS s FROM t;", "quit", "never read",
         ])  # fmt: skip
         out = io.StringIO()
@@ -233,6 +302,12 @@ class TestWithSpark:
             prompt(Shell(pipe, Console(file=out, width=200), limit=10), lambda _: next(lines))
         text = out.getvalue()
         assert next(lines) == "never read"
-        for said in ("TABLE_OR_VIEW_NOT_FOUND", "not a statement", "not there yet", "t\ttable\n", "Sum: incremental"):
+        for said in (
+            "TABLE_OR_VIEW_NOT_FOUND",
+            "not a statement",
+            "give its columns",
+            "t\ttable\nr\ttable\n",
+            "Sum: incremental",
+        ):
             assert said in text
         assert text.endswith("s\n3\n")

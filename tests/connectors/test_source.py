@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 import dbspark
-from dbspark.connectors.source import Options
 from dbspark.errors import TimeError
+from dbspark.pipeline.source import PipelineSource
 
 SCHEMA = "id BIGINT NOT NULL, region STRING, price DECIMAL(9, 2), at TIMESTAMP, tags ARRAY<STRING>"
 
@@ -76,9 +81,8 @@ def test_ticks_that_the_history_has_forgotten(spark: Any, tmp_path: Path) -> Non
     given = {"location": location, "table": "log"}
 
     def rows(tick: int, **more: str) -> list[int]:
-        options = Options.of({**given, "asOf": str(tick), **more})
-        parts = options.planned(options.since, options.as_of)
-        return [a for part in parts for batch in options.read(part) for a in batch.column("a").to_pylist()]
+        reader = PipelineSource({**given, "asOf": str(tick), **more}).reader(StructType())
+        return [a for part in reader.partitions() for batch in reader.read(part) for a in batch.column("a").to_pylist()]
 
     assert [sorted(rows(tick)) for tick in (2, 5, 6)] == [[0, 1], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5]]
     assert sorted(rows(2, changes="true")) == [0, 1]
@@ -110,7 +114,7 @@ def test_the_stream_of_changes_adds_up_to_the_view(spark: Any, pipe: Any, tmp_pa
 
     def run() -> None:
         reader = spark.readStream.format("dbspark").option("location", pipe.location).option("view", "per_region")
-        reader = reader.option("changes", "true").option("maxTicksPerTrigger", 5)
+        reader = reader.option("maxTicksPerTrigger", 5)
         reader = reader if since is None else reader.option("since", since)
         writer = reader.load().writeStream.foreachBatch(lambda df, batch: seen.append((batch, df.toArrow())))
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
@@ -154,5 +158,24 @@ def test_a_tick_to_come_and_a_stream_of_rows_are_refused(spark: Any, pipe: Any) 
     with pytest.raises(Exception, match="tick 99 has not happened yet"):
         read(spark, pipe, view="plain", asOf=99).collect()
     stream = spark.readStream.format("dbspark").option("location", pipe.location).option("view", "plain")
+    assert stream.load().columns[-4:] == ["_change_type", "_commit_version", "_commit_timestamp", "_weight"]
+    stream = stream.option("changes", "false")
     with pytest.raises(Exception, match="a stream is the change feed"):
         stream.load().writeStream.format("noop").trigger(availableNow=True).start().awaitTermination(60)
+
+
+def test_connectors_know_no_pipeline() -> None:
+    """Connectors are handed what to call: nothing of `dbspark.pipeline` is loaded with them."""
+    code = (
+        "import sys, dbspark.connectors.source, dbspark.connectors.sinks, dbspark.connectors.streams; "
+        "sys.exit(any(m.startswith('dbspark.pipeline') for m in sys.modules))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_spark_finds_the_source_by_itself() -> None:
+    """It looks for packages whose names begin so, and in them for `DefaultSource`."""
+    assert "pyspark_dbspark" in {module.name for module in pkgutil.iter_modules()}
+    found = importlib.import_module("pyspark_dbspark").DefaultSource
+    assert found is PipelineSource
+    assert found.name() == "dbspark"

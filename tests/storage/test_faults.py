@@ -1,4 +1,4 @@
-"""Faults at every call to the file system, and processes killed: a prefix of the ticks is there, and all that returned.
+"""Faults at every call to the file system: a prefix of the ticks is there, and all that returned.
 
 Every call that a commit makes is made to fail in turn, in every way. After each the location is opened again, holds one
 of the ticks, at least the last one whose commit returned, and takes further commits.
@@ -6,11 +6,6 @@ of the ticks, at least the last one whose commit returned, and takes further com
 
 import contextlib
 import os
-import random
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -19,8 +14,6 @@ from dbspark.storage import Keep, Store, writing
 from dbspark.storage import store as store_module
 from dbspark.trace import Spine
 from tests.storage.model import BY_KEY, SMALL, Crash, FaultyFiles, contents, numbered, small
-
-KILLS = int(os.environ.get("DBSPARK_KILLS", "10"))
 
 
 def change(tick):
@@ -143,41 +136,3 @@ def test_opening_fails_at_any_call(tmp_path):
         if done:
             break
     assert fault > 5
-
-
-CHILD = """
-import sys
-from dbspark.storage import Keep, Store, writing
-from tests.storage.model import small
-from tests.storage.test_faults import advance, fresh
-
-writing.INLINE = int(sys.argv[2])
-store = Store.open(sys.argv[1], keep=Keep(2))
-loaded = store.load()
-states = small(loaded.states) if loaded.tick else fresh()
-tick = loaded.tick
-print("ready", flush=True)
-while True:
-    tick += 1
-    states = advance(store, states, tick)
-    print(tick, flush=True)
-"""
-
-
-def test_processes_are_killed(tmp_path):
-    """A process that commits without end is killed and the next one takes over, lock and all."""
-    chance = random.Random(KILLS)
-    last = 0
-    for i in range(KILLS):
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path), str((4 << 20) * (i % 2))],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert child.stdout.readline().strip() == "ready"
-        time.sleep(chance.uniform(0, 0.15))
-        child.send_signal(signal.SIGKILL)
-        told = child.stdout.read().split()
-        child.wait()
-        returned = max([last, *(int(line) for line in told if line.isdigit())])
-        last = check(tmp_path, returned, returned + 1) + 2

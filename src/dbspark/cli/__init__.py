@@ -69,15 +69,34 @@ def _run(
         str | None, typer.Option(help="Where to keep the state, by default in memory: nothing is left.")
     ] = None,
     limit: Limit = 100,
+    refresh: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Run the flows of these streaming tables only; names with commas."),
+    ] = None,
+    full_refresh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Make these streaming tables and views again, and the views that read them: a table from the "
+            "beginning of its streams, a view from its definition as it is now.",
+        ),
+    ] = None,
+    full_refresh_all: Annotated[
+        bool, typer.Option("--full-refresh-all", help="The same with all streaming tables and views of the program.")
+    ] = False,
 ) -> None:
     """Run the statements of a program: tables, views, changes and queries.
 
     A directory may have the layout of Spark's declarative pipelines, with a `spark-pipeline.yml`; its `storage` is then
-    the location. A program can be run again at its location: what is defined already, just so, is passed over.
+    the location. A program can be run again at its location: what is defined already, just so, is passed over, and
+    streaming tables take what their streams have more.
     """
     from dbspark.cli.programs import run
 
-    run(program, location, Console(), limit=limit)
+    run(
+        program, location, Console(), limit=limit, refresh=refresh, full_refresh=full_refresh,
+        full_refresh_all=full_refresh_all,
+    )  # fmt: skip
 
 
 @app.command("sql", epilog='Example: `dbspark sql state/shop -e "SELECT * FROM revenue"`')

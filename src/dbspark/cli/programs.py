@@ -2,11 +2,15 @@
 
 A program is a `.sql` file, a directory of them in the order of their names, or a directory in the layout of Spark's
 declarative pipelines: `spark-pipeline.yml` says which files belong to it and where its state is. There definitions may
-come in any order; one that names a table or view that is not there yet waits for it.
+come in any order: sources, tables, views, flows; a view that names another one which is not there yet waits for it.
+
+A run brings every streaming table up to what its streams have, and ends. Views need no refreshing. A full refresh is
+for definitions that have changed: what is named, and the views that read it, is dropped and made again.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +18,12 @@ from pyspark.errors import AnalysisException
 from rich.console import Console
 
 from dbspark.cli.output import line, show_rows
-from dbspark.cli.statements import Shell, check, opened, spark_errors
+from dbspark.cli.statements import Shell, opened, spark_errors
 from dbspark.cli.status import read_status
 from dbspark.errors import ConfigError, DbsparkError, StoreError
-from dbspark.pipeline.statements import statements
+from dbspark.pipeline.flows import FLOW, STREAMING_TABLE, create_streaming_table, reads_a_stream, refuse
+from dbspark.pipeline.pipeline import Pipeline
+from dbspark.pipeline.statements import SOURCE, VIEW, statements
 
 __all__ = ["SPEC", "Program", "init", "read_program", "run"]
 
@@ -59,16 +65,66 @@ class Program:
     """With the files that they are from."""
     location: str | None = None
     any_order: bool = False
-    ignored: Sequence[str] = ()
-    """Settings of the pipeline's file that have no meaning here."""
+    catalog: str | None = None
+    database: str | None = None
+    """Where in Spark's catalogue sources are looked for."""
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the Spark session."""
+
+    def defined(self, *patterns: re.Pattern[str]) -> list[str]:
+        """The names that statements of some kinds define."""
+        found = (p.fullmatch(s) for _, s in self.statements for p in patterns)
+        return [f["name"] for f in found if f is not None]
 
 
 @dataclass
 class _Spec:
     name: str | None = None
     storage: str | None = None
+    catalog: str | None = None
+    database: str | None = None
+    schema: str | None = None
+    """Another word for the database."""
+    configuration: dict[str, str] = field(default_factory=dict)
     include: list[str] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
+
+
+_KEYS = ("name", "storage", "catalog", "database", "schema", "configuration", "libraries")
+
+
+@dataclass(frozen=True)
+class Refresh:
+    """What of a program is brought up to date, and what is made anew."""
+
+    only: Sequence[str] = ()
+    """Streaming tables whose flows are run; all of them if none is named."""
+    full: Sequence[str] = ()
+    """Streaming tables and views that are made again from their beginning."""
+    full_all: bool = False
+
+    @staticmethod
+    def of(only: str | None, full: str | None, full_all: bool, program: Program) -> "Refresh":
+        """Of names with commas; refused where the program does not define them."""
+        streaming = program.defined(STREAMING_TABLE)
+        for option, given, allowed in (
+            ("--refresh", only, streaming), ("--full-refresh", full, [*streaming, *program.defined(VIEW)]),
+        ):  # fmt: skip
+            unknown = [name for name in _names(given) if name not in allowed]
+            if unknown:
+                raise ConfigError(
+                    f"{option} {', '.join(unknown)}: not a streaming table"
+                    f"{'' if option == '--refresh' else ' or view'} of the program; there are "
+                    f"{', '.join(allowed) or 'none'}"
+                )
+        return Refresh(_names(only), _names(full), full_all)
+
+    def again(self, program: Program) -> list[str]:
+        """What is made again."""
+        return [*program.defined(STREAMING_TABLE), *program.defined(VIEW)] if self.full_all else list(self.full)
+
+
+def _names(given: str | None) -> list[str]:
+    return [name.strip() for name in (given or "").split(",") if name.strip()]
 
 
 def init(name: str, console: Console) -> None:
@@ -82,43 +138,111 @@ def init(name: str, console: Console) -> None:
     line(console, f"Made {folder / 'program.sql'} and {folder / 'README.md'}. Run it with: dbspark run {name}")
 
 
-def run(path: Path, location: str | None, console: Console, *, limit: int) -> None:
+def run(
+    path: Path, location: str | None, console: Console, *, limit: int, refresh: str | None = None,
+    full_refresh: str | None = None, full_refresh_all: bool = False,
+) -> None:  # fmt: skip
     """Run a program and say what its views hold."""
     program = read_program(path)
+    wanted = Refresh.of(refresh, full_refresh, full_refresh_all, program)
     where = program.location if location is None else location
-    if program.ignored:
-        line(console, f"Without effect here: {', '.join(program.ignored)}")
-    name, known = program.name, {}
+    name = program.name
     if where is not None:
-        try:
-            status = read_status(where)
-            name, known = status.name, status.queries
-        except StoreError:  # nothing there yet, or nothing that can be read; opening it says which
-            pass
-    with opened(name, where, console) as pipe:
+        with suppress(StoreError):  # nothing there yet, or nothing that can be read; opening it says which
+            name = read_status(where).name
+    with opened(name, where, console, config=program.configuration) as pipe, _place(pipe, program):
+        _drop(pipe, wanted.again(program), program, console)
+        known = {view: str(pipe._definitions[view]["query"]) for view in pipe.views}
         shell = Shell(pipe, console, limit=limit, known=known)
-        _run_all(shell, program)
+        _run_all(shell, program, wanted)
         rows = [(view, len(pipe.view(view).to_arrow())) for view in pipe.views]
+        rows += [(table, len(pipe.table(table).to_arrow())) for table in program.defined(STREAMING_TABLE)]
         line(console, f"Tick {pipe.tick}, {'in memory' if where is None else where}")
         if rows:
             show_rows(console, ("view", "rows"), rows, {1})
 
 
-def _run_all(shell: Shell, program: Program) -> None:
-    waiting = list(program.statements)
+@contextmanager
+def _place(pipe: Pipeline, program: Program) -> Iterator[None]:
+    """The catalogue and database in which the program looks for sources."""
+    if program.catalog is None and program.database is None:
+        yield
+        return
+    catalog = pipe._spark().catalog
+    before = catalog.currentCatalog(), catalog.currentDatabase()
+    try:
+        if program.catalog is not None:
+            catalog.setCurrentCatalog(program.catalog)
+        if program.database is not None:
+            catalog.setCurrentDatabase(program.database)
+        yield
+    finally:
+        catalog.setCurrentCatalog(before[0])
+        catalog.setCurrentDatabase(before[1])
+
+
+def _drop(pipe: Pipeline, names: Sequence[str], program: Program, console: Console) -> None:
+    """Drop what is made again, and the views that read it, those that read most first."""
+    reads = {name: plan.reads for name, plan in pipe._program.views.items()}
+    gone = {name for name in names if name in pipe.views or name in pipe.tables}
+    while more := {view for view, read in reads.items() if view not in gone and read & gone}:
+        gone |= more
+    lost = sorted(gone - set(program.defined(STREAMING_TABLE, VIEW)))
+    if lost:
+        raise ConfigError(
+            f"a full refresh would drop {', '.join(lost)}, which reads what is made again and is not in the program; "
+            "add it to the program, or drop it first"
+        )
+    for view in reversed(pipe.views):
+        if view in gone:
+            pipe.drop_view(view)
+    for table in [table for table in pipe.tables if table in gone]:
+        pipe.drop_table(table)
+    if gone:
+        line(console, f"Made again: {', '.join(sorted(gone))}")
+
+
+def _run_all(shell: Shell, program: Program, refresh: Refresh) -> None:
+    statements = list(program.statements)
+    if not program.any_order:
+        _run_in_turn(shell, statements, refresh, wait=False)
+        return
+    for phase in range(4):
+        _run_in_turn(shell, [s for s in statements if _phase(s[1]) == phase], refresh, wait=True)
+
+
+def _phase(statement: str) -> int:
+    """Sources, then tables, then views and the rest, then flows."""
+    if FLOW.fullmatch(statement) is not None:
+        return 3
+    view = VIEW.fullmatch(statement)
+    if SOURCE.fullmatch(statement) is not None or (view is not None and view["temporary"]):
+        return 0 if view is None or reads_a_stream(statement) else 2
+    return 1 if re.match(r"CREATE\s+(OR\s+REFRESH\s+)?(STREAMING\s+)?TABLE\b", statement, re.IGNORECASE) else 2
+
+
+def _run_in_turn(shell: Shell, waiting: list[tuple[Path, str]], refresh: Refresh, wait: bool) -> None:
     while waiting:
         postponed: list[tuple[Path, str]] = []
         for file, statement in waiting:
             with _named(file), spark_errors():
                 try:
-                    shell.run(statement)
+                    _run_one(shell, statement, refresh)
                 except AnalysisException as error:
                     # Of the last round all are postponed; then the last of them has nothing to wait for.
                     last = len(postponed) == len(waiting) - 1
-                    if not program.any_order or last or error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
+                    if not wait or last or error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
                         raise
                     postponed.append((file, statement))
         waiting = postponed
+
+
+def _run_one(shell: Shell, statement: str, refresh: Refresh) -> None:
+    found = STREAMING_TABLE.fullmatch(statement) or FLOW.fullmatch(statement)
+    if found is None or not refresh.only or found["name"] in refresh.only:
+        shell.run(statement)
+    elif found.re is STREAMING_TABLE:
+        create_streaming_table(shell.pipe, found, run=False)
 
 
 @contextmanager
@@ -150,7 +274,9 @@ def read_program(path: Path) -> Program:
     location = spec.storage
     if location is not None and "://" not in location:
         location = str(path / location)
-    return Program(spec.name or name, _read(found), location, any_order=True, ignored=spec.ignored)
+    return Program(
+        spec.name or name, _read(found), location, True, spec.catalog, spec.database or spec.schema, spec.configuration
+    )
 
 
 def _included(folder: Path, spec: _Spec, spec_file: Path) -> list[Path]:
@@ -179,7 +305,7 @@ def _read(files: Sequence[Path]) -> list[tuple[Path, str]]:
             raise ConfigError(f"{file} cannot be read: {error}") from None
         for statement in statements(script):
             with _named(file):
-                check(statement)
+                refuse(statement)
             out.append((file, statement))
     return out
 
@@ -195,16 +321,20 @@ def _read_spec(file: Path) -> _Spec:
         key, colon, value = bare.strip().removeprefix("- ").strip().partition(":")
         key, value = key.strip(), _unquoted(value.strip())
         if not colon:
-            if section in ("name", "storage", "libraries"):
+            if section != "":
                 raise ConfigError(f"{file}, line {number}: `{text.strip()}` is not understood; write `key: value`")
         elif bare[0] not in " -":
             section = key
-            if key in ("name", "storage"):
-                setattr(spec, key, value or None)
-            elif key == "libraries" and value:
+            if key not in _KEYS:
+                raise ConfigError(f"{file}, line {number}: no key `{key}`; there are {', '.join(_KEYS)}")
+            if key == "libraries" and value:
                 raise ConfigError(f"{file}, line {number}: write libraries as a list, one `- glob:` a line")
-            elif key != "libraries":
-                spec.ignored.append(key)
+            if key == "configuration" and value not in ("", "{}"):
+                raise ConfigError(f"{file}, line {number}: write the configuration as lines of `key: value` below it")
+            if key not in ("libraries", "configuration"):
+                setattr(spec, key, value or None)
+        elif section == "configuration":
+            spec.configuration[_unquoted(key)] = value
         elif section == "libraries":
             if key == "include" and value:
                 spec.include.append(value)

@@ -17,30 +17,20 @@ from rich.console import Console
 from dbspark.cli.output import line, show_arrow, show_rows
 from dbspark.cli.status import read_status
 from dbspark.errors import DbsparkError, LockError, StoreError
+from dbspark.pipeline.flows import refuse
 from dbspark.pipeline.pipeline import Pipeline
-from dbspark.pipeline.statements import statements
+from dbspark.pipeline.statements import SOURCE, VIEW, statements, view_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Shell", "check", "explain", "opened", "prompt", "spark_errors", "sql"]
+__all__ = ["Shell", "explain", "opened", "prompt", "spark_errors", "sql"]
 
 _QUERY = re.compile(r"\(|(SELECT|WITH|VALUES|FROM|TABLE|DESCRIBE|DESC)\b", re.IGNORECASE)
 _SHOW = re.compile(r"SHOW\s+(TABLES|VIEWS)", re.IGNORECASE)
 _EXPLAIN = re.compile(r"EXPLAIN\s+(.+)", re.IGNORECASE | re.DOTALL)
 _TABLE = re.compile(r"CREATE\s+TABLE\s+`?(\w+)`?", re.IGNORECASE)
-_VIEW = re.compile(r"CREATE\s+(?:MATERIALIZED\s+)?VIEW\s+`?(\w+)`?\s+AS\s+(.*)", re.IGNORECASE | re.DOTALL)
-_STREAMING = re.compile(r"CREATE\s+(?:OR\s+REFRESH\s+)?STREAMING\s+TABLE\s+`?(\w+)`?", re.IGNORECASE)
 _QUIT = {"quit", "exit", "\\q"}
-
-
-def check(statement: str) -> None:
-    """Refuse what is known not to work, before anything is done."""
-    if (found := _STREAMING.match(statement)) is not None:
-        raise DbsparkError(
-            f"CREATE STREAMING TABLE {found[1]}: streaming tables are not there yet. Use CREATE TABLE and change it by "
-            "INSERT and DELETE or by transactions, and CREATE MATERIALIZED VIEW for what follows from it"
-        )
 
 
 class Shell:
@@ -58,7 +48,6 @@ class Shell:
 
     def run(self, statement: str) -> None:
         """One statement, without a semicolon."""
-        check(statement)
         self.pipe.refresh()
         if (shown := _SHOW.fullmatch(statement)) is not None:
             self._show_names(shown[1].upper() == "VIEWS")
@@ -85,11 +74,14 @@ class Shell:
 
     def _is_there(self, statement: str) -> bool:
         """Whether this was defined, just so, before; of a program that defines it twice the second time is an error."""
-        if (view := _VIEW.fullmatch(statement)) is not None:
-            same = view[1] in self._known and self._known[view[1]].split() == view[2].split()
+        if (view := VIEW.fullmatch(statement)) is not None:
+            name = view["name"]
+            same = name in self._known and self._known[name].split() == view_query(view).split()
             if same:
-                del self._known[view[1]]
+                del self._known[name]
             return same
+        if SOURCE.fullmatch(statement) is not None:  # Spark's, for as long as the session lasts
+            return False
         if (table := _TABLE.match(statement)) is not None and table[1] in self._old_tables:
             with Pipeline("scratch") as scratch:
                 scratch.sql(statement)
@@ -133,12 +125,15 @@ Access = Literal["write", "write if possible", "read"]
 
 
 @contextmanager
-def opened(name: str, location: str | None, console: Console, access: Access = "write") -> Iterator[Pipeline]:
-    """A pipeline and a quiet Spark session for as long as the block runs."""
+def opened(
+    name: str, location: str | None, console: Console, access: Access = "write",
+    config: Mapping[str, str] | None = None,
+) -> Iterator[Pipeline]:  # fmt: skip
+    """A pipeline and a quiet Spark session, with further settings, for as long as the block runs."""
     from dbspark.spark import get_session
 
     with console.status("Starting Spark"):
-        session = get_session(app_name=f"dbspark {name}", config={"spark.log.level": "ERROR"})
+        session = get_session(app_name=f"dbspark {name}", config={"spark.log.level": "ERROR", **(config or {})})
     with session, spark_errors(), _pipeline(name, location, session.spark, access) as pipe:
         yield pipe
 
@@ -178,7 +173,7 @@ def sql(location: str, script: str | None, console: Console, *, limit: int, crea
         script = sys.stdin.read()
     given = None if script is None else list(statements(script))
     for statement in given or ():
-        check(statement)
+        refuse(statement)
     with opened(name, location, console, "write if possible") as pipe:
         shell = Shell(pipe, console, limit=limit)
         if given is not None:

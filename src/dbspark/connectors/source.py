@@ -1,56 +1,90 @@
 """The data source `dbspark`: views and tables of a pipeline in any Spark job, from the files at its location.
 
     spark.read.format("dbspark").option("location", L).option("view", V).load()
-    spark.readStream.format("dbspark").option("location", L).option("view", V).option("changes", "true").load()
+    spark.readStream.format("dbspark").option("location", L).option("view", V).load()
 
 Options: `location`; `view` or `table`, a name; `asOf`, a tick to read instead of the last one; `changes`, for the
 change feed (`dbspark.connectors.feed`) instead of the rows; `since`, the tick after which the feed begins (without it,
 it begins with what there is, as inserts); `maxTicksPerTrigger`, how much of the feed is one micro-batch; `partitions`.
 
-A stream is always the change feed. It has to be asked for with `changes` nevertheless: Spark asks a source for its
-columns before it says whether it reads it as a stream.
+A stream is always the change feed. Spark asks a source for its columns before it says whether it reads it as a stream,
+so `spark.readStream.format("dbspark")` sets the option `changes` itself: the one method of Spark's that `register`
+adds to. Where the source was not registered, say so with the option.
 
-The driver decides which tick is read, and every task opens the location and reads its range of key hashes from the
-files. Ticks that are no longer the last one are read from the history that the view keeps.
+The driver decides which tick is read, and every task reads its range of key hashes. Where the rows come from is an
+`Origin`, which whoever registers the source gives (`dbspark.pipeline.source`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dbspark.connectors.feed import as_feed, as_inserts, feed_schema
-from dbspark.errors import ConfigError, StoreError, TimeError
+from dbspark.errors import ConfigError, TimeError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
-
-    from dbspark.batch import Batch
-    from dbspark.pipeline.history import History
-    from dbspark.storage.store import Store
-    from dbspark.trace.spine import Spine
 
 ROWS_PER_PARTITION = 500_000
 MOST_PARTITIONS = 64
 NOTHING = -1
 """As a tick: before there was anything."""
 
+_REGISTERED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
+Times = Mapping[int, float]
+"""When ticks were committed, as far as that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A range of key hashes: the `number`-th of `of` equal ones."""
+
+    number: int = 0
+    of: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin(ABC):
+    """A view or table at a location, on the driver and in every task."""
+
+    location: str
+    kind: str
+    """`view` or `table`."""
+    name: str
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+
+    @abstractmethod
+    def extent(self) -> tuple[int, int]:
+        """The last tick, and about how many rows there are to read."""
+
+    @abstractmethod
+    def rows(self, tick: int, part: Range) -> tuple[pa.Table, Times]:
+        """What there was at a tick."""
+
+    @abstractmethod
+    def changes(self, since: int, upto: int, part: Range) -> tuple[pa.Table, Times]:
+        """What the ticks after one and up to another changed, with `_tick` and `_weight`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a user has asked for; travels with the reader to the tasks."""
 
-    location: str
-    kind: str
-    name: str
+    origin: Origin
     as_of: int | None
     changes: bool
     since: int
@@ -58,7 +92,7 @@ class Options:
     partitions: int | None
 
     @staticmethod
-    def of(given: Any) -> Options:
+    def of(given: Any, origin: type[Origin]) -> Options:
         location = given.get("location") or given.get("path")
         if not location:
             raise ConfigError("format dbspark: give .option('location', …), the location of a pipeline")
@@ -74,114 +108,46 @@ class Options:
         if since is not None and changes == "false":
             raise ConfigError("format dbspark: option 'since' is for the change feed; add .option('changes', 'true')")
         return Options(
-            location, kinds[0], str(given[kinds[0]]), _number(given, "asOf", 0), changes == "true",
+            origin(location, kinds[0], str(given[kinds[0]])), _number(given, "asOf", 0), changes == "true",
             NOTHING if since is None else since, most, _number(given, "partitions", 1),
         )  # fmt: skip
 
-    # ------------------------------------------------------------------ reading
-
-    @contextmanager
-    def opened(self, tick: int | None = None) -> Iterator[tuple[Store, Spine, int]]:
-        """The location, the rows with their history, and the tick up to which they go."""
-        from dbspark.storage.store import Store
-
-        with Store.open(self.location, write=False, tick=tick) as store:
-            found = store.load()
-            state = found.states.get(f"{self.kind} {self.name}")
-            if state is None:
-                names = sorted(n.split(" ", 1)[1] for n in found.states if n.startswith(f"{self.kind} "))
-                there = ", ".join(names) or "none"
-                raise StoreError(f"no {self.kind} {self.name!r} at {self.location}; the {self.kind}s are {there}")
-            yield store, state[0], found.tick
-
-    def arrow_schema(self) -> pa.Schema:
-        with self.opened() as (_, spine, _tick):
-            schema = spine.arrangement.schema.arrow
+    def schema(self) -> pa.Schema:
+        schema = self.origin.schema()
         return feed_schema(schema) if self.changes else schema
-
-    def latest(self) -> int:
-        from dbspark.storage.store import Store
-
-        with Store.open(self.location, write=False) as store:
-            assert store.tick is not None
-            return store.tick
 
     def planned(self, since: int, upto: int | None) -> list[Part]:
         """The parts that together are the rows, or the changes after `since`, at a tick."""
-        with self.opened() as (_, spine, now):
-            rows = spine.rows
+        now, rows = self.origin.extent()
         tick = now if upto is None else upto
         if tick > now:
-            raise TimeError(f"tick {tick} has not happened yet at {self.location}; the last one is {now}")
+            raise TimeError(f"tick {tick} has not happened yet at {self.origin.location}; the last one is {now}")
         number = self.partitions or min(MOST_PARTITIONS, 1 + rows // ROWS_PER_PARTITION)
-        return [Part(since, tick, i, number) for i in range(number)]
+        return [Part(since, tick, Range(i, number)) for i in range(number)]
 
     def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        try:
-            with self.opened() as (store, spine, now):
-                table = self._table(part, store, spine, now)
-        except TimeError:
-            # The history is shorter than that; the tick itself may still be there.
-            if self.changes and part.since != NOTHING:
-                raise
-            try:
-                with self.opened(part.tick) as (store, spine, now):
-                    table = self._table(part, store, spine, now)
-            except StoreError:
-                table = None
-            if table is None:
-                raise
-        yield from table.to_batches(max_chunksize=1 << 16)
-
-    def _table(self, part: Part, store: Store, spine: Spine, now: int) -> pa.Table:
-        from dbspark.pipeline.history import plain_rows
-
-        history = _history(part.sliced(spine), now)
+        """The rows of a part, or its changes."""
         if self.changes and part.since != NOTHING:
-            if not spine.batches or part.tick <= part.since:
-                return feed_schema(spine.arrangement.schema.arrow).empty_table()
-            times = commit_times(store, range(part.since + 1, part.tick + 1))
-            return as_feed(history.changes(part.since, part.tick, now), times)
-        rows = plain_rows(history.at(part.tick if spine.batches else now, now))
-        return as_inserts(rows, part.tick, commit_times(store, [part.tick])) if self.changes else rows
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A range of key hashes: the `number`-th of `of` equal ones."""
-
-    number: int
-    of: int
-
-    def slice(self, batch: Batch) -> Batch:
-        from dbspark.kernels import nodes as nd
-
-        bounds = [(self.number << 64) // self.of, (self.number + 1 << 64) // self.of]
-        ends = [0, batch.rows]
-        for i, bound in enumerate(bounds):
-            if 0 < bound < 1 << 64:
-                ends[i] = sum(int(np.searchsorted(c.lane(nd.KEY), np.uint64(bound))) for c in batch.chunks)
-        return batch.slice(ends[0], ends[1] - ends[0]).described(batch.description)
+            table = as_feed(*self.origin.changes(part.since, max(part.tick, part.since), part.range))
+        else:
+            table, times = self.origin.rows(part.tick, part.range)
+            if self.changes:
+                table = as_inserts(table, part.tick, times)
+        yield from table.to_batches(max_chunksize=1 << 16)
 
 
 class Part(InputPartition):
     """What one task reads."""
 
-    def __init__(self, since: int, tick: int, number: int, of: int) -> None:
-        super().__init__((since, tick, number, of))
-        self.since, self.tick = since, tick
-        self.range = Range(number, of)
-
-    def sliced(self, spine: Spine) -> Spine:
-        from dbspark.trace.spine import Spine
-
-        if self.range.of == 1:
-            return spine
-        return Spine(spine.arrangement, tuple(self.range.slice(b) for b in spine.batches))
+    def __init__(self, since: int, tick: int, range: Range) -> None:
+        super().__init__((since, tick, range.number, range.of))
+        self.since, self.tick, self.range = since, tick, range
 
 
 class DbsparkSource(DataSource):
-    """See the module's preface."""
+    """See the module's preface. A subclass says where the rows come from."""
+
+    origin: ClassVar[type[Origin]]
 
     @classmethod
     def name(cls) -> str:
@@ -190,21 +156,24 @@ class DbsparkSource(DataSource):
     def schema(self) -> StructType:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        return from_arrow_schema(Options.of(self.options).arrow_schema())
+        return from_arrow_schema(self._asked().schema())
 
     def reader(self, schema: StructType) -> Reader:
-        return Reader(Options.of(self.options))
+        return Reader(self._asked())
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        options = Options.of(self.options)
+        options = self._asked()
         if not options.changes:
             raise ConfigError(
-                "format dbspark: a stream is the change feed; add .option('changes', 'true'), so that Spark knows its "
-                "columns"
+                "format dbspark: a stream is the change feed; leave the option 'changes' at 'true', so that Spark "
+                "knows its columns"
             )
         if options.as_of is not None:
             raise ConfigError("format dbspark: 'asOf' is for spark.read; a stream begins after 'since' and goes on")
         return StreamReader(options)
+
+    def _asked(self) -> Options:
+        return Options.of(self.options, self.origin)
 
 
 class Reader(DataSourceReader):
@@ -232,14 +201,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"tick": self.options.since}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        latest = self.options.latest() if self._until is None else self._until
+        latest = self.options.origin.extent()[0] if self._until is None else self._until
         after, most = start["tick"], self.options.most_ticks
         if most is not None and after != NOTHING:
             latest = min(latest, after + most)
         return {"tick": max(latest, after)}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._until = self.options.latest()
+        self._until = self.options.origin.extent()[0]
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         return self.options.planned(start["tick"], end["tick"])
@@ -249,27 +218,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.options.read(partition)
 
 
-def commit_times(store: Store, ticks: Container[int] | None = None) -> dict[int, float]:
-    """When ticks, or all ticks, were committed, of which the store still has the manifest."""
-    from dbspark.errors import CorruptFileError
-    from dbspark.storage import manifest as mf
-
-    out: dict[int, float] = {}
-    for version in sorted(v for name in store.files.names() if (v := mf.version_of(name)) is not None):
-        if version[0] not in out and (
-            ticks is None or version[0] in ticks
-        ):  # later revisions of a tick change the program, not the rows
-            try:
-                out[version[0]] = store._manifest(version).time
-            except (CorruptFileError, OSError):
-                continue
-    return out
+def register(spark: SparkSession, source: type[DbsparkSource]) -> None:
+    """Make the data source known to a session. Doing it again does nothing."""
+    if spark not in _REGISTERED:
+        spark.dataSource.register(source)
+        _REGISTERED.add(spark)
+    if DataStreamReader.format is _FORMAT:
+        DataStreamReader.format = _format  # type: ignore[method-assign]
 
 
-def _history(spine: Spine, now: int) -> History:
-    from dbspark.pipeline.history import History
+_FORMAT = DataStreamReader.format
 
-    return History(spine.arrangement, 0, now, spine)
+
+def _format(self: DataStreamReader, source: str) -> DataStreamReader:
+    made = _FORMAT(self, source)
+    return made.option("changes", "true") if source.lower() == DbsparkSource.name() else made
+
+
+_format.__doc__ = _FORMAT.__doc__
 
 
 def _number(given: Any, name: str, least: int) -> int | None:
@@ -285,4 +251,4 @@ def _number(given: Any, name: str, least: int) -> int | None:
     return number
 
 
-__all__ = ["DbsparkSource", "Options", "commit_times"]
+__all__ = ["DbsparkSource", "Options", "Origin", "Part", "Range", "Times", "register"]

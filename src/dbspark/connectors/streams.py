@@ -10,6 +10,7 @@ A stream waits for its transaction, so a pipeline that is busy slows its sources
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -21,6 +22,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 
 from dbspark.connectors.feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, WEIGHT
 from dbspark.errors import ConfigError, SchemaError, StoreError
@@ -73,6 +75,8 @@ class Streams:
                 f"table {table!r}: a stream runs already with the checkpoint {place}; stop it, or give this one "
                 "another name or checkpoint"
             )
+        if checkpoint is None:
+            _forget_unknown(place, lambda query: applied(f"{table}.{query}") is not None)
         identity: Future[str] = Future()
 
         def each(rows: DataFrame, batch: int) -> None:
@@ -161,6 +165,25 @@ def _weights(kinds: pa.ChunkedArray, table: str) -> pa.ChunkedArray:
         other = kinds.filter(pc.is_null(at))[0].as_py()
         raise SchemaError(f"table {table!r}: {other!r} in {CHANGE_TYPE} is none of {', '.join(_WEIGHTS)}")
     return pa.array(list(_WEIGHTS.values()), pa.int64()).take(at)
+
+
+def _forget_unknown(checkpoint: str, known: Callable[[str], bool]) -> None:
+    """Remove a checkpoint of ours of which no micro-batch is in the pipeline: its table was dropped, or never got one.
+
+    Nothing of the stream is there then, so it is read from its beginning.
+    """
+    filesystem, folder = pafs.FileSystem.from_uri(checkpoint) if "://" in checkpoint else (None, checkpoint)
+    filesystem = filesystem or pafs.LocalFileSystem()
+    try:
+        with filesystem.open_input_file(f"{folder}/metadata") as file:
+            query = str(json.loads(file.read())["id"])
+    except FileNotFoundError:
+        return
+    except (KeyError, TypeError, ValueError):  # what Spark itself says of it is the better message
+        return
+    if not known(query):
+        _log.info("the checkpoint %s has no part in the pipeline and is begun anew", checkpoint)
+        filesystem.delete_dir(folder)
 
 
 def _empty(stream: DataFrame) -> pa.Table:

@@ -15,7 +15,6 @@ keep their state, and are not computed again for anybody else.
 
 from __future__ import annotations
 
-import base64
 import logging
 import re
 import tempfile
@@ -31,9 +30,10 @@ import pyarrow as pa
 
 from dbspark.batch import Batch
 from dbspark.batch.schema import Schema, SchemaLike
-from dbspark.connectors import register, sinks, streams
+from dbspark.connectors import sinks, streams
 from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError
 from dbspark.pipeline.changes import Kind, TableDefinition
+from dbspark.pipeline.described import schema_of, schema_text, tables_of
 from dbspark.pipeline.embedded import Embedded
 from dbspark.pipeline.history import plain_rows
 from dbspark.pipeline.progress import Listener, Monitor, Progress
@@ -122,7 +122,7 @@ class Pipeline:
             self._known_as(found)
             self._offsets = dict(found.offsets)
             self._positions = self._stored_positions = dict(found.positions)
-            tables = _tables_of(found)
+            tables = tables_of(found)
             for table in tables:
                 self._program.table(table.name, table.schema)
             for given in found.program["views"]:
@@ -450,6 +450,8 @@ class Pipeline:
             self._session = get_session(app_name=f"dbspark {self.name}")
         spark = self._given if self._session is None else self._session.spark
         assert spark is not None
+        from dbspark.pipeline.source import register
+
         register(spark)
         return spark
 
@@ -472,13 +474,13 @@ class Pipeline:
                     "a view by a DataFrame cannot be found again when the location is reopened; give the query as SQL"
                 )
             return {"query": None}
-        declared = None if recursive is None else _schema_text(Schema.of(recursive))
+        declared = None if recursive is None else schema_text(Schema.of(recursive))
         return {"query": query, "maintenance": maintenance, "recursive": declared}
 
     def _described(self) -> dict[str, Any]:
         """The program, as it is kept beside the state."""
         tables = [
-            {"name": n, "schema": _schema_text(t.schema), "key": list(t.primary_key), "created": t.created}
+            {"name": n, "schema": schema_text(t.schema), "key": list(t.primary_key), "created": t.created}
             for n, t in self._shows.tables.items()
         ]
         views = [{"name": n, **given} for n, given in self._definitions.items()]
@@ -512,7 +514,7 @@ class Pipeline:
     def _commit_times(self) -> dict[int, float]:
         if self._store is None:
             return {}
-        from dbspark.connectors.source import commit_times
+        from dbspark.pipeline.source import commit_times
 
         return commit_times(self._store)
 
@@ -534,14 +536,14 @@ class Pipeline:
 
     def _define(self, given: Mapping[str, Any]) -> None:
         """A view as it is described beside the state."""
-        declared = None if given["recursive"] is None else _schema_of(given["recursive"])
+        declared = None if given["recursive"] is None else schema_of(given["recursive"])
         self._program.view(given["name"], given["query"], maintenance=given["maintenance"], recursive=declared)
         self._definitions[given["name"]] = {k: v for k, v in given.items() if k != "name"}
 
     def _reader(self, store: Store, found: Committed) -> Reader:
         """What shows a tick. That needs no circuit, and no Spark until somebody asks it something."""
         self._known_as(found)
-        tables = _tables_of(found)
+        tables = tables_of(found)
         self._program = Program(self._spark)
         for table in tables:
             self._program.table(table.name, table.schema)
@@ -717,21 +719,6 @@ def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
-def _tables_of(found: Committed) -> list[TableDefinition]:
-    return [
-        TableDefinition(t["name"], _schema_of(t["schema"]), tuple(t["key"]), t.get("created", 0))
-        for t in found.program["tables"]
-    ]
-
-
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise SchemaError(f"{name!r} is not a name; use letters, digits and underscores, and begin with a letter")
-
-
-def _schema_text(schema: Schema) -> str:
-    return base64.b64encode(schema.arrow.serialize().to_pybytes()).decode()
-
-
-def _schema_of(text: str) -> Schema:
-    return Schema(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))))

@@ -1,7 +1,8 @@
 """Scripts of SQL statements that define and change a pipeline.
 
 Statements are told apart here; whatever is a query is Spark's to read. INSERT and DELETE evaluate their query over the
-tables as they are and apply the result as a transaction.
+tables as they are and apply the result as a transaction. CREATE TABLE … USING is Spark's own: a table of its catalogue,
+for flows to read (`dbspark.pipeline.flows`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dbspark.errors import DbsparkError
+from dbspark.pipeline.flows import (
+    FLOW,
+    STREAMING_TABLE,
+    create_flow,
+    create_streaming_table,
+    definition,
+    reads_a_stream,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from dbspark.pipeline.pipeline import Pipeline
@@ -28,6 +38,7 @@ _INLINE_KEY = re.compile(
 def execute(pipe: Pipeline, script: str) -> None:
     """Run the statements of a script in order."""
     for statement in statements(script):
+        refuse(statement)
         for pattern, run in _STATEMENTS:
             found = pattern.fullmatch(statement)
             if found is not None:
@@ -37,7 +48,8 @@ def execute(pipe: Pipeline, script: str) -> None:
             first = " ".join(statement.split()[:3])
             raise DbsparkError(
                 f"{first} …: not a statement of a pipeline; there are CREATE TABLE, CREATE [MATERIALIZED] VIEW, "
-                "DROP TABLE, DROP VIEW, INSERT INTO and DELETE FROM. For queries use pipe.query"
+                "CREATE STREAMING TABLE, CREATE FLOW, DROP TABLE, DROP VIEW, INSERT INTO and DELETE FROM. For queries "
+                "use pipe.query"
             )
 
 
@@ -79,7 +91,30 @@ def _create_table(pipe: Pipeline, found: re.Match[str]) -> None:
 
 
 def _create_view(pipe: Pipeline, found: re.Match[str]) -> None:
-    pipe.create_view(found["name"], found["query"])
+    name, query = found["name"], view_query(found)
+    if found["exists"] and name in pipe.views:
+        return
+    if found["temporary"] and reads_a_stream(query):
+        pipe._spark().sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {query}")  # for flows
+    else:
+        pipe.create_view(name, query)
+
+
+def view_query(found: re.Match[str]) -> str:
+    """The query of a view, with the names that it gives to its columns."""
+    what = f"CREATE VIEW {found['name']}"
+    given = definition(found["rest"], what)
+    if given.query is None:
+        raise DbsparkError(f"{what}: AS and a query are missing")
+    if given.columns is None:
+        return given.query
+    names = [c.split()[0] for c in _COMMENTED.sub("", given.columns).split(",") if c.strip()]
+    return f"SELECT * FROM ({given.query}) AS {found['name']}({', '.join(names)})"
+
+
+def _create_source(pipe: Pipeline, found: re.Match[str]) -> None:
+    exists = "IF NOT EXISTS " if found["exists"] else ""
+    pipe._spark().sql(f"CREATE TABLE {exists}{found['rest']}")
 
 
 def _drop(pipe: Pipeline, found: re.Match[str]) -> None:
@@ -122,11 +157,23 @@ def _statement(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE | re.DOTALL)
 
 
+SOURCE = _statement(rf"CREATE TABLE (?P<exists>IF NOT EXISTS )?(?P<rest>{_NAME}\s*(?:\(.*\)\s*)?USING .*)")
+VIEW = _statement(
+    r"CREATE (?:OR REFRESH )?(?P<temporary>TEMP(?:ORARY)? )?(?:MATERIALIZED )?VIEW (?P<exists>IF NOT EXISTS )?"
+    rf"{_NAME}(?P<rest>[\s(].*)"
+)
+_COMMENTED = re.compile(r"COMMENT\s+'(?:[^'\\]|\\.|'')*'", re.IGNORECASE)
 _QUERY = r"(?P<query>(?:VALUES|SELECT|WITH|TABLE|FROM)\b.*)"
 
 _STATEMENTS: list[tuple[re.Pattern[str], Callable[[Any, re.Match[str]], None]]] = [
+    (
+        _statement(rf"CREATE TABLE (?P<exists>IF NOT EXISTS )?(?P<rest>{_NAME}\s*(?:\(.*\)\s*)?USING .*)"),
+        _create_source,
+    ),
     (_statement(rf"CREATE TABLE (?P<exists>IF NOT EXISTS )?{_NAME}\s*\((?P<columns>.*)\)"), _create_table),
-    (_statement(rf"CREATE (?:MATERIALIZED )?VIEW {_NAME}(?: COMMENT '[^']*')? AS (?P<query>.*)"), _create_view),
+    (VIEW, _create_view),
+    (STREAMING_TABLE, create_streaming_table),
+    (FLOW, create_flow),
     (_statement(rf"DROP (?:MATERIALIZED )?(?P<kind>TABLE|VIEW) (?P<exists>IF EXISTS )?{_NAME}"), _drop),
     (_statement(rf"INSERT INTO (?:TABLE )?{_NAME}\s*(?:\((?P<columns>[^()]*)\))?\s*{_QUERY}"), _insert),
     (_statement(rf"DELETE FROM {_NAME}(?: WHERE (?P<condition>.*))?"), _delete),
