@@ -298,7 +298,7 @@ class Pipeline:
         self._check_writable("ingest")
         self.table(table)
 
-        def apply(kind: streams.Kind, rows: pa.Table, weight: str | None, offset: tuple[str, int] | None) -> None:
+        def apply(kind: streams.Kind, rows: Any, weight: str | None, offset: tuple[str, int] | None) -> None:
             tx = Transaction(self)
             tx._add(table, kind, rows, weight)
             if offset is not None:
@@ -306,7 +306,7 @@ class Pipeline:
 
         return self._streams.start(
             stream, table, mode, apply, lambda key: self._offsets.get(key),
-            trigger=trigger, name=name, checkpoint=checkpoint,
+            trigger=trigger, name=name, checkpoint=checkpoint, collect=self.shards is None,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ progress
@@ -373,7 +373,7 @@ class Pipeline:
         """A Spark query over tables and views as they are now."""
         spark = self._spark()
         named = {n for n in (*self.tables, *self.views) if re.search(rf"\b{re.escape(n)}\b", sql, re.IGNORECASE)}
-        with self._program.names_for({n: spark.createDataFrame(self._rows(n, None)) for n in named}):
+        with self._program.names_for({n: self._df(n, self.tick) for n in named}):
             return spark.sql(sql)
 
     def refresh(self) -> int:
@@ -402,6 +402,15 @@ class Pipeline:
         with self._lock:
             batch = self._readable(name).at(tick, self.tick)
         return plain_rows(batch)
+
+    def _df(self, name: str, tick: int) -> DataFrame:
+        """A table or view at a tick. What lies on shards is read where Spark's tasks are."""
+        spark = self._spark()
+        if self.shards is None or self._store is None:
+            return spark.createDataFrame(self._rows(name, tick))
+        kind = "table" if name in self._shows.tables else "view"
+        reader = spark.read.format("dbspark").option("location", self._store.files.location)
+        return reader.option(kind, name).option("asOf", tick).load()
 
     def _readable(self, name: str) -> Readable:
         return self._shows.readable(name, self.tick)
@@ -621,7 +630,7 @@ class _Readable:
 
     def df(self) -> DataFrame:
         """The rows as a Spark DataFrame."""
-        return self._pipe._spark().createDataFrame(self.to_arrow())
+        return self._pipe._df(self.name, self.tick)
 
     def as_of(self, tick: int) -> Self:
         """The same at an earlier tick."""
