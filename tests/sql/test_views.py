@@ -160,6 +160,26 @@ ODD = {
     "a function of Spark's over no rows": """
         SELECT approx_count_distinct(a) n, approx_count_distinct(a) FILTER (WHERE b > 9) f FROM u WHERE b < 9""",
     "evaluation modes": "SELECT try_add(2147483647, b) x, try_divide(a, b - 1) y FROM u",
+    "a subquery between two sides": "SELECT t.a, u.b FROM t JOIN u ON t.a + u.b > (SELECT max(b) FROM u)",
+    "a subquery in a key": "SELECT t.a, u.b FROM t FULL JOIN u ON t.a = u.b + (SELECT max(b) - 2 FROM u) AND t.a < u.a",
+    "a subquery is the condition": "SELECT t.a, u.b FROM t LEFT JOIN u ON (SELECT max(b) > 2 FROM u)",
+    "a subquery in an order": "SELECT a, b FROM u ORDER BY a * (SELECT min(a) - 3 FROM t), b LIMIT 2",
+    "a subquery in a generator": "SELECT a, x FROM t LATERAL VIEW explode(array(a, (SELECT max(b) FROM u))) g AS x",
+    "a subquery in a generator of Spark's": """
+        SELECT a, x FROM t LATERAL VIEW json_tuple(to_json(named_struct('k', (SELECT max(b) FROM u))), 'k') g AS x""",
+    "a subquery and two distincts": "SELECT count(DISTINCT a + (SELECT max(b) FROM u)) m, count(DISTINCT s) n FROM t",
+    "rows without columns below a generator": """
+        SELECT abs(c) c, x FROM (SELECT cume_dist() OVER (ORDER BY 'k') c FROM t)
+        LATERAL VIEW explode(array(1, 2)) g AS x""",
+    "rows without columns below a union": """
+        SELECT cume_dist() OVER (ORDER BY 'k') c FROM t UNION ALL SELECT cume_dist() OVER (ORDER BY 'k') FROM u""",
+    "a lambda around an aggregate": """
+        SELECT a, transform(array_sort(collect_list(b)), x -> x + max(b)) c,
+               transform(array_sort(collect_list(b)), x -> to_json(named_struct('k', x + a + min(b)))) d
+        FROM u GROUP BY a""",
+    "a long list beside an aggregate": f"""
+        SELECT a, max(b) IN ({", ".join(map(str, range(14)))}) c, max(b) IN ({", ".join(map(str, range(2, 16)))}) d,
+               (a, max(b)) IN ({", ".join(f"({i}L, {i})" for i in range(14))}) e FROM u GROUP BY a""",
 }
 
 

@@ -14,6 +14,11 @@ def is_lambda(expr: p.Expr) -> bool:
     return isinstance(expr, p.Call) and expr.name == "LambdaFunction"
 
 
+def stays(arg: p.Expr) -> bool:
+    """Whether an argument is no value that could be computed apart from its function."""
+    return isinstance(arg, p.Constant) or is_lambda(arg) or (isinstance(arg, p.Call) and arg.name == "Literal")
+
+
 def has_no_subquery(expr: p.Expr) -> bool:
     return not any(isinstance(e, p.Subquery) for e in p.walk(expr))
 
