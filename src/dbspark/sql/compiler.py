@@ -42,6 +42,7 @@ from dbspark.sql.shapes import (
     has_no_subquery,
     independent,
     is_lambda,
+    never_null,
     order_by,
     stays,
     upper_bound,
@@ -285,11 +286,11 @@ class PlanCompiler:
         schema = schema_of([c.type for c in compiled])
         if condition is None:
             return Rel(b.map(rel.stream, Function(evaluating(compiled), self._named(label)), schema), ids)
-        test = compiler.compile(condition)
+        tests = self._tests(compiler, condition)
         label = f"{label} where {p.text(condition, names)}"
         # What is neither looked at by the condition nor by the outputs is not copied.
         used = {rel.position(number) for number in columns_in([e for _, e in outputs]) if number in rel.ids}
-        call = filtering(test, compiled, frozenset(used))
+        call = filtering(tests, compiled, frozenset(used))
         return Rel(b.flat_map(rel.stream, Function(call, self._named(label)), schema), ids)
 
     def _named(self, label: str) -> str:
@@ -308,10 +309,24 @@ class PlanCompiler:
         return kept
 
     def _filtered(self, b: Builder, rel: Rel, condition: p.Expr) -> Rel:
-        test = self.compiler(rel).compile(condition)
+        tests = self._tests(self.compiler(rel), condition)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
-        call = testing(test)
+        call = testing(*tests)
         return Rel(b.filter(rel.stream, Function(call, self._named(p.text(condition, names)))), rel.ids)
+
+    def _tests(self, compiler: Compiler, *conditions: p.Expr) -> list[Compiled]:
+        """Tests that all have to hold.
+
+        What can fail on some value comes after what cannot, and after the NULLs that no condition accepts: Spark looks
+        for those first, and so a row that fails there is one that fails here.
+        """
+        whole = [compiler.compile(c) for c in conditions]
+        if not any(t.can_fail for t in whole):
+            return whole
+        parts = [part for c in conditions for part in p.conjuncts(c)]
+        there = [p.Call("IsNotNull", (c,)) for c in never_null(parts)]
+        tests = [compiler.compile(c) for c in (*there, *parts)]
+        return sorted(tests, key=lambda t: t.can_fail)
 
     def _first_ranks(self, node: p.Filter, scope: Scope, needed: frozenset[int] | None) -> Rel | None:
         """`row_number() <= k` over a window: only the first k rows of a partition matter to it."""
@@ -416,7 +431,7 @@ class PlanCompiler:
             both = {**left.positions, **{n: len(left.ids) + i for n, i in right.positions.items()}}
             names = {number: f"c{i}" for number, i in both.items()}
             compiler = Compiler(both, {**left.typed, **right.typed}, self.context, self._elsewhere)
-            tests = [compiler.compile(e) for e in rest]
+            tests = self._tests(compiler, *rest)
             label = " and ".join(p.text(e, names) for e in rest)
             residual = Function(testing(*tests), self._named(label))
         one_sided = node.how in ("semi", "anti", "existence")
