@@ -131,6 +131,36 @@ def test_state_is_opened_with_any_number_of_shards(spark, tmp_path):
         assert pipe.tick == 5
 
 
+def test_a_hot_key_does_not_pin_one_shard(spark, tmp_path):
+    """Nearly all orders are of one customer: the few customers go everywhere, and the orders stay where they lie."""
+    query = "SELECT o.id, c.region FROM orders o JOIN customers c ON o.customer = c.customer"
+    with created(spark, 3, location=str(tmp_path / "state")) as pipe:
+        pipe.create_view("of", query)
+        with pipe.transaction() as tx:
+            tx.insert("customers", [(0, "north"), (1, "south")])
+            tx.insert(
+                "orders", spark.range(12_000).selectExpr("id", "if(id % 50 = 0, 1L, 0L) AS customer", "id AS amount")
+            )
+        for order in (1, 2):
+            with pipe.transaction() as tx:
+                tx.delete_keys("orders", [(order,)])
+                tx.upsert("orders", [(20_000 + order, 1, 5)])
+        check(spark, pipe, {"of": query})
+        assert list(pipe._shows._policies.values()) == [("balance", "broadcast")]
+        (join,) = pipe._shows._policies
+        orders, customers = (pipe._shows._records[side.id] for side in pipe._program.builder.graph.nodes[join].inputs)
+        rows = [pipe._shows._store.spine(kept[0]).rows for kept in orders.values()]
+        assert len(rows) == 3
+        assert max(rows) < 6_000
+        assert [pipe._shows._store.spine(kept[0]).rows for kept in customers.values()] == [2, 2, 2]
+    for shards in (2, None):
+        with dbspark.Pipeline("shop", location=str(tmp_path / "state"), spark=spark, shards=shards) as pipe:
+            with pipe.transaction() as tx:
+                tx.delete_keys("orders", [(7,), (50,)])
+                tx.insert("customers", [(1, "west")])
+            check(spark, pipe, {"of": query})
+
+
 def test_what_is_not_a_number_of_shards_is_refused(spark):
     with pytest.raises(dbspark.DbsparkError, match="shards"):
         dbspark.Pipeline("shop", spark=spark, shards=0)

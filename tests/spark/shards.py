@@ -52,14 +52,14 @@ def run_levels(job, levels, records, rows):
 class Shards:
     """A circuit on some shards."""
 
-    def __init__(self, graph, shards, location, places=None):
+    def __init__(self, graph, shards, location, places=None, policies=None):
         self.graph = graph.pruned()
         self.shards = shards
         self.location = location
         self.tick_number = 0
         self.records = {}
         self.places = places or {}
-        plan = layout(self.graph, {n: frozenset({key}) for n, key in self.places.items()})
+        plan = layout(self.graph, {n: frozenset({key}) for n, key in self.places.items()}, policies)
         self.levels = plan.levels
         self.arrangements = {}
         for name, output in plan.outputs.items():

@@ -133,8 +133,8 @@ class Embedded(Runtime):
     def reset(self, snapshot: Any) -> None:
         self.tables, self._tables, self._views, self._circuit = snapshot
 
-    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, shards: int | None) -> None:
-        states = whole_states(store, shards)
+    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:
+        states = whole_states(store, described)
         for table in tables:
             kept = states.get(f"table {table.name}")
             self._add_table(table, History(table.arrangement, self._keep, tick, kept[0] if kept else None))

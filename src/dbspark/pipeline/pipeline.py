@@ -127,7 +127,7 @@ class Pipeline:
                 self._program.table(table.name, table.schema)
             for given in found.program["views"]:
                 self._define(given)
-            runtime.recover(store, tables, found.tick, found.program.get("shards"))
+            runtime.recover(store, tables, found.tick, found.program)
         return runtime
 
     @property
@@ -493,7 +493,7 @@ class Pipeline:
             for n, t in self._shows.tables.items()
         ]
         views = [{"name": n, **given} for n, given in self._definitions.items()]
-        return {"name": self.name, "id": self.id, "tables": tables, "views": views, "shards": self.shards}
+        return {"name": self.name, "id": self.id, "tables": tables, "views": views, **self._runtime.described()}
 
     def _feed(self, view: str, key: str, deliver: Callable[[pa.Table, int], None], since: int | None) -> sinks.Feed:
         """A sink of a view that goes on from where it was, or begins."""

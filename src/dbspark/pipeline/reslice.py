@@ -7,11 +7,13 @@ for the time of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dbspark.batch import Arrangement, Batch, merge
-from dbspark.spark.placement import owner, split
+from dbspark.spark.levels import Lies
+from dbspark.spark.placement import key_of, owner, split
 from dbspark.spark.task import Work
 from dbspark.storage.store import Store
 from dbspark.trace.spine import Spine
@@ -22,33 +24,43 @@ AT = "@"
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """How a trace is kept: in which orders, and where it lies."""
+
+    arrangements: tuple[Arrangement, ...]
+    lies: Lies
+
+
+@dataclass(frozen=True, slots=True)
 class Reslice:
-    """One trace: takes what is its own from the old shards."""
+    """One trace: every shard takes what is to be its own from where it was."""
 
     id: str
-    stored: tuple[Arrangement, ...]
-    """How it is kept."""
-    arrangements: tuple[Arrangement, ...]
-    """How it is to be kept."""
-    old: tuple[int, ...]
-    """The shards that kept something of it."""
-    whole: bool
-    """Whether it lies on one shard, whatever the hashes of its rows."""
+    old: Kept
+    new: Kept
+    shards: tuple[int, ...]
+    """Those that kept something of it."""
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return tuple(f"{self.id}{AT}{shard}" for shard in self.old)
+        some = self.shards[:1] if self.old.lies == "everywhere" else self.shards
+        return tuple(f"{self.id}{AT}{shard}" for shard in some)
 
     def run(self, work: Work) -> None:
-        if self.whole and work.shard != owner(work.job.shards):
+        if self.new.lies == "owner" and work.shard != owner(work.job.shards):
             return
-        states = [work.state(name, self.stored) for name in self.reads]
-        spines = zip(*states, strict=True)
-        work.keep(self.id, tuple(self._one(work, s, a) for s, a in zip(spines, self.arrangements, strict=True)))
+        spines = zip(*(work.state(name, self.old.arrangements) for name in self.reads), strict=True)
+        wanted = zip(spines, self.new.arrangements, strict=True)
+        work.keep(self.id, tuple(self._one(work, some, arrangement) for some, arrangement in wanted))
 
     def _one(self, work: Work, spines: Sequence[Spine], arrangement: Arrangement) -> Spine:
-        given = [s if s.arrangement is arrangement else rearranged(s, arrangement) for s in spines]
-        return combined(given if self.whole else [_sliced(s, work) for s in given])
+        lies = self.new.lies
+        if lies in ("owner", "everywhere"):
+            return combined([rearranged(s, arrangement) for s in spines])
+        # In the order of the columns by which it lies, a shard's rows follow each other.
+        assert not isinstance(lies, str)
+        order = arrangement if lies == key_of(arrangement) else Arrangement(arrangement.schema, lies)
+        return combined([rearranged(_sliced(rearranged(s, order), work), arrangement) for s in spines])
 
 
 def _sliced(spine: Spine, work: Work) -> Spine:
@@ -87,6 +99,8 @@ def combined(spines: Sequence[Spine]) -> Spine:
 
 def rearranged(spine: Spine, arrangement: Arrangement) -> Spine:
     """The rows of a spine in another order, at their times."""
+    if spine.arrangement is arrangement:
+        return spine
     entries = [batch.rearranged(arrangement).described(batch.description) for batch in spine.batches]
     return Spine(arrangement, tuple(entries), compaction=spine.compaction)
 
@@ -97,15 +111,19 @@ def trace_of(name: str) -> tuple[str, int]:
     return trace, int(shard)
 
 
-def whole_states(store: Store, shards: int | None) -> dict[str, tuple[Spine, ...]]:
-    """What a store keeps of some shards, or of none, as if there were none."""
+def whole_states(store: Store, described: Mapping[str, Any]) -> dict[str, tuple[Spine, ...]]:
+    """What a store keeps, of whatever runtime, as if there were no shards."""
     states: dict[str, tuple[Spine, ...]] = store.load().states
-    if shards is None:
+    if described.get("shards") is None:
         return states
     parts: dict[str, list[tuple[Spine, ...]]] = {}
     for name, spines in states.items():
         parts.setdefault(trace_of(name)[0], []).append(spines)
-    return {name: tuple(combined(some) for some in zip(*given, strict=True)) for name, given in parts.items()}
+    everywhere = set(described.get("everywhere", ()))
+    return {
+        name: given[0] if name in everywhere else tuple(combined(some) for some in zip(*given, strict=True))
+        for name, given in parts.items()
+    }
 
 
-__all__ = ["AT", "Reslice", "combined", "rearranged", "trace_of", "whole_states"]
+__all__ = ["AT", "Kept", "Reslice", "combined", "rearranged", "trace_of", "whole_states"]

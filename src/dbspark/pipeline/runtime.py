@@ -109,6 +109,10 @@ class Runtime(Shows):
     def reset(self, snapshot: Any) -> None:
         """Go back to a snapshot."""
 
+    def described(self) -> dict[str, Any]:
+        """What is to be known of it to read its state, as JSON: `shards`, if there are any."""
+        return {}
+
     @abstractmethod
-    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, shards: int | None) -> None:
-        """Take over what is stored, of so many shards, or of none. The program has its tables and views already."""
+    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:
+        """Take over what is stored by a runtime that described itself so. The program has been read already."""

@@ -9,6 +9,7 @@ inserted is routed to the shards by the tasks of its own partitions.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +23,12 @@ from dbspark.operators.delta import Delta
 from dbspark.pipeline.changes import Kind, TableDefinition, TableState
 from dbspark.pipeline.history import Histories, History, history_of
 from dbspark.pipeline.reader import size_of
-from dbspark.pipeline.reslice import AT, Reslice, trace_of
+from dbspark.pipeline.reslice import AT, Kept, Reslice, trace_of
 from dbspark.pipeline.routing import Routed, routed, sent
 from dbspark.pipeline.runtime import Outcome, Runtime
-from dbspark.spark.levels import Level, layout
-from dbspark.spark.placement import key_of
+from dbspark.spark.balance import chosen
+from dbspark.spark.levels import Level, Policies, layout
+from dbspark.spark.placement import SHARD, key_of
 from dbspark.spark.superstep import Records, Supersteps
 from dbspark.spark.task import REPORT, TOLD, Job, Row, Work
 from dbspark.sql.explain import Size
@@ -34,6 +36,8 @@ from dbspark.sql.program import Program
 from dbspark.storage.manifest import TraceRecord
 from dbspark.storage.segment import decoded
 from dbspark.storage.store import Store
+
+_log = logging.getLogger("dbspark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +113,11 @@ def opened(work: Work, name: str, arrangement: Arrangement, keep: int, created: 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Levels, and the arrangements of the traces that they keep."""
+    """Levels, and the traces that they keep."""
 
+    graph: Graph
     levels: tuple[Level, ...]
-    traces: dict[str, tuple[Arrangement, ...]]
-    whole: frozenset[str] = frozenset()
-    """Traces that lie on one shard, whatever the hashes of their rows."""
+    traces: dict[str, Kept]
 
 
 class Sharded(Runtime):
@@ -132,6 +135,7 @@ class Sharded(Runtime):
         self._records: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
         self._steps: Supersteps | None = None
         self._planned: _Plan | None = None
+        self._policies: Policies = {}
 
     # ------------------------------------------------------------------ definitions
 
@@ -155,6 +159,7 @@ class Sharded(Runtime):
         self.tables = {n: t for n, t in self.tables.items() if n != name}
         self._views -= {name}
         self._planned = None
+        self._policies = {j: p for j, p in self._policies.items() if j in self._program.builder.graph.nodes}
         kept = self._present().traces
         self._records = {n: given for n, given in self._records.items() if n in kept}
 
@@ -174,6 +179,7 @@ class Sharded(Runtime):
                 made = Routed(self.tables[table], number, operation)
                 rows += made.rows(self.shards)
                 frames += made.frames(self.shards)
+        self._balance(tick)
         plan = self._present()
         lap("check")
         out = self._run(job, plan, self._records, rows, frames)
@@ -188,7 +194,7 @@ class Sharded(Runtime):
                         counts[name] += count
             elif slot.startswith(TOLD):
                 trace = slot.removeprefix(TOLD)
-                batch = decoded(pa.py_buffer(payload), plan.traces[trace][0])
+                batch = decoded(pa.py_buffer(payload), plan.traces[trace].arrangements[0])
                 told.setdefault(trace.removeprefix("view "), []).append(batch)
         lap("compute")
         return Outcome(given_rows, taken, {name: merge(batches) for name, batches in told.items()})
@@ -212,7 +218,7 @@ class Sharded(Runtime):
             if slot == REPORT:
                 report = json.loads(payload)
                 for name, made in report["traces"].items():
-                    kept = zip(made, plan.traces[name], strict=True)
+                    kept = zip(made, plan.traces[name].arrangements, strict=True)
                     found.setdefault(name, {})[report["shard"]] = tuple(self._store.adopted(r, a) for r, a in kept)
         self._records = found
         return out
@@ -235,28 +241,68 @@ class Sharded(Runtime):
     def _plan(self, graph: Graph) -> _Plan:
         """Levels of a graph, with its tables in front and its outputs, which are views, behind."""
         placed = {name: frozenset({key_of(table.arrangement)}) for name, table in self.tables.items()}
-        plan = layout(graph, placed)
+        plan = layout(graph, placed, self._policies)
         levels = plan.levels
-        traces: dict[str, tuple[Arrangement, ...]] = {}
-        whole = set()
-        for level in levels:
-            for step in level.steps:
-                if step.operator.kept():
-                    traces[step.id] = step.operator.kept()
-                    if step.alone:
-                        whole.add(step.id)
+        traces = {
+            n: Kept(step.kept(), plan.lies[n]) for n in plan.lies if (step := graph.nodes[n].operator) is not None
+        }
         tables = []
         for node in graph:
             if node.role == "source":
                 table = self.tables[str(node.name)]
                 tables.append(TableStep(table, node.id, self._keep))
-                traces[f"table {table.name}"] = (table.arrangement,)
+                traces[f"table {table.name}"] = Kept((table.arrangement,), key_of(table.arrangement))
         levels[0].steps[:0] = tables
         for name, output in plan.outputs.items():
-            step = ViewStep(name, output.slot, Arrangement(graph.outputs[name].schema, output.key), self._keep)
-            levels[output.level].steps.append(step)
-            traces[step.id] = (step.arrangement,)
-        return _Plan(levels, traces, frozenset(whole))
+            view = ViewStep(name, output.slot, Arrangement(graph.outputs[name].schema, output.key), self._keep)
+            levels[output.level].steps.append(view)
+            traces[view.id] = Kept((view.arrangement,), output.key)
+        return _Plan(graph, levels, traces)
+
+    def _balance(self, tick: int) -> None:
+        """Change the policies of joins where what is kept says so, and move what lies elsewhere then."""
+        graph = self._present().graph
+        sizes = {
+            name: [size_of([by_shard[s]]).rows if s in by_shard else 0 for s in range(self.shards)]
+            for name, by_shard in self._records.items()
+        }
+        policies = chosen(graph, sizes, self._policies, self.shards)
+        if policies == self._policies:
+            return
+        before, old = self._policies, self._present()
+        for join in {*policies, *before}:
+            if policies.get(join) != before.get(join):
+                _log.info("%s: %s", graph.nodes[join].label, " and ".join(policies.get(join, SHARD)))
+        self._policies, self._planned = policies, None
+        try:
+            new = self._present()
+            moved = {n: kept for n, kept in new.traces.items() if n in self._records and kept != old.traces[n]}
+            self._move(tick, {n: (old.traces[n], kept) for n, kept in moved.items()}, self._records)
+        except BaseException:
+            self._policies, self._planned = before, None
+            raise
+
+    def _move(
+        self,
+        tick: int,
+        traces: Mapping[str, tuple[Kept, Kept]],
+        records: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]],
+    ) -> None:
+        """Make traces lie, and be ordered, as they are to be."""
+        level = Level([Reslice(n, old, new, tuple(records[n])) for n, (old, new) in traces.items()])
+        given = {
+            f"{name}{AT}{shard}": dict.fromkeys(range(self.shards), kept)
+            for name in traces
+            for shard, kept in records[name].items()
+        }
+        before = self._records
+        self._records = {n: by_shard for n, by_shard in before.items() if n not in traces}
+        try:
+            plan = _Plan(Graph(), (level,), {n: new for n, (_, new) in traces.items()})
+            self._run(Job(tick, self.shards, self._files()), plan, given, (), ())
+        except BaseException:
+            self._records = before
+            raise
 
     # ------------------------------------------------------------------ state
 
@@ -266,45 +312,46 @@ class Sharded(Runtime):
         }
 
     def snapshot(self) -> Any:
-        return self.tables, set(self._views), self._records
+        return self.tables, set(self._views), self._records, self._policies
 
     def reset(self, snapshot: Any) -> None:
-        self.tables, self._views, self._records = snapshot
+        self.tables, self._views, self._records, self._policies = snapshot
         self._planned = None
 
-    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, shards: int | None) -> None:
+    def described(self) -> dict[str, Any]:
+        everywhere = sorted(n for n, kept in self._present().traces.items() if kept.lies == "everywhere")
+        policies = {join: list(given) for join, given in self._policies.items()}
+        return {"shards": self.shards, "policies": policies, "everywhere": everywhere}
+
+    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:
         self.tables = {table.name: table for table in tables}
         self._views = set(self._program.views)
+        self._policies = {join: tuple(given) for join, given in described.get("policies", {}).items()}
         plan = self._present()
+        shards = described.get("shards")
         old: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
         for name, kept in store.records().states.items():
             trace, shard = (name, 0) if shards is None else trace_of(name)
-            old.setdefault(trace, {})[shard] = kept
+            if trace in plan.traces:
+                old.setdefault(trace, {})[shard] = kept
         if shards == self.shards:
-            self._records = {name: by_shard for name, by_shard in old.items() if name in plan.traces}
+            self._records = old
             return
-        level = Level([
-            Reslice(name, self._stored(by_shard), plan.traces[name], tuple(by_shard), name in plan.whole)
-            for name, by_shard in old.items()
-            if name in plan.traces
-        ])  # fmt: skip
-        records = {
-            f"{name}{AT}{shard}": dict.fromkeys(range(self.shards), kept)
-            for name, by_shard in old.items()
-            for shard, kept in by_shard.items()
-        }
-        job = Job(tick, self.shards, self._files())
-        self._run(job, _Plan((level,), plan.traces), records, (), ())
+        moved = {}
+        for name, by_shard in old.items():
+            stored = tuple(store.arrangement(record) for record in next(iter(by_shard.values())))
+            lies = (
+                "owner" if shards is None else plan.traces[name].lies
+            )  # where nothing is sharded, all is in one place
+            moved[name] = Kept(stored, lies), plan.traces[name]
+        self._move(tick, moved, old)
 
     # ------------------------------------------------------------------ reading
-
-    def _stored(self, by_shard: Mapping[int, tuple[TraceRecord, ...]]) -> tuple[Arrangement, ...]:
-        return tuple(self._store.arrangement(record) for record in next(iter(by_shard.values())))
 
     def readable(self, name: str, tick: int) -> Histories:
         table = self.tables.get(name)
         trace = f"view {name}" if table is None else f"table {name}"
-        (arrangement,) = self._present().traces[trace] if table is None else (table.arrangement,)
+        arrangement = self._present().traces[trace].arrangements[0] if table is None else table.arrangement
         created = 0 if table is None else table.created
         kept = self._records.get(trace, {})
         spines: list[Any] = [self._store.spine(records[0]) for records in kept.values()] or [None]

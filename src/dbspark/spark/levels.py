@@ -6,23 +6,30 @@ stream exchanged by some columns. A slot that is needed several levels later is 
 
 Arranged streams do not travel: an integral stays where it is kept. So an arrange node belongs to the first level that
 reads it, which keeps its state; a later level that reads it too gets the delta, and reads the integral before the tick.
+
+Where a trace lies (`Lies`) is part of the layout: policies of joins change it, and state has to be moved then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from dbspark.batch import Arrangement
 from dbspark.batch.schema import Schema
 from dbspark.circuit.graph import Graph, Node
 from dbspark.errors import CircuitError
 from dbspark.operators.operator import Operator
-from dbspark.spark.placement import ANYWHERE, Key, Placed, alone, placed, wanted
+from dbspark.spark.placement import ANYWHERE, Key, Placed, Policy, alone, key_of, placed, wanted
 
 _STAYS = ("arranged", "nested")
 """Kinds of streams that cannot be sent."""
+
+Policies = Mapping[str, tuple[Policy, Policy]]
+"""The policies of the sides of joins, by the joins' ids; others are sharded."""
+Lies = Literal["owner", "everywhere"] | Key
+"""Where a trace lies: on one shard, on all of them, or by the hash of some of its columns."""
 
 
 def slot_of(node: str, key: Key | None = None) -> str:
@@ -47,11 +54,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """A slot that leaves a level: split by shard where it is exchanged, or to the same shard."""
+    """A slot that leaves a level."""
 
     slot: str
     node: str
-    exchanged: bool
+    to: Literal["owners", "everyone", "same"]
+    """Each row to the shard that it belongs to, all rows to all shards, or to the shard where they are."""
 
 
 @dataclass(slots=True)
@@ -79,16 +87,25 @@ class Layout:
 
     levels: tuple[Level, ...]
     outputs: Mapping[str, Output]
+    lies: Mapping[str, Lies]
+    """Of every node that keeps state."""
 
 
-def layout(graph: Graph, sources: Mapping[str, Placed]) -> Layout:
-    """Cut a graph into levels; `sources` says how each source is placed."""
-    return _Planner(graph, sources).layout()
+def layout(graph: Graph, sources: Mapping[str, Placed], policies: Policies | None = None) -> Layout:
+    """Cut a graph into levels; `sources` says how each source is placed, `policies` how the sides of joins are."""
+    return _Planner(graph, sources, policies or {}).layout()
 
 
 class _Planner:
-    def __init__(self, graph: Graph, sources: Mapping[str, Placed]) -> None:
+    def __init__(self, graph: Graph, sources: Mapping[str, Placed], policies: Policies) -> None:
         self.graph = graph
+        self.policies = policies
+        self.of_arrange = {
+            side.id: policy
+            for join, given in policies.items()
+            if join in graph.nodes
+            for side, policy in zip(graph.nodes[join].inputs, given, strict=True)
+        }
         self.placed: dict[str, Placed] = {}
         self.level: dict[str, int] = {}
         """Where a node's output is first there."""
@@ -96,7 +113,8 @@ class _Planner:
         """What each node reads."""
         self.needs: dict[str, set[int]] = {}
         """The levels at which a slot is read."""
-        self.exchanged: dict[str, tuple[str, Key]] = {}
+        self.exchanged: dict[str, tuple[str, Key | None]] = {}
+        """Slots that change shard, with the node and the columns by which; None: to everyone."""
         self.order = graph.schedule()
         for node in self.order:
             self._place(node, sources)
@@ -110,16 +128,21 @@ class _Planner:
             self.placed[node.id], self.level[node.id] = sources.get(str(node.name), ANYWHERE), 0
             return
         level, slots = 0, []
-        for given, key in zip(node.inputs, wanted(node), strict=True):
+        policy = self.of_arrange.get(node.id, "shard")
+        inputs = [self.placed[i.id] for i in node.inputs]
+        for given, key in zip(node.inputs, wanted(node, inputs, policy), strict=True):
             there = self.level[given.id]
             slot = slot_of(given.id)
-            if key is not None and key not in self.placed[given.id]:
+            if policy == "broadcast":
+                slot = self._broadcast(given)
+                there += 1
+            elif key is not None and key not in self.placed[given.id]:
                 slot = self._exchange(given, key)
                 there += 1
             slots.append(slot)
             level = max(level, there)
         self.slots[node.id], self.level[node.id] = slots, level
-        self.placed[node.id] = placed(node, [self.placed[i.id] for i in node.inputs])
+        self.placed[node.id] = placed(node, inputs, self.policies.get(node.id, (policy, policy)))
 
     def _arranged_levels(self) -> dict[str, list[int]]:
         """For each node whose output stays where it is, the levels that read it."""
@@ -136,6 +159,11 @@ class _Planner:
     def _exchange(self, node: Node, key: Key) -> str:
         slot = slot_of(node.id, key)
         self.exchanged[slot] = node.id, key
+        return slot
+
+    def _broadcast(self, node: Node) -> str:
+        slot = f"{node.id} to everyone"
+        self.exchanged[slot] = node.id, None
         return slot
 
     def _output(self, node: Node) -> Output:
@@ -166,19 +194,31 @@ class _Planner:
                         self.needs.setdefault(slot, set()).add(at)
         for slot, read in self.needs.items():
             self._emit(levels, slot, max(read))
-        return Layout(tuple(levels), self.outputs)
+        lies = {n.id: self._lies(n) for n in self.order if n.operator is not None and n.operator.kept()}
+        return Layout(tuple(levels), self.outputs, lies)
+
+    def _lies(self, node: Node) -> Lies:
+        if alone(node):
+            return "owner"
+        policy = self.of_arrange.get(node.id, "shard")
+        if policy == "broadcast":
+            return "everywhere"
+        assert node.operator is not None
+        if policy == "balance":
+            return min(self.placed[node.id], key=lambda k: (len(k), k))
+        return key_of(node.operator.kept()[0])
 
     def _emit(self, levels: list[Level], slot: str, last: int) -> None:
         if slot in self.exchanged:
             node, key = self.exchanged[slot]
             begin = self.level[node]
             arrangement = Arrangement(self.graph.nodes[node].schema, key)
-            levels[begin].emits.append(Emit(slot, node, True))
+            levels[begin].emits.append(Emit(slot, node, "everyone" if key is None else "owners"))
             levels[begin].streams[slot] = levels[begin + 1].streams[slot] = arrangement
             begin += 1
         else:
             begin = self.level[slot]
             arrangement = Arrangement(self.graph.nodes[slot].schema)
         for at in range(begin, last):
-            levels[at].emits.append(Emit(slot, slot, False))
+            levels[at].emits.append(Emit(slot, slot, "same"))
             levels[at].streams[slot] = levels[at + 1].streams[slot] = arrangement

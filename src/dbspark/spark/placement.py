@@ -7,11 +7,16 @@ placed by them is on one shard.
 
 An operator says by which columns it wants its inputs placed (`wanted`) and by which its output is (`placed`); a stream
 may be placed by several at once, as a join's output is by the keys of either side.
+
+A join may also take one side whole on every shard, and the rows of the other wherever they lie (`Policy`). That is what
+keeps a key that most rows have from pinning one task, and it is the same join: it is linear in the side that lies
+anywhere, as long as that side has no rows that wait for a partner on another shard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +43,10 @@ Key = tuple[int, ...]
 """Columns of a stream."""
 Placed = frozenset[Key]
 """The columns by whose hash the rows of a stream lie on their shards, each by itself; none: they lie anywhere."""
+
+Policy = Literal["shard", "broadcast", "balance"]
+"""How a side of a join is placed: by its key, whole on every shard, or as it comes, but not by its key."""
+SHARD: tuple[Policy, Policy] = ("shard", "shard")
 
 ANYWHERE: Placed = frozenset()
 TOGETHER: Placed = frozenset({()})
@@ -76,11 +85,22 @@ def key_of(arrangement: Arrangement) -> Key:
     return tuple(range(arrangement.schema.columns)) if arrangement.key is None else arrangement.key
 
 
-def wanted(node: Node) -> list[Key | None]:
-    """By which columns a node wants each of its inputs placed; None: it takes them as they lie."""
+def broadcastable(join: Join) -> tuple[int, ...]:
+    """The sides of a join that may be whole on every shard."""
+    return {"inner": (0, 1), "right": (0,), "full": ()}.get(join.how, (1,))
+
+
+def wanted(node: Node, inputs: Sequence[Placed], policy: Policy = "shard") -> list[Key | None]:
+    """By which columns a node wants each of its inputs placed; None: it takes them as they lie.
+
+    `policy` is that of an arrange node; one that is broadcast is not asked.
+    """
     operator = node.operator
     if isinstance(operator, Arrange):
-        return [key_of(operator.arrangement)]
+        key = key_of(operator.arrangement)
+        if policy == "balance":
+            return [None if inputs[0] - {key, ()} else tuple(range(operator.schema.columns))]
+        return [key]
     if isinstance(operator, GroupAggregate):
         return [operator.key, *(None for _ in node.inputs[1:])]
     if isinstance(operator, Exchange):
@@ -95,11 +115,19 @@ def wanted(node: Node) -> list[Key | None]:
     )
 
 
-def placed(node: Node, inputs: Sequence[Placed]) -> Placed:
-    """By which columns the output of a node is placed, where its inputs are placed as it wants them."""
+def placed(node: Node, inputs: Sequence[Placed], policies: tuple[Policy, ...] = SHARD) -> Placed:
+    """By which columns the output of a node is placed, where its inputs are placed as it wants them.
+
+    `policies`: that of an arrange node, or those of the sides of a join.
+    """
     operator = node.operator
     if isinstance(operator, Arrange):
-        return frozenset({key_of(operator.arrangement)})
+        key = key_of(operator.arrangement)
+        if policies[0] == "balance":
+            return inputs[0] - {key, ()} or frozenset({tuple(range(operator.schema.columns))})
+        return frozenset({key})
+    if isinstance(operator, Join) and "balance" in policies:
+        return _beside(operator, policies.index("balance"), inputs)
     if isinstance(operator, Join):
         return _joined(operator)
     if isinstance(operator, GroupAggregate):
@@ -140,6 +168,12 @@ def _joined(join: Join) -> Placed:
     if not key_of(join.sides[0]):
         out.add(())
     return frozenset(out)
+
+
+def _beside(join: Join, side: int, inputs: Sequence[Placed]) -> Placed:
+    """The rows of a join lie where those of the side are that is not everywhere."""
+    where = {c: i for i, (s, c) in reversed(list(enumerate(join.columns))) if s == side}
+    return frozenset(tuple(where[c] for c in key) for key in inputs[side] if all(c in where for c in key))
 
 
 def _passed(operator: Operator, before: Placed) -> Placed:

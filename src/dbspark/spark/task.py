@@ -185,8 +185,11 @@ class Work:
             batch = self.delta(emit.node, arrangement.schema).arranged(arrangement)
             if not batch.rows:
                 continue
-            parts = split(batch, self.job.shards) if emit.exchanged else [(self.shard, batch)]
-            for shard, some in parts:
+            if emit.to == "everyone":
+                payload = b"".join(encoded(batch))
+                yield from ((shard, emit.slot, payload) for shard in range(self.job.shards))
+                continue
+            for shard, some in split(batch, self.job.shards) if emit.to == "owners" else [(self.shard, batch)]:
                 yield shard, emit.slot, b"".join(encoded(some))
 
     def _report(self) -> dict[str, Any]:
