@@ -221,8 +221,9 @@ class Pipeline:
     def explain(self, query: str | DataFrame) -> str:
         """How a view, or a query that is not a view yet, is or would be kept: part by part, the circuit, its state."""
         self._compile()
-        named = isinstance(query, str) and query in self._views
-        return self._program.explain(query, sizes_of(self._states()) if named else None)
+        with self._lock:
+            sizes = sizes_of(self._states()) if isinstance(query, str) and query in self._views else None
+            return self._program.explain(query, sizes)
 
     # ------------------------------------------------------------------ transactions
 
