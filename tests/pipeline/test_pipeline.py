@@ -216,8 +216,8 @@ def test_scripts_of_statements(spark: Any) -> None:
             DELETE FROM t WHERE a = 12
         """)
         assert rows(pipe.view("v").to_arrow()) == [("X;Y", 1), ("x;y", 1), ("z", 1)]
-        assert pipe.table("t").state.primary_key == ("a",)
-        assert pipe.table("d").state.primary_key == ("x",)
+        assert pipe.table("t").primary_key == ("a",)
+        assert pipe.table("d").primary_key == ("x",)
         assert pipe.table("t").changes(since=0).num_rows == 5
         pipe.sql("DROP VIEW v; DROP TABLE IF EXISTS nothing; DROP TABLE u")
         with pytest.raises(DbsparkError, match="not a statement"):

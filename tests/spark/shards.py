@@ -4,11 +4,14 @@ import json
 from collections import Counter
 from functools import partial
 
+import pyarrow as pa
+
 from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch.rows import encode_rows
 from dbspark.operators.delta import Delta
 from dbspark.spark.levels import layout
 from dbspark.spark.placement import split
-from dbspark.spark.task import ERROR, REPORT, Job, Work, raise_first
+from dbspark.spark.task import ERROR, REPORT, TOLD, Job, Work, raise_first
 from dbspark.storage.files import files_at
 from dbspark.storage.manifest import record_from_json
 from dbspark.storage.reading import Reading
@@ -72,16 +75,7 @@ class Shards:
         rows = []
         for node in self.graph:
             if node.role == "source" and changes.get(node.name):
-                arrangement = Arrangement(node.schema, self.places.get(node.name))
-                batch = Batch.from_arrow(
-                    _table(node.schema, changes[node.name]), arrangement, _weights(changes[node.name])
-                )
-                for level in self.levels[:1]:
-                    level.streams.setdefault(node.id, arrangement)
-                rows += [
-                    (s, node.id, b"".join(encoded(b.rearranged(self.levels[0].streams[node.id]))))
-                    for s, b in split(batch, self.shards)
-                ]
+                rows += self._routed(node, changes[node.name])
         out = run_levels(job, self.levels, self.records, rows)
         raise_first(p for _, slot, p in out if slot == ERROR)
         told = {}
@@ -91,11 +85,19 @@ class Shards:
                 for name, found in report["traces"].items():
                     self.records.setdefault(name, {})[report["shard"]] = found
             else:
-                told.setdefault(slot, []).append(decoded(payload_buffer(payload), self.arrangements[slot]))
+                name = slot.removeprefix(TOLD)
+                told.setdefault(name, []).append(decoded(pa.py_buffer(payload), self.arrangements[name]))
         return {
             name: Counter(dict(Delta.of(merge(told[key])).items())) if (key := f"output {name}") in told else Counter()
             for name in self.graph.outputs
         }
+
+    def _routed(self, node, change):
+        placed = Arrangement(node.schema, self.places.get(node.name))
+        table = pa.Table.from_arrays(encode_rows(node.schema, list(change)), schema=node.schema.arrow)
+        travels = self.levels[0].streams.setdefault(node.id, placed)
+        for shard, batch in split(Batch.from_arrow(table, placed, list(change.values())), self.shards):
+            yield shard, node.id, b"".join(encoded(batch.rearranged(travels)))
 
     def rows_kept(self):
         """Rows of every trace, consolidated over its batches, by name and shard."""
@@ -113,21 +115,3 @@ class Shards:
                     spine = reading.spine(record_from_json(record, None), arrangement)
                     out[name, shard] = out.get((name, shard), 0) + spine.consolidated().rows
         return out
-
-
-def payload_buffer(payload):
-    import pyarrow as pa
-
-    return pa.py_buffer(payload)
-
-
-def _table(schema, change):
-    import pyarrow as pa
-
-    from dbspark.batch.rows import encode_rows
-
-    return pa.Table.from_arrays(encode_rows(schema, list(change)), schema=schema.arrow)
-
-
-def _weights(change):
-    return list(change.values())

@@ -31,8 +31,10 @@ def check(spark: Any, pipe: dbspark.Pipeline, queries: Mapping[str, str]) -> Non
     assert not wrong, "\n".join(f"{name}:\n{text}" for name, text in wrong.items())
 
 
-def pipeline(spark: Any, tables: Mapping[str, str], queries: Mapping[str, str]) -> dbspark.Pipeline:
-    pipe = dbspark.Pipeline("workload", spark=spark)
+def pipeline(
+    spark: Any, tables: Mapping[str, str], queries: Mapping[str, str], shards: int | None = None
+) -> dbspark.Pipeline:
+    pipe = dbspark.Pipeline("workload", spark=spark, shards=shards)
     for name, ddl in tables.items():
         pipe.create_table(name, ddl)
     for name, query in queries.items():
@@ -55,6 +57,26 @@ def test_tpch(spark: Any, part: int) -> None:
                     tx.insert(name, inserts)
                     tx.delete(name, deletes)
             check(spark, pipe, queries)
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+def test_tpch_on_shards(spark: Any, shards: int) -> None:
+    """All queries in one pipeline: a tick is one job for all of them."""
+    data = tpch.generate(0.002)
+    with pipeline(spark, tpch.TABLES, {}, shards) as pipe:
+        with pipe.transaction() as tx:
+            for name, rows in data.items():
+                tx.insert(name, rows)
+        for name, query in tpch.QUERIES.items():
+            pipe.create_view(name, query, maintenance="incremental")
+        check(spark, pipe, tpch.QUERIES)
+        ticks = tpch.refresh(data, 0.01, seed=shards)
+        for _ in range(2):
+            with pipe.transaction() as tx:
+                for name, (inserts, deletes) in next(ticks).items():
+                    tx.insert(name, inserts)
+                    tx.delete(name, deletes)
+            check(spark, pipe, tpch.QUERIES)
 
 
 def test_nexmark(spark: Any) -> None:

@@ -7,6 +7,8 @@ gather has filled. Its node table is the first thing in `buffer`; `keep` holds w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,9 @@ from dbspark.kernels.order import order_maps
 
 CHUNK_ROWS = 32768
 """Rows in a chunk at the most. Small enough that a step of a merge is well under a millisecond."""
+
+_PARALLEL_ROWS = 1 << 17
+"""Gathers from this many rows on use two threads."""
 
 NO_TIME = np.zeros(nd.TIMES, np.int64)
 """The time of rows that have none."""
@@ -259,15 +264,34 @@ def gather_chunks(
     rows = len(pos)
     if rows <= CHUNK_ROWS:
         return _gather(schema, own_key, tables, pos, weights, one_weight, time)
-    chunks = []
-    for at in range(0, rows, CHUNK_ROWS):
-        end = at + CHUNK_ROWS
-        chunks += _gather(schema, own_key, tables, pos[at:end], weights[at:end], one_weight, time)
-    return chunks
+
+    def gathered(begin: int, end: int) -> list[Chunk]:
+        chunks = []
+        for at in range(begin, end, CHUNK_ROWS):
+            some = slice(at, min(at + CHUNK_ROWS, end))
+            chunks += _gather(schema, own_key, tables, pos[some], weights[some], one_weight, time)
+        return chunks
+
+    if rows < _PARALLEL_ROWS:
+        return gathered(0, rows)
+    middle = rows // CHUNK_ROWS // 2 * CHUNK_ROWS
+    rest = _helper().submit(gathered, middle, rows)
+    return gathered(0, middle) + rest.result()
+
+
+@cache
+def _helper() -> ThreadPoolExecutor:
+    """A second thread for large gathers, which are bound by how fast memory answers; it waits for nobody."""
+    return ThreadPoolExecutor(1, thread_name_prefix="dbspark-gather")
 
 
 def gather_columns(schema: Schema, tables: Int64s, pos: Int64s, columns: Sequence[int]) -> list[pa.Array]:
     """Some columns of the rows at `pos` as Arrow arrays; the others are not touched."""
+    if len(columns) > 1 and len(pos) and not schema.nested and len(set(columns)) == len(columns):
+        nodes = np.add(columns, nd.LANES, dtype=np.int64)
+        made = gather_rows(schema.select(columns), nodes, tables, pos, pos)  # the weights are nobody's
+        if made is not None:
+            return made.arrays()
     return [_gather_column(schema, tables, nd.LANES + c, pos) for c in columns]
 
 

@@ -115,7 +115,7 @@ class Schema:
 
     __slots__ = (
         "arrow", "columns", "has_maps", "lines", "names", "nested", "node_count", "nodes", "packing", "required",
-        "row_nodes", "template", "types",
+        "row_nodes", "selections", "template", "types",
     )  # fmt: skip
 
     arrow: pa.Schema
@@ -133,6 +133,8 @@ class Schema:
     row_nodes: Any
     required: tuple[int, ...]
     """The columns that are NOT NULL."""
+    selections: dict[tuple[int, ...], Schema]
+    """Schemas of some of the columns that have been asked for."""
 
     def __new__(cls, arrow: pa.Schema) -> Schema:
         fields = []
@@ -152,6 +154,7 @@ class Schema:
             raise SchemaError(f"column names are not unique: {', '.join(twice)}; rename them")
         self.types = tuple(f.type for f in fields)
         self.columns = len(fields)
+        self.selections = {}
         self.required = tuple(i for i, f in enumerate(fields) if not f.nullable)
         self._lay_out()
         return _INTERNED.setdefault(key, self)
@@ -231,7 +234,11 @@ class Schema:
             raise SchemaError(f"no column {name!r}; the columns are {', '.join(self.names)}") from None
 
     def select(self, columns: Sequence[int]) -> Schema:
-        return Schema(pa.schema([self.arrow.field(c) for c in columns]))
+        chosen = tuple(columns)
+        found = self.selections.get(chosen)
+        if found is None:
+            found = self.selections[chosen] = Schema(pa.schema([self.arrow.field(c) for c in chosen]))
+        return found
 
     def __reduce__(self) -> Any:
         return Schema, (self.arrow,)

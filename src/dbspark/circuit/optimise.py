@@ -3,6 +3,7 @@
     integrate -> Q on values -> differentiate      Q on deltas, over arranged streams
     the three terms of a product                   one join over two arranged streams
     join -> project                                the join gives those columns only
+    filter -> project                              those columns of the rows that stay
     filter -> filter, filter -> map, map -> map    one pass over the columns
 
 Arrangements are nodes, and equal nodes are one: consumers of the same keys share them. What no output needs is left
@@ -17,7 +18,7 @@ from typing import Any
 from dbspark.circuit.graph import Graph, Node, Stream
 from dbspark.operators.delta import Delta
 from dbspark.operators.join import Join
-from dbspark.operators.linear import Filter, Map, Project, Stateless, Sum
+from dbspark.operators.linear import Filter, Map, Project, Select, Stateless, Sum
 from dbspark.operators.operator import Arrange
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
 
@@ -164,6 +165,9 @@ def _columns(rewriter: _Rewriter, node: Node) -> Stream | None:
         join = inner.giving([inner.columns[c] for c in operator.columns], operator.schema.names)
         if join.schema is operator.schema or join.schema.types == operator.schema.types:
             return rewriter.out.add(join, [n.stream for n in made.inputs], ["arranged", "arranged"], "delta")
+    if isinstance(operator, Project) and isinstance(inner, Filter):
+        select = Select(operator.schema, inner.function, range(inner.schema.columns), operator.columns)
+        return rewriter.out.add(select, [made.inputs[0].stream], [made.inputs[0].kind], made.kind)
     if isinstance(inner, Filter | Map | Project | Fused):
         steps = [*inner.steps, operator] if isinstance(inner, Fused) else [inner, operator]
         return rewriter.out.add(Fused(steps), [made.inputs[0].stream], [made.inputs[0].kind], made.kind)

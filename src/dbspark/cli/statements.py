@@ -86,7 +86,7 @@ class Shell:
             with Pipeline("scratch") as scratch:
                 scratch.sql(statement)
                 given, there = scratch.table(table[1]), self.pipe.table(table[1])
-                same = given.schema == there.schema and given.state.primary_key == there.state.primary_key
+                same = given.schema == there.schema and given.primary_key == there.primary_key
             if same:
                 self._old_tables.remove(table[1])
             return same

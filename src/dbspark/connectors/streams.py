@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 Mode = Literal["append", "upsert", "changes"]
 Kind = Literal["insert", "upsert", "apply"]
 
-Apply = Callable[[Kind, pa.Table, str | None, tuple[str, int] | None], None]
-"""Apply rows of a kind, with weights in a column, and commit an offset with them; without one only check the rows."""
+Apply = Callable[[Kind, Any, str | None, tuple[str, int] | None], None]
+"""Apply rows of a kind, a table or a DataFrame, with weights in a column, and commit an offset with them; without one
+only check the rows."""
 
 _log = logging.getLogger("dbspark")
 _WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
@@ -61,8 +62,12 @@ class Streams:
         trigger: Mapping[str, Any] | str | None = None,
         name: str | None = None,
         checkpoint: str | None = None,
+        collect: bool = True,
     ) -> StreamingQuery:
-        """Start a query that hands its micro-batches to `apply`; `applied` gives the last one that is committed."""
+        """Start a query that hands its micro-batches to `apply`; `applied` gives the last one that is committed.
+
+        Micro-batches are handed over as Arrow tables, or, without `collect`, as the DataFrames that they are.
+        """
         if not getattr(stream, "isStreaming", False):
             raise ConfigError(f"table {table!r}: ingest takes a streaming DataFrame; use a transaction for other data")
         if mode not in ("append", "upsert", "changes"):
@@ -92,7 +97,8 @@ class Streams:
                     "The pipeline was set back, or the checkpoint is another pipeline's; give a new checkpoint to "
                     "read the stream from its beginning"
                 )
-            apply(*as_operation(rows.toArrow(), mode, table), (key, batch))
+            kind, given, weight = as_operation(rows.toArrow(), mode, table) if collect else as_frame(rows, mode)
+            apply(kind, given, weight, (key, batch))
 
         writer = stream.writeStream.foreachBatch(each).option("checkpointLocation", place)
         if name is not None:
@@ -156,6 +162,17 @@ def as_operation(rows: pa.Table, mode: Mode, table: str) -> tuple[Kind, pa.Table
     return "apply", rows.drop_columns(sorted(names & {CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP})), WEIGHT
 
 
+def as_frame(rows: DataFrame, mode: Mode) -> tuple[Kind, DataFrame, str | None]:
+    """The same of rows that stay where they are. Another word in `_change_type` fails when they are read."""
+    if mode != "changes":
+        return ("insert" if mode == "append" else "upsert"), rows, None
+    if WEIGHT not in rows.columns:
+        cases = " ".join(f"WHEN '{kind}' THEN {weight}L" for kind, weight in _WEIGHTS.items())
+        other = f"raise_error(concat('{CHANGE_TYPE} is ', {CHANGE_TYPE}, ', none of {', '.join(_WEIGHTS)}'))"
+        rows = rows.selectExpr("*", f"CASE {CHANGE_TYPE} {cases} ELSE CAST({other} AS BIGINT) END AS {WEIGHT}")
+    return "apply", rows.drop(CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP), WEIGHT
+
+
 def _weights(kinds: pa.ChunkedArray, table: str) -> pa.ChunkedArray:
     if not pa.types.is_string(kinds.type) and not pa.types.is_large_string(kinds.type):
         raise SchemaError(f"table {table!r}: column {CHANGE_TYPE} has to be a string, not {kinds.type}")
@@ -192,4 +209,4 @@ def _empty(stream: DataFrame) -> pa.Table:
     return to_arrow_schema(stream.schema, timezone="UTC").empty_table()
 
 
-__all__ = ["Apply", "Kind", "Mode", "Streams", "as_operation"]
+__all__ = ["Apply", "Kind", "Mode", "Streams", "as_frame", "as_operation"]

@@ -71,7 +71,10 @@ class Touched:
 
     def old_numbers(self, column: int) -> Int64s:
         """An integer column of the old rows by group, 0 for new groups."""
-        out: Int64s = np.append(self.old[column].to_numpy(), 0)[self.old_row]  # the last one is that of row -1
+        old: Int64s = self.old[column].to_numpy()
+        if len(old) == self.groups:  # they come in the order of the groups
+            return old.copy()
+        out: Int64s = np.append(old, 0)[self.old_row]  # the last one is that of row -1
         return out
 
 
@@ -435,8 +438,7 @@ def _narrowed(sums: pa.Array, out: pa.DataType) -> pa.Array:
     if sums.type == out:
         return sums
     if pa.types.is_int64(out):
-        words = np.frombuffer(sums.buffers()[1], np.int64)[2 * sums.offset : 2 * (sums.offset + len(sums))]
-        low, high = words[::2], words[1::2]
+        low, high = np.frombuffer(sums.buffers()[1], np.int64, 2 * len(sums), 16 * sums.offset).reshape(-1, 2).T.copy()
         if not (high == low >> 63).all():
             raise DbsparkError("a sum does not fit BIGINT; nothing was applied. Cast the column to a decimal")
         return pa.array(low)

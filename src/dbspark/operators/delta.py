@@ -119,10 +119,8 @@ class Delta:
         return self._chunk
 
     def _only_chunk(self) -> Chunk | None:
-        """The chunk that holds all rows, where no columns have been made yet and there is one."""
-        if self._columns is not None:
-            return None
-        if self._chunk is None and len(self._batches) == 1:
+        """The chunk that holds all rows, if there is one already."""
+        if self._chunk is None and self._columns is None and len(self._batches) == 1:
             batch = next(iter(self._batches.values()))
             if len(batch.chunks) == 1:
                 self._chunk = batch.chunks[0]

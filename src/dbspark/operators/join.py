@@ -22,7 +22,7 @@ A NULL in a key matches nothing, unless the join is NULL-safe.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +52,20 @@ PAIRS = 1 << 20
 """Pairs of rows that are made at once."""
 MANY = 4
 """From so many times as many on, the result of a join is handed on part by part."""
+
+
+class Met(NamedTuple):
+    """Pairs of rows of a delta and rows of an integral."""
+
+    which: Int64s
+    pos: Int64s
+    weights: Int64s
+    times: Int64s | None
+    """The later of the times of both, where it is not that of the delta for all of them."""
+
+
+_NONE = np.empty(0, np.int64)
+NOBODY = Met(_NONE, _NONE, _NONE, None)
 
 
 class Join(Operator):
@@ -94,8 +108,7 @@ class Join(Operator):
         if not left.delta.rows and not right.delta.rows:
             return (), Delta.empty(self.schema)
         if how in ("inner", "left", "right", "full"):
-            out += self.products(0, left.delta, right.after)
-            out += self.products(1, right.delta, left.before)
+            out += self._product(left, right)
         if how in ("left", "full", "anti", "existence"):
             out += self._alone(0, left, right, 0)
         if how in ("right", "full"):
@@ -125,6 +138,30 @@ class Join(Operator):
 
     # ------------------------------------------------------------------ the product
 
+    def _product(self, left: Arranged, right: Arranged) -> list[Delta]:
+        """What is new of the product: dL x R' + L x dR."""
+        first = self._met(0, left.delta, right.after, ())
+        second = None if first is None else self._met(1, right.delta, left.before, ())
+        if first is not None and second is not None:
+            made = self._gathered(left, right, first, second)
+            if made is not None:
+                return [made]
+        return [*self.products(0, left.delta, right.after), *self.products(1, right.delta, left.before)]
+
+    def _gathered(self, left: Arranged, right: Arranged, first: Met, second: Met) -> Delta | None:
+        """The pairs of both terms in one chunk: of either side, rows of the delta are found before those there."""
+        mine = np.concatenate((left.delta.tables, left.before.sources[0]))
+        theirs = np.concatenate((right.delta.tables, right.after.sources[0]))
+        pos = [
+            np.concatenate((first.which, second.pos + (len(left.delta.tables) << nd.ROW_BITS))),
+            np.concatenate((first.pos + (len(right.delta.tables) << nd.ROW_BITS), second.which)),
+        ]
+        if not len(pos[0]):
+            return Delta.empty(self.schema)
+        weights = np.concatenate((first.weights, second.weights))
+        pairs = gather_pairs(self.schema, self._origins[0], mine, pos[0], theirs, pos[1], weights)
+        return None if pairs is None else Delta.of_chunk(pairs)
+
     def products(self, side: int, delta: Batch, spine: Spine) -> list[Delta]:
         """Rows of a delta of one side times rows of the integral of the other."""
         quick = self.met(side, delta, spine, ())
@@ -142,11 +179,22 @@ class Join(Operator):
     def met(self, side: int, delta: Batch, spine: Spine, path: Sequence[int]) -> tuple[Delta, Int64s | None] | None:
         """The product of a small delta, in few calls, and the joins of a time with those of the rows that it meets.
 
-        No times where all of them are that time itself. None where this is not for small hands: too many pairs, a
-        condition, nested columns.
+        No times where all of them are that time itself. None where this is not for small hands.
         """
-        if not delta.rows or not spine.entries:
+        found = self._met(side, delta, spine, path)
+        if found is None:
+            return None
+        if not len(found.which):
             return Delta.empty(self.schema), None
+        pairs = gather_pairs(
+            self.schema, self._origins[side], delta.tables, found.which, spine.sources[0], found.pos, found.weights
+        )
+        return None if pairs is None else (Delta.of_chunk(pairs), found.times)
+
+    def _met(self, side: int, delta: Batch, spine: Spine, path: Sequence[int]) -> Met | None:
+        """The pairs of a small delta; None where they are too many, there is a condition, or columns are nested."""
+        if not delta.rows or not spine.entries:
+            return NOBODY
         if len(delta.chunks) > 1 or not self.by_key or self.schema.nested:
             return None
         if delta.rows > SMALL and delta.rows * SEARCH >= spine.rows:
@@ -169,14 +217,9 @@ class Join(Operator):
                 return None
             room = n
         if not n:
-            return Delta.empty(self.schema), None
+            return NOBODY
         check_plan(info)
-        pairs = gather_pairs(
-            self.schema, self._origins[side], delta.tables, which[:n], spine.sources[0], pos[:n], weights[:n]
-        )  # fmt: skip
-        if pairs is None:
-            return None
-        return Delta.of_chunk(pairs), times[:n] if info[1] else None
+        return Met(which[:n], pos[:n], weights[:n], times[:n] if info[1] else None)
 
     def pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, Hits]]:
         """(chunk of the delta, row in it, row of the spine) for every pair that matches, some at a time."""

@@ -80,7 +80,7 @@ class Filter(OfFunction):
         mask = true_rows(self.function(delta.columns), delta.rows)
         if mask.all():
             return delta
-        return filtered(delta, mask)
+        return delta.at(np.flatnonzero(mask), range(delta.schema.columns), delta.schema)
 
 
 class Select(OfFunction):
@@ -122,12 +122,6 @@ def true_rows(condition: Any, rows: int) -> Any:
     if array.null_count:
         array = pc.fill_null(array, False)
     return array.to_numpy(zero_copy_only=False)
-
-
-def filtered(delta: Delta, mask: Any) -> Delta:
-    """Some rows of a delta."""
-    given = pa.array(mask)
-    return Delta(delta.schema, [c.filter(given) for c in delta.columns], delta.weights[mask])
 
 
 class Project(Stateless):

@@ -45,22 +45,19 @@ class Operation:
     """Rows with weights, or the keys of rows."""
 
 
-@dataclass(slots=True)
-class TableState:
-    """A table: its schema, its key, and what it holds."""
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """A table: its schema, its key, and the tick since which it is there."""
 
     name: str
     schema: Schema
     primary_key: tuple[str, ...]
-    history: History
-
-    @staticmethod
-    def arrangement_of(schema: Schema, primary_key: tuple[str, ...]) -> Arrangement:
-        return Arrangement(schema, [schema.index(c) for c in primary_key] if primary_key else None)
+    created: int = 0
 
     @property
     def arrangement(self) -> Arrangement:
-        return self.history.arrangement
+        key = [self.schema.index(c) for c in self.primary_key]
+        return Arrangement(self.schema, key if key else None)
 
     def operation(self, kind: Kind, data: Any, weight: str | None = None) -> Operation:
         """What a user hands in, checked against the schema."""
@@ -89,6 +86,17 @@ class TableState:
             last = numbered.group_by(keys).aggregate([("row", "max")]).column("row_max")
             table = table if len(last) == len(table) else table.take(last)
         return Batch.from_arrow(table, self.arrangement)
+
+
+class TableState:
+    """What a table holds, and what operations make of it."""
+
+    def __init__(self, table: TableDefinition, history: History) -> None:
+        self.name = table.name
+        self.schema = table.schema
+        self.primary_key = table.primary_key
+        self.history = history
+        self.arrangement = history.arrangement
 
     def change(self, operations: list[Operation]) -> Batch:
         """What operations change, together; raises where the result is not a table."""

@@ -128,7 +128,7 @@ def create_streaming_table(pipe: Pipeline, found: re.Match[str], run: bool = Tru
     if name not in pipe.tables:
         pipe.create_table(name, schema)
     there = pipe.table(name)
-    if there.schema != schema.arrow or there.state.primary_key:
+    if there.schema != schema.arrow or there.primary_key:
         columns = ", ".join(f"{f.name} {f.type}" for f in there.schema)
         raise SchemaError(
             f"{what}: there is a table of that name with other columns ({columns}); run it with --full-refresh {name}, "

@@ -6,10 +6,12 @@ older changes are advanced to the oldest tick that is kept, where rows that have
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch import Arrangement, Batch
+from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import times_at
 from dbspark.errors import TimeError
 from dbspark.kernels.nodes import ROW_BITS
@@ -37,6 +39,10 @@ class History:
     @property
     def arrangement(self) -> Arrangement:
         return self.trace.arrangement
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.arrangement.schema.arrow
 
     @property
     def spine(self) -> Spine:
@@ -83,6 +89,39 @@ class History:
             raise TimeError(
                 f"tick {tick} is no longer kept; the oldest is {oldest}. Keep more with the setting 'history' (ticks)"
             )
+
+
+class Histories:
+    """The histories of a table or view on several shards, as one."""
+
+    def __init__(self, parts: Sequence[History]) -> None:
+        self._parts = parts
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._parts[0].schema
+
+    def at(self, tick: int | None, now: int) -> Batch:
+        """Everything as it was at a tick."""
+        found = [batch for part in self._parts if (batch := part.at(tick, now)).rows]
+        return merge(found) if found else Batch.empty(self._parts[0].arrangement)
+
+    def changes(self, since: int, upto: int, now: int) -> pa.Table:
+        """The changes of the ticks after `since`, with `_tick` and `_weight`, in the order of ticks."""
+        tables = [part.changes(since, upto, now) for part in self._parts]
+        return pa.concat_tables(tables).sort_by("_tick")
+
+
+def history_of(arrangement: Arrangement, keep: int, created: int, spine: Spine | None, tick: int) -> History:
+    """A history that stands before a tick; a shard that had nothing to add has not counted the ticks since."""
+    if spine is None or not spine.batches:
+        history = History(arrangement, keep, created)
+    else:
+        last = spine.batches[-1].description.upper
+        history = History(arrangement, keep, max(t[0] for t in last) - 1, spine)
+    if history.trace.upper != Antichain.at(tick):
+        history.trace.seal(Antichain.at(tick))
+    return history
 
 
 def plain_rows(batch: Batch) -> pa.Table:

@@ -15,9 +15,9 @@ keep their state, and are not computed again for anybody else.
 
 from __future__ import annotations
 
-import base64
 import logging
 import re
+import tempfile
 import threading
 import time
 import uuid
@@ -28,18 +28,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from dbspark.batch import Arrangement, Batch
+from dbspark.batch import Batch
 from dbspark.batch.schema import Schema, SchemaLike
-from dbspark.circuit.executor import Circuit
-from dbspark.circuit.graph import Graph
 from dbspark.connectors import sinks, streams
 from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError
-from dbspark.operators.delta import Delta
-from dbspark.pipeline.changes import Kind, Operation, TableState
-from dbspark.pipeline.history import History, plain_rows
+from dbspark.pipeline.changes import Kind, TableDefinition
+from dbspark.pipeline.described import schema_of, schema_text, tables_of
+from dbspark.pipeline.embedded import Embedded
+from dbspark.pipeline.history import plain_rows
 from dbspark.pipeline.progress import Listener, Monitor, Progress
-from dbspark.pipeline.sizes import rows_by_label, sizes_of
-from dbspark.pipeline.state import restore, state_of
+from dbspark.pipeline.reader import Reader
+from dbspark.pipeline.runtime import Readable, Runtime, Shows
+from dbspark.pipeline.sharded import Sharded
 from dbspark.pipeline.statements import execute
 from dbspark.sql.program import Maintenance, Program
 from dbspark.storage.store import Committed, Store
@@ -72,15 +72,12 @@ class Pipeline:
         self.name = name
         self.location = location
         self.config = {**DEFAULTS, **_checked(config or {})}
-        if shards is not None:
-            raise ConfigError("shards: only shards=None, the embedded runtime, is there yet")
+        self.shards = shards
         self._given = spark
         self._session: SessionHandle | None = None
         self._program = Program(self._spark)
-        self._tables: dict[str, TableState] = {}
-        self._views: dict[str, History] = {}
         self._definitions: dict[str, dict[str, Any]] = {}
-        self._circuit = Circuit(Graph())
+        """The views, as they are described beside the state."""
         self._lock = threading.RLock()
         self._subscribers: list[Subscription] = []
         self._feeds: dict[str, sinks.Feed] = {}
@@ -95,18 +92,48 @@ class Pipeline:
         self.id = str(uuid.uuid4())
         """The same whenever the location is opened; `run_id` is another one every time."""
         self.read_only = bool(self.config["read_only"])
-        self._shown: Committed | None = None
-        """What a reader shows."""
         self._monitor = Monitor()
         if self.read_only and location is None:
             raise ConfigError("read_only: a pipeline in memory has no readers; give a location")
-        self._store = None if location is None else Store.open(location, write=not self.read_only)
-        if self._store is not None:
-            try:
-                self._recover(self._store)
-            except BaseException:
+        self._temporary = None if shards is None or location is not None else tempfile.TemporaryDirectory("dbspark")
+        place = location if self._temporary is None else self._temporary.name
+        self._store = None if place is None else Store.open(place, write=not self.read_only)
+        try:
+            self._shows: Shows = self._opened(shards)
+        except BaseException:
+            if self._store is not None:
                 self._store.close()
-                raise
+            raise
+
+    def _opened(self, shards: int | None) -> Shows:
+        """Whoever keeps tables and views, with what the store holds."""
+        store, keep = self._store, int(self.config["history"])
+        runtime: Runtime
+        if store is None or shards is None:
+            runtime = Embedded(self._program, keep)
+        else:
+            runtime = Sharded(self._program, shards, store, keep)
+        if store is None:
+            return runtime
+        found = store.records()
+        if self.read_only:
+            return self._reader(store, found)
+        if found.program:
+            self._known_as(found)
+            self._offsets = dict(found.offsets)
+            self._positions = self._stored_positions = dict(found.positions)
+            tables = tables_of(found)
+            for table in tables:
+                self._program.table(table.name, table.schema)
+            for given in found.program["views"]:
+                self._define(given)
+            runtime.recover(store, tables, found.tick, found.program.get("shards"))
+        return runtime
+
+    @property
+    def _runtime(self) -> Runtime:
+        assert isinstance(self._shows, Runtime)  # who asks has checked that the pipeline writes
+        return self._shows
 
     # ------------------------------------------------------------------ definitions
 
@@ -121,8 +148,7 @@ class Pipeline:
                 given.index(column)
             with self._all_or_nothing():
                 self._program.table(name, given)
-                self._add_table(name, given, key, None)
-                self._circuit = self._rebuilt(self._states())
+                self._runtime.add_table(TableDefinition(name, given, key, self.tick))
                 self._commit_definitions()
             return Table(self, name)
 
@@ -142,7 +168,7 @@ class Pipeline:
             with self._all_or_nothing():
                 self._program.view(name, query, maintenance=maintenance, recursive=recursive)
                 self._definitions[name] = self._definition(query, maintenance, recursive)
-                self._fill([name])
+                self._runtime.add_views([name], self.tick)
                 self._commit_definitions()
             _log.info("view %s: %.0f ms", name, 1e3 * (time.perf_counter() - begun))
             return View(self, name)
@@ -151,67 +177,66 @@ class Pipeline:
         """Forget a view, whatever only it needs, and its sinks, which are stopped."""
         with self._lock:
             self._check_writable("drop_view")
-            if name not in self._views:
-                raise DbsparkError(f"no view {name!r}; the views are {', '.join(self._views) or 'none'}")
+            if name not in self._definitions:
+                raise DbsparkError(f"no view {name!r}; the views are {', '.join(self.views) or 'none'}")
             self._program.check_unread(name)
         sinks_of = [key for key in self._feeds if key.startswith(f"{name}.")]
         for key in sinks_of:  # without the lock, which a sink needs to finish what it is at
             self._feeds.pop(key).stop()
         with self._lock, self._all_or_nothing():
             self._program.drop(name)
-            del self._views[name], self._definitions[name]
+            del self._definitions[name]
             self._positions = {k: p for k, p in self._positions.items() if not k.startswith(f"{name}.")}
-            self._circuit = self._rebuilt(self._states())
+            self._runtime.remove(name, self.tick)
             self._commit_definitions()
 
     def drop_table(self, name: str) -> None:
         """Forget a table and the streams into it, which are stopped; views that read it have to go first."""
         with self._lock:
             self._check_writable("drop_table")
-            if name not in self._tables:
-                raise DbsparkError(f"no table {name!r}; the tables are {', '.join(self._tables) or 'none'}")
+            if name not in self._shows.tables:
+                raise DbsparkError(f"no table {name!r}; the tables are {', '.join(self.tables) or 'none'}")
             self._program.check_unread(name)
         self._streams.stop(name)  # without the lock, which a stream needs to finish what it is at
         with self._lock, self._all_or_nothing():
             self._program.drop(name)
-            del self._tables[name]
             self._offsets = {k: o for k, o in self._offsets.items() if not k.startswith(f"{name}.")}
-            self._circuit = self._rebuilt(self._states())
+            self._runtime.remove(name, self.tick)
             self._commit_definitions()
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """Definitions and circuit are as they were if the block raises."""
-        program = self._program.saved()
-        kept = dict(self._tables), dict(self._views), dict(self._definitions)
-        before = self._circuit, self._offsets, self._positions
+        program, kept, definitions = self._program.saved(), self._runtime.snapshot(), dict(self._definitions)
+        before = self._offsets, self._positions
         try:
             yield
         except BaseException:
             self._program.restore(program)
-            self._tables, self._views, self._definitions = kept
-            self._circuit, self._offsets, self._positions = before
+            self._runtime.reset(kept)
+            self._definitions = definitions
+            self._offsets, self._positions = before
             raise
 
     def table(self, name: str) -> Table:
         """A table that is there."""
-        if name not in self._tables:
-            raise DbsparkError(f"no table {name!r}; the tables are {', '.join(self._tables) or 'none'}")
+        if name not in self._shows.tables:
+            raise DbsparkError(f"no table {name!r}; the tables are {', '.join(self.tables) or 'none'}")
         return Table(self, name)
 
     def view(self, name: str) -> View:
         """A view that is there."""
-        if name not in self._views:
-            raise DbsparkError(f"no view {name!r}; the views are {', '.join(self._views) or 'none'}")
+        if name not in self._definitions:
+            raise DbsparkError(f"no view {name!r}; the views are {', '.join(self.views) or 'none'}")
         return View(self, name)
 
     @property
     def tables(self) -> list[str]:
-        return list(self._tables)
+        return list(self._shows.tables)
 
     @property
     def views(self) -> list[str]:
-        return list(self._views)
+        return list(self._definitions)
 
     def frame(self, name: str) -> DataFrame:
         """A DataFrame that stands for a table or view in definitions of views; it has no rows of its own."""
@@ -222,8 +247,8 @@ class Pipeline:
         """How a view, or a query that is not a view yet, is or would be kept: part by part, the circuit, its state."""
         self._compile()
         with self._lock:
-            sizes = sizes_of(self._states()) if isinstance(query, str) and query in self._views else None
-            return self._program.explain(query, sizes)
+            named = isinstance(query, str) and query in self._definitions
+            return self._program.explain(query, self._shows.sizes() if named else None)
 
     # ------------------------------------------------------------------ transactions
 
@@ -235,38 +260,23 @@ class Pipeline:
         yield tx
         tx._apply()
 
-    def _commit(self, operations: Mapping[str, list[Operation]], offset: tuple[str, Any] | None = None) -> int:
+    def _commit(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None = None) -> int:
         with self._lock, self._monitor.busy() as watch:
             self._check_writable("a transaction")
-            changes = {name: self._tables[name].change(ops) for name, ops in operations.items()}
-            watch.lap("check")
-            before = self._circuit.snapshot()
-            try:
-                out = self._circuit.step({name: Delta.of(c) for name, c in changes.items() if c.rows})
-                view_changes = {name: out[name].arranged(history.arrangement) for name, history in self._views.items()}
-            except BaseException:
-                self._circuit.reset(before)
-                raise
-            watch.lap("compute")
             tick = self.tick + 1
-            offsets = self._offsets if offset is None else {**self._offsets, offset[0]: offset[1]}
-            # In memory first, which cannot fail; a store that fails refuses to go on, and says so.
-            for name, table in self._tables.items():
-                table.history.append(changes.get(name) or Batch.empty(table.arrangement), tick)
-            for name, history in self._views.items():
-                history.append(view_changes[name], tick)
-            self.tick, self._offsets = tick, offsets
-            if self._store is not None:
-                self._store.commit(tick, self._states(), self._described(), offsets, self._positions)
-                self._stored_positions = self._positions
+            wanted = {subscription.view for subscription in self._subscribers}
+            outcome = self._runtime.step(operations, tick, wanted, watch.lap)
+            # It has happened here; a store that fails refuses to go on, and says so.
+            self.tick = tick
+            if offset is not None:
+                self._offsets = {**self._offsets, offset[0]: offset[1]}
+            self._commit_definitions()
             watch.lap("commit")
-            given = {name: change.rows for name, change in changes.items()}
-            taken = {name: change.rows for name, change in view_changes.items()}
             for subscription in list(self._subscribers):
-                subscription._deliver(view_changes, tick)
+                subscription._deliver(outcome.changes, tick)
             for feed in self._feeds.values():
                 feed.committed(tick)
-            self._monitor.note(self.id, self.name, tick, given, taken, self._kept_rows(), watch)
+            self._monitor.note(self.id, self.name, tick, outcome.given, outcome.taken, self._kept_rows(), watch)
             return tick
 
     def ingest(
@@ -289,7 +299,7 @@ class Pipeline:
         self._check_writable("ingest")
         self.table(table)
 
-        def apply(kind: streams.Kind, rows: pa.Table, weight: str | None, offset: tuple[str, int] | None) -> None:
+        def apply(kind: streams.Kind, rows: Any, weight: str | None, offset: tuple[str, int] | None) -> None:
             tx = Transaction(self)
             tx._add(table, kind, rows, weight)
             if offset is not None:
@@ -297,7 +307,7 @@ class Pipeline:
 
         return self._streams.start(
             stream, table, mode, apply, lambda key: self._offsets.get(key),
-            trigger=trigger, name=name, checkpoint=checkpoint,
+            trigger=trigger, name=name, checkpoint=checkpoint, collect=self.shards is None,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ progress
@@ -339,30 +349,31 @@ class Pipeline:
     def metrics(self) -> dict[str, Any]:
         """Figures since the pipeline was opened, and the rows and bytes that it keeps, by what keeps them."""
         with self._lock:
-            sizes = sizes_of(self._states())
-        labels = {node.id: f"{node.label} #{node.id[:6]}" for node in self._circuit.graph}
+            sizes = self._shows.sizes()
         named = [n for n in sizes if n.startswith(("table ", "view "))]
         return {
             **self._monitor.totals,
             "tick": self.tick,
             "rows_by_name": {n.split(" ", 1)[1]: sizes[n].rows for n in named},
-            "state_rows": {labels.get(n, n): s.rows for n, s in sizes.items() if n not in named},
+            "state_rows": {self._label(n): s.rows for n, s in sizes.items() if n not in named},
             "state_bytes": sum(s.bytes for s in sizes.values()),
         }
 
     def _kept_rows(self) -> dict[str, int]:
-        """Rows of every state. It is asked for in every tick, so it must not depend on how many they are."""
-        out = {f"table {n}": t.history.spine.rows for n, t in self._tables.items()}
-        out |= {f"view {n}": h.spine.rows for n, h in self._views.items()}
-        return out | rows_by_label(self._circuit)
+        return {self._label(name): rows for name, rows in self._shows.kept_rows().items()}
+
+    def _label(self, name: str) -> str:
+        """What people call the node or the table that keeps something."""
+        node = self._program.builder.graph.nodes.get(name)
+        return name if node is None else f"{node.label} #{name[:6]}"
 
     # ------------------------------------------------------------------ reading
 
     def query(self, sql: str) -> DataFrame:
         """A Spark query over tables and views as they are now."""
         spark = self._spark()
-        named = {n for n in (*self._tables, *self._views) if re.search(rf"\b{re.escape(n)}\b", sql, re.IGNORECASE)}
-        with self._program.names_for({n: spark.createDataFrame(self._rows(n, None)) for n in named}):
+        named = {n for n in (*self.tables, *self.views) if re.search(rf"\b{re.escape(n)}\b", sql, re.IGNORECASE)}
+        with self._program.names_for({n: self._df(n, self.tick) for n in named}):
             return spark.sql(sql)
 
     def refresh(self) -> int:
@@ -375,26 +386,34 @@ class Pipeline:
             if self.read_only and self.location is not None:
                 newest = Store.open(self.location, write=False)
                 try:
-                    self._show(newest.load())
+                    shown = self._reader(newest, newest.records())
                 except BaseException:
                     newest.close()
                     raise
-                before, self._store = self._store, newest
-                if before is not None:
-                    before.close()
+                self._shows.close()
+                self._shows, self._store = shown, newest
             return self.tick
 
     def sql(self, script: str) -> None:
         """Run CREATE TABLE, CREATE VIEW, DROP, INSERT and DELETE statements, each a transaction of its own."""
         execute(self, script)
 
-    def _history(self, name: str) -> History:
-        return self._tables[name].history if name in self._tables else self._views[name]
-
     def _rows(self, name: str, tick: int | None) -> pa.Table:
         with self._lock:
-            batch = self._history(name).at(tick, self.tick)
+            batch = self._readable(name).at(tick, self.tick)
         return plain_rows(batch)
+
+    def _df(self, name: str, tick: int) -> DataFrame:
+        """A table or view at a tick. What lies on shards is read where Spark's tasks are."""
+        spark = self._spark()
+        if self.shards is None or self._store is None:
+            return spark.createDataFrame(self._rows(name, tick))
+        kind = "table" if name in self._shows.tables else "view"
+        reader = spark.read.format("dbspark").option("location", self._store.files.location)
+        return reader.option(kind, name).option("asOf", tick).load()
+
+    def _readable(self, name: str) -> Readable:
+        return self._shows.readable(name, self.tick)
 
     # ------------------------------------------------------------------ life
 
@@ -411,8 +430,11 @@ class Pipeline:
                 if self._positions is not self._stored_positions:
                     self._commit_definitions()
         finally:
+            self._shows.close()
             if self._store is not None:
                 self._store.close()
+            if self._temporary is not None:
+                self._temporary.cleanup()
             if self._session is not None:
                 self._session.close()
 
@@ -426,9 +448,7 @@ class Pipeline:
 
     def __repr__(self) -> str:
         where = "in memory" if self.location is None else f"{self.location}{', read only' if self.read_only else ''}"
-        return (
-            f"Pipeline({self.name!r}, {where}: {len(self._tables)} tables, {len(self._views)} views, tick {self.tick})"
-        )
+        return f"Pipeline({self.name!r}, {where}: {len(self.tables)} tables, {len(self.views)} views, tick {self.tick})"
 
     # ------------------------------------------------------------------ inside
 
@@ -456,73 +476,24 @@ class Pipeline:
                 "without the setting read_only"
             )
 
-    def _add_table(self, name: str, schema: Schema, key: tuple[str, ...], spine: Any) -> None:
-        arrangement = TableState.arrangement_of(schema, key)
-        history = History(arrangement, int(self.config["history"]), self.tick, spine)
-        self._tables[name] = TableState(name, schema, key, history)
-
-    def _states(self) -> dict[str, Any]:
-        """Everything that is kept, by name."""
-        if self._shown is not None:
-            return dict(self._shown.states)
-        states: dict[str, Any] = dict(state_of(self._circuit))
-        states |= {f"table {n}": (t.history.spine,) for n, t in self._tables.items()}
-        states |= {f"view {n}": (h.spine,) for n, h in self._views.items()}
-        return states
-
-    def _rebuilt(self, states: Mapping[str, Any]) -> Circuit:
-        """The circuit of the present program, with the state that there is for its nodes."""
-        circuit = self._program.circuit()
-        missing = restore(circuit, states, self.tick)
-        if missing:
-            fresh = self._computed(list(self._program.views))
-            restore_missing = {**states, **{n: s for n, s in state_of(fresh).items() if n in set(missing)}}
-            circuit = self._program.circuit()
-            restore(circuit, restore_missing, self.tick)
-        return circuit
-
-    def _computed(self, views: Sequence[str]) -> Circuit:
-        """A circuit of some views, fed with everything that the tables hold."""
-        graph = self._program.builder.graph
-        part = Graph()
-        part.nodes = graph.nodes
-        part.outputs = {name: graph.outputs[name] for name in views}
-        circuit = Circuit(part)
-        now = {n: Delta.of(t.history.trace.scan()) for n, t in self._tables.items()}
-        self._filled = circuit.step({n: d for n, d in now.items() if d.rows})
-        return circuit
-
-    def _fill(self, names: Sequence[str]) -> None:
-        """Compute new views from the tables; nodes that are known already keep their state."""
-        fresh = self._computed(names)
-        states = {**state_of(fresh), **self._states()}
-        circuit = self._program.circuit()
-        restore(circuit, states, self.tick)
-        for name in names:
-            schema = self._program.views[name].schema
-            # The rows belong to the tick that is past: a view has no history before it was made.
-            history = History(Arrangement(schema), int(self.config["history"]), self.tick - 1, known=False)
-            history.append(self._filled[name].arranged(history.arrangement), self.tick)
-            self._views[name] = history
-        self._circuit = circuit
-
     def _definition(self, query: str | DataFrame, maintenance: str, recursive: Any) -> dict[str, Any]:
         if not isinstance(query, str):
-            if self._store is not None:
+            if self.location is not None:
                 raise ConfigError(
                     "a view by a DataFrame cannot be found again when the location is reopened; give the query as SQL"
                 )
             return {"query": None}
-        declared = None if recursive is None else _schema_text(Schema.of(recursive))
+        declared = None if recursive is None else schema_text(Schema.of(recursive))
         return {"query": query, "maintenance": maintenance, "recursive": declared}
 
     def _described(self) -> dict[str, Any]:
         """The program, as it is kept beside the state."""
         tables = [
-            {"name": n, "schema": _schema_text(t.schema), "key": list(t.primary_key)} for n, t in self._tables.items()
+            {"name": n, "schema": schema_text(t.schema), "key": list(t.primary_key), "created": t.created}
+            for n, t in self._shows.tables.items()
         ]
         views = [{"name": n, **given} for n, given in self._definitions.items()]
-        return {"name": self.name, "id": self.id, "tables": tables, "views": views}
+        return {"name": self.name, "id": self.id, "tables": tables, "views": views, "shards": self.shards}
 
     def _feed(self, view: str, key: str, deliver: Callable[[pa.Table, int], None], since: int | None) -> sinks.Feed:
         """A sink of a view that goes on from where it was, or begins."""
@@ -558,13 +529,11 @@ class Pipeline:
 
     def _commit_definitions(self) -> None:
         if self._store is not None:
-            self._store.commit(self.tick, self._states(), self._described(), self._offsets, self._positions)
+            self._store.commit(self.tick, self._runtime.states(), self._described(), self._offsets, self._positions)
             self._stored_positions = self._positions
 
-    def _recover(self, store: Store) -> None:
-        found = store.load()
-        if not found.program:
-            return
+    def _known_as(self, found: Committed) -> None:
+        """The pipeline that is stored."""
         if found.program["name"] != self.name:
             _log.warning(
                 "%s is the pipeline %r and keeps that name; it was opened as %r",
@@ -572,54 +541,31 @@ class Pipeline:
             )  # fmt: skip
             self.name = found.program["name"]
         self.id = found.program.get("id", self.id)
-        if self.read_only:
-            self._show(found)
-            return
         self.tick = found.tick
-        self._offsets = dict(found.offsets)
-        self._positions = self._stored_positions = dict(found.positions)
-        for given in found.program["tables"]:
-            name = given["name"]
-            schema = _schema_of(given["schema"])
-            self._program.table(name, schema)
-            spine = found.states[f"table {name}"][0]
-            self._add_table(name, schema, tuple(given["key"]), spine)
-        for given in found.program["views"]:
-            self._define(given)
-            spine = found.states[f"view {given['name']}"][0]
-            self._views[given["name"]] = History(
-                Arrangement(self._program.views[given["name"]].schema), int(self.config["history"]), self.tick, spine
-            )
-        self._circuit = self._rebuilt(found.states)
 
     def _define(self, given: Mapping[str, Any]) -> None:
         """A view as it is described beside the state."""
-        declared = None if given["recursive"] is None else _schema_of(given["recursive"])
+        declared = None if given["recursive"] is None else schema_of(given["recursive"])
         self._program.view(given["name"], given["query"], maintenance=given["maintenance"], recursive=declared)
         self._definitions[given["name"]] = {k: v for k, v in given.items() if k != "name"}
 
-    def _show(self, found: Committed) -> None:
-        """Show a tick to readers. That needs no circuit, and no Spark until somebody asks it something."""
-        if self._shown is None or found.program != self._shown.program:
-            self._program = Program(self._spark)
-            for given in found.program["tables"]:
-                self._program.table(given["name"], _schema_of(given["schema"]))
-        self._shown, self.tick, self._tables, self._views = found, found.tick, {}, {}
-        for given in found.program["tables"]:
-            spine = found.states[f"table {given['name']}"][0]
-            self._add_table(given["name"], self._program.tables[given["name"]], tuple(given["key"]), spine)
-        for given in found.program["views"]:
-            spine = found.states[f"view {given['name']}"][0]
-            history = int(self.config["history"])
-            self._views[given["name"]] = History(spine.arrangement, history, found.tick, spine)
+    def _reader(self, store: Store, found: Committed) -> Reader:
+        """What shows a tick. That needs no circuit, and no Spark until somebody asks it something."""
+        self._known_as(found)
+        tables = tables_of(found)
+        self._program = Program(self._spark)
+        for table in tables:
+            self._program.table(table.name, table.schema)
+        self._definitions = {v["name"]: {k: x for k, x in v.items() if k != "name"} for v in found.program["views"]}
+        return Reader(store, tables, found.program.get("shards"), int(self.config["history"]))
 
     def _compile(self) -> None:
         """Define the views of a reader, which are not needed before."""
-        if self._shown is not None:
+        if self.read_only:
             with self._lock:
-                for given in self._shown.program["views"]:
-                    if given["name"] not in self._program.views:
-                        self._define(given)
+                for name, given in list(self._definitions.items()):
+                    if name not in self._program.views:
+                        self._define({"name": name, **given})
 
 
 class Transaction:
@@ -627,7 +573,7 @@ class Transaction:
 
     def __init__(self, pipe: Pipeline) -> None:
         self._pipe = pipe
-        self._operations: dict[str, list[Operation]] = {}
+        self._operations: dict[str, list[Any]] = {}
         self.tick: int | None = None
         """The tick that it became, once it is applied."""
 
@@ -654,8 +600,8 @@ class Transaction:
     def _add(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> None:
         if self.tick is not None:
             raise DbsparkError("the transaction has been applied; begin another one")
-        state = self._pipe.table(table).state
-        self._operations.setdefault(table, []).append(state.operation(kind, data, weight))
+        self._pipe.table(table)
+        self._operations.setdefault(table, []).append(self._pipe._runtime.operation(table, kind, data, weight))
 
     def _apply(self, offset: tuple[str, Any] | None = None) -> None:
         self.tick = self._pipe._commit(self._operations, offset)
@@ -676,7 +622,7 @@ class _Readable:
 
     @property
     def schema(self) -> pa.Schema:
-        return self._pipe._history(self.name).arrangement.schema.arrow
+        return self._pipe._readable(self.name).schema
 
     def to_arrow(self) -> pa.Table:
         """The rows; a row of weight 2 appears twice."""
@@ -684,7 +630,7 @@ class _Readable:
 
     def df(self) -> DataFrame:
         """The rows as a Spark DataFrame."""
-        return self._pipe._spark().createDataFrame(self.to_arrow())
+        return self._pipe._df(self.name, self.tick)
 
     def as_of(self, tick: int) -> Self:
         """The same at an earlier tick."""
@@ -694,7 +640,7 @@ class _Readable:
         """What the ticks after `since` changed: rows with `_tick` and `_weight`."""
         pipe = self._pipe
         with pipe._lock:
-            return pipe._history(self.name).changes(since, self.tick if upto is None else upto, pipe.tick)
+            return pipe._readable(self.name).changes(since, self.tick if upto is None else upto, pipe.tick)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{f.name}: {f.type}" for f in self.schema)
@@ -705,8 +651,9 @@ class Table(_Readable):
     """A table of a pipeline."""
 
     @property
-    def state(self) -> TableState:
-        return self._pipe._tables[self.name]
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns of its key; none where it has no key."""
+        return self._pipe._shows.tables[self.name].primary_key
 
 
 class View(_Readable):
@@ -748,13 +695,13 @@ class Subscription:
 
     def __init__(self, pipe: Pipeline, view: str, function: Callable[[pa.Table, int], None]) -> None:
         self._pipe = pipe
-        self._view = view
+        self.view = view
         self._function = function
         pipe._check_writable("subscribe")
         pipe._subscribers.append(self)
 
     def _deliver(self, changes: Mapping[str, Batch], tick: int) -> None:
-        batch = changes.get(self._view)
+        batch = changes.get(self.view)
         if batch is None or not batch.rows:
             return
         table = batch.to_arrow().append_column("_weight", pa.array(batch.weights(), pa.int64()))
@@ -762,7 +709,7 @@ class Subscription:
             self._function(table, tick)
         except Exception:
             # The tick has happened; one listener's trouble is not that of the others.
-            _log.exception("a subscriber of view %s failed at tick %d", self._view, tick)
+            _log.exception("a subscriber of view %s failed at tick %d", self.view, tick)
 
     def cancel(self) -> None:
         """Stop calling."""
@@ -784,11 +731,3 @@ def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise SchemaError(f"{name!r} is not a name; use letters, digits and underscores, and begin with a letter")
-
-
-def _schema_text(schema: Schema) -> str:
-    return base64.b64encode(schema.arrow.serialize().to_pybytes()).decode()
-
-
-def _schema_of(text: str) -> Schema:
-    return Schema(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))))

@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch import Batch
+from dbspark.batch import Arrangement, Batch
 from dbspark.connectors import source
 from dbspark.connectors.source import DbsparkSource, Origin, Range, Times
 from dbspark.errors import CorruptFileError, StoreError, TimeError
 from dbspark.kernels import nodes as nd
-from dbspark.pipeline.history import History, plain_rows
+from dbspark.pipeline.described import schema_of
+from dbspark.pipeline.history import Histories, history_of, plain_rows
+from dbspark.pipeline.reslice import trace_of
 from dbspark.storage import manifest as mf
 from dbspark.storage.store import Store
 from dbspark.trace.spine import Spine
@@ -37,29 +39,36 @@ class Stored(Origin):
     __slots__ = ()
 
     @contextmanager
-    def opened(self, tick: int | None = None) -> Iterator[tuple[Store, Spine, int]]:
-        """The location, the rows with their history, and the tick up to which they go."""
+    def opened(self, tick: int | None = None) -> Iterator[tuple[Store, list[Spine], int]]:
+        """The location, the rows with their history, of every shard, and the tick up to which they go."""
         with Store.open(self.location, write=False, tick=tick) as store:
-            found = store.load()
-            state = found.states.get(f"{self.kind} {self.name}")
-            if state is None:
-                names = sorted(n.split(" ", 1)[1] for n in found.states if n.startswith(f"{self.kind} "))
-                there = ", ".join(names) or "none"
+            found = store.records()
+            described = {t["name"]: t for t in (found.program or {}).get(f"{self.kind}s", ())}
+            if self.name not in described:
+                there = ", ".join(sorted(described)) or "none"
                 raise StoreError(f"no {self.kind} {self.name!r} at {self.location}; the {self.kind}s are {there}")
-            yield store, state[0], found.tick
+            shards = found.program.get("shards")
+            spines = [
+                store.spine(records[0])
+                for name, records in found.states.items()
+                if (name if shards is None else trace_of(name)[0]) == f"{self.kind} {self.name}"
+            ]
+            if not spines:  # a table that no shard has rows of
+                schema = schema_of(described[self.name]["schema"])
+                spines = [Spine(Arrangement(schema))]
+            yield store, spines, found.tick
 
     def schema(self) -> pa.Schema:
-        with self.opened() as (_, spine, _tick):
-            return spine.arrangement.schema.arrow
+        with self.opened() as (_, spines, _tick):
+            return spines[0].arrangement.schema.arrow
 
     def extent(self) -> tuple[int, int]:
-        with self.opened() as (_, spine, tick):
-            return tick, spine.rows
+        with self.opened() as (_, spines, tick):
+            return tick, sum(spine.rows for spine in spines)
 
     def rows(self, tick: int, part: Range) -> tuple[pa.Table, Times]:
-        def read(store: Store, spine: Spine, now: int) -> tuple[pa.Table, Times]:
-            history = _history(spine, part, now)
-            batch = history.at(tick if spine.batches else now, now)
+        def read(store: Store, spines: list[Spine], now: int) -> tuple[pa.Table, Times]:
+            batch = _history(spines, part, now).at(tick if _known(spines) else now, now)
             return plain_rows(batch), commit_times(store, [tick])
 
         try:
@@ -73,20 +82,19 @@ class Stored(Origin):
             raise
 
     def changes(self, since: int, upto: int, part: Range) -> tuple[pa.Table, Times]:
-        def read(store: Store, spine: Spine, now: int) -> tuple[pa.Table, Times]:
-            if not spine.batches:
-                since_now = _history(spine, part, now).changes(now, now, now)
-                return since_now, {}
-            times = commit_times(store, range(since + 1, upto + 1))
-            return _history(spine, part, now).changes(since, upto, now), times
+        def read(store: Store, spines: list[Spine], now: int) -> tuple[pa.Table, Times]:
+            history = _history(spines, part, now)
+            if not _known(spines):
+                return history.changes(now, now, now), {}
+            return history.changes(since, upto, now), commit_times(store, range(since + 1, upto + 1))
 
         return self._read(read)
 
     def _read(
-        self, read: Callable[[Store, Spine, int], tuple[pa.Table, Times]], tick: int | None = None
+        self, read: Callable[[Store, list[Spine], int], tuple[pa.Table, Times]], tick: int | None = None
     ) -> tuple[pa.Table, Times]:
-        with self.opened(tick) as (store, spine, now):
-            return read(store, spine, now)
+        with self.opened(tick) as (store, spines, now):
+            return read(store, spines, now)
 
 
 class PipelineSource(DbsparkSource):
@@ -114,10 +122,16 @@ def commit_times(store: Store, ticks: Container[int] | None = None) -> dict[int,
     return out
 
 
-def _history(spine: Spine, part: Range, now: int) -> History:
+def _known(spines: list[Spine]) -> bool:
+    """Whether anything has ever been kept."""
+    return any(spine.batches for spine in spines)
+
+
+def _history(spines: list[Spine], part: Range, now: int) -> Histories:
+    some = [s for s in spines if s.batches] or spines[:1]
     if part.of > 1:
-        spine = Spine(spine.arrangement, tuple(_slice(b, part) for b in spine.batches))
-    return History(spine.arrangement, 0, now, spine)
+        some = [Spine(s.arrangement, tuple(_slice(b, part) for b in s.batches)) for s in some]
+    return Histories([history_of(s.arrangement, 0, now, s, now + 1) for s in some])
 
 
 def _slice(batch: Batch, part: Range) -> Batch:

@@ -135,7 +135,7 @@ def _insert(pipe: Pipeline, found: re.Match[str]) -> None:
     given = frame.toDF(*names)
     missing = [f"CAST(NULL AS {_spark_type(pipe, name, c)}) AS `{c}`" for c in schema.names if c not in names]
     typed = [f"CAST(`{c}` AS {_spark_type(pipe, name, c)}) AS `{c}`" for c in names]
-    rows = given.selectExpr(*typed, *missing).select(*schema.names).toArrow()
+    rows = given.selectExpr(*typed, *missing).select(*schema.names)
     with pipe.transaction() as tx:
         tx.insert(name, rows)
 
@@ -148,7 +148,7 @@ def _delete(pipe: Pipeline, found: re.Match[str]) -> None:
     name = found["name"]
     pipe.table(name)
     condition = f" WHERE {found['condition']}" if found["condition"] else ""
-    rows = pipe.query(f"SELECT * FROM {name}{condition}").toArrow()
+    rows = pipe.query(f"SELECT * FROM {name}{condition}")
     with pipe.transaction() as tx:
         tx.delete(name, rows)
 

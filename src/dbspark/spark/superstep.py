@@ -39,6 +39,9 @@ SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",  # there is nothing to generate code for, and it takes time every tick
 }
 
+WAKE = "wake"
+"""The slot of rows that say nothing."""
+
 Records = Mapping[str, Mapping[int, Sequence[Any]]]
 """The traces: by name and shard, the records of their spines as JSON."""
 
@@ -57,12 +60,13 @@ class Supersteps:
         self, job: Job, levels: Sequence[Level], records: Records, rows: Iterable[Row], frames: Iterable[DataFrame] = ()
     ) -> list[Row]:
         """Run levels on rows that the driver has and on those of frames; gives what leaves the last level."""
-        frame = self._frame(rows)
+        # A row for every shard, or Spark would leave out what it sees has no rows.
+        frame = self._frame([*rows, *((shard, WAKE, b"") for shard in range(self.shards))])
         for given in frames:
             frame = frame.unionAll(self.adopted(given))
         digest, sent = self._broadcast(levels)
         for number, level in enumerate(levels):
-            names = {step.id for step in level.steps}
+            names = {name for step in level.steps for name in getattr(step, "reads", (step.id,))}
             mine = {
                 shard: zlib.compress(json.dumps(found).encode(), 1)
                 for shard in range(self.shards)
@@ -89,7 +93,7 @@ class Supersteps:
         return Frame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan), self.session)
 
     def _frame(self, rows: Iterable[Row]) -> DataFrame:
-        given = list(zip(*rows, strict=True)) or [(), (), ()]
+        given = zip(*rows, strict=True)
         table = pa.Table.from_arrays(
             [pa.array(column, field.type) for column, field in zip(given, ROWS, strict=True)], schema=ROWS
         )

@@ -34,13 +34,15 @@ from dbspark.trace.spine import Spine
 
 Row = tuple[int, str, bytes]
 """(shard it goes to, slot, payload)"""
-REPORT, ERROR = "report", "error"
+REPORT, ERROR, TOLD = "report", "error", "tell "
+"""Slots that are handed on to the driver; those of what it is told begin so."""
 
 
 class Runs(Protocol):
     """What a level may have as a step beside the nodes of a circuit: tables in front, views behind."""
 
-    id: str
+    @property
+    def id(self) -> str: ...
 
     def run(self, work: Work) -> None: ...
 
@@ -57,6 +59,8 @@ class Job:
     """Whether nothing has run yet of what is in the levels: nodes that speak of no rows do so now."""
     known: frozenset[str] = frozenset()
     """Traces that are kept as they are, though they are computed again."""
+    wanted: frozenset[str] = frozenset()
+    """Views whose changes the driver is told."""
 
 
 @dataclass(slots=True)
@@ -82,11 +86,11 @@ class Work:
     def run(self) -> Iterator[Row]:
         """Run the level; gives what leaves it."""
         begun = time.perf_counter()
-        for slot in (REPORT, ERROR):
-            for payload in self.received.pop(slot, ()):
+        for slot in [s for s in self.received if s in (REPORT, ERROR) or s.startswith(TOLD)]:
+            for payload in self.received.pop(slot):
                 yield self.shard, slot, payload
-                if slot == ERROR:
-                    return
+            if slot == ERROR:
+                return
         try:
             for step in self.level.steps:
                 if isinstance(step, Step):
@@ -138,7 +142,7 @@ class Work:
 
     def tell(self, name: str, batch: Batch) -> None:
         """Hand a batch to the driver."""
-        self.extra.append((self.shard, name, b"".join(encoded(batch))))
+        self.extra.append((self.shard, TOLD + name, b"".join(encoded(batch))))
 
     # ------------------------------------------------------------------ inside
 
@@ -246,4 +250,4 @@ def raise_first(payloads: Iterable[bytes]) -> None:
         raise found[0][2]
 
 
-__all__ = ["ERROR", "REPORT", "Job", "Row", "Runs", "Work", "failure", "raise_first"]
+__all__ = ["ERROR", "REPORT", "TOLD", "Job", "Row", "Runs", "Work", "failure", "raise_first"]

@@ -18,7 +18,8 @@ import os
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,14 @@ class Files(ABC):
         """Keep other processes from doing the same at the same time, where the file system can."""
         yield
 
+    def opener(self) -> Callable[[], Files]:
+        """A way to the same files from another process; a process that goes there twice goes once."""
+        return partial(_elsewhere, self.location, self._again())
+
+    @abstractmethod
+    def _again(self) -> Callable[[], Files]:
+        """The same files, for another process."""
+
     def close(self) -> None:
         """Give back what reading has taken, if anything."""
         return
@@ -88,6 +97,9 @@ class LocalFiles(Files):
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.directory = Path(directory)
         self.location = str(directory)
+
+    def _again(self) -> Callable[[], Files]:
+        return partial(LocalFiles, os.path.abspath(self.directory))
 
     def make(self) -> None:
         """Create the directory where it is missing."""
@@ -200,6 +212,9 @@ class RemoteFiles(Files):
         self._whole = filesystem.type_name in ("s3", "gcs", "abfs")
         """Whether a file shows only when it is complete."""
 
+    def _again(self) -> Callable[[], Files]:
+        return partial(RemoteFiles, self.filesystem, self.folder)
+
     def make(self) -> None:
         self.filesystem.create_dir(self.folder, recursive=True)
 
@@ -271,6 +286,16 @@ class RemoteFiles(Files):
         if self._copies is None:
             self._copies = tempfile.TemporaryDirectory(prefix="dbspark-")
         return Path(self._copies.name)
+
+
+_opened: dict[str, Files] = {}
+"""What this process has been sent to."""
+
+
+def _elsewhere(location: str, make: Callable[[], Files]) -> Files:
+    if location not in _opened:
+        _opened[location] = make()
+    return _opened[location]
 
 
 def files_at(location: str | os.PathLike[str], filesystem: pafs.FileSystem | None = None, make: bool = True) -> Files:

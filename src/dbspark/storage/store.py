@@ -241,7 +241,7 @@ class Store:
 
     def spine(self, record: TraceRecord) -> Spine:
         """The spine that a record stands for."""
-        return Reading(self.files, False).spine(record, self._arrangement(record))
+        return Reading(self.files, False).spine(record, self.arrangement(record))
 
     def adopted(self, given: Any, arrangement: Arrangement) -> TraceRecord:
         """The record of a spine that a task has written here, as JSON: what the next commit may name."""
@@ -251,7 +251,8 @@ class Store:
             numbers = self._shelf.arrangements
             return replace(record, arrangement=numbers.setdefault(arrangement, len(numbers)))
 
-    def _arrangement(self, record: TraceRecord) -> Arrangement:
+    def arrangement(self, record: TraceRecord) -> Arrangement:
+        """The order in which the spine that a record stands for is kept."""
         return list(self._shelf.arrangements)[record.arrangement]
 
     def _read_shape(self, reading: Reading, manifest: Manifest) -> Any:

@@ -11,7 +11,7 @@ keeps the peak near the size of the rows themselves, whatever is being merged.
 When to merge (with fan-out R):
 
 * *tiers*: when R neighbours at the new end are of one level (sizes within a factor of R) or below it, they become
-  one batch of the next level. Every row takes part in about log_R(n) merges.
+  one batch of the next level. Every row takes part in about log_R(n) merges. Of small batches there are twice as many.
 * *space*: when everything newer than the oldest batch exceeds a share of it, all become one. Cancelled rows are
   thereby bounded by that share. The share is small while merges shrink what they read (updates and deletes) and
   grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth much. Rows that take away make
@@ -52,7 +52,9 @@ END = (INT64_MAX,) * TIMES
 _CUTS = 8
 """Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
 _FEW = 256
-"""Rows that are not worth a merge for their space alone: a call costs more than it saves."""
+"""Rows that are not worth a merge for their space alone, unless nothing may be left of them: a call costs more."""
+_SMALL = 1024
+"""Batches of fewer rows wait for twice as many neighbours: to merge them costs a call, to read them next to nothing."""
 WALK = 128
 """Rows here for each row of a usual delta up to which deltas are looked up by walking along both sides."""
 SEARCH = 512
@@ -397,8 +399,8 @@ class Spine:
 
     def _level(self, rows: int) -> int:
         fanout = self.config.fanout
-        if fanout & (fanout - 1) == 0:  # as it usually is
-            return max(rows.bit_length() - 1, 0) // (fanout.bit_length() - 1)
+        if fanout == 4:  # as it usually is
+            return (rows.bit_length() - 1) >> 1 if rows else 0
         level = 0
         size = fanout
         while rows >= size:
@@ -478,21 +480,28 @@ class Spine:
         fanout = self.config.fanout
         begin = None
         highest, of_highest = -1, 0
+        newer = -tail[0].rows
         for i in range(len(tail) - 1, -1, -1):
-            level = self._level(tail[i].rows)
+            rows = tail[i].rows
+            newer += rows
+            level = self._level(rows)
             if level > highest:
                 highest, of_highest = level, 0
             of_highest += level == highest
             # R of one level become one of the next; what is smaller than a newer batch is taken up by it.
-            if of_highest >= fanout or level < highest:
+            if of_highest >= (fanout if rows >= _SMALL else 2 * fanout) or level < highest:
                 begin = i
-        if begin != 0 and whole and (len(tail) >= fanout or tail[0].rows >= _FEW):
-            newer, taken = sum([b.rows for b in tail[1:]]), sum([b.negative for b in tail[1:]])
-            if taken:
-                newer = max(newer, (21 * taken - 2 * newer) // 8) + tail[-1].rows
-            if newer >= tail[0].rows * self.space_share():
-                begin = 0
-        return begin
+        if begin == 0 or not whole:
+            return begin
+        if len(tail) < fanout and tail[0].rows < _FEW and sum([b.total_weight for b in tail]) != 0:
+            return begin
+        room = tail[0].rows * self.space_share()
+        if 19 * newer // 8 + tail[-1].rows < room:  # even if every newer row took something away
+            return begin
+        taken = sum([b.negative for b in tail[1:]])
+        if taken:
+            newer = max(newer, (21 * taken - 2 * newer) // 8) + tail[-1].rows
+        return 0 if newer >= room else begin
 
     def space_share(self) -> float:
         """How many newer rows may stand beside the oldest batch, judged by what merging has saved so far."""
@@ -671,20 +680,20 @@ def positions_in(batch: Batch, probe: Batch) -> Int64s:
 
 
 def sources_of(batches: Sequence[Batch]) -> tuple[Int64s, Int64s, Any, Int64s]:
-    starts = np.zeros(len(batches) + 1, np.int64)
+    starts = [0]
+    for batch in batches:
+        starts.append(starts[-1] + len(batch.chunks))
     if len(batches) == 1:
         only = batches[0]
-        starts[1] = len(only.chunks)
-        return only.tables, only.lens, only.fences, starts
+        return only.tables, only.lens, only.fences, np.array(starts, np.int64)
     if not batches:
         none = np.empty(0, np.int64)
-        return none, none, np.empty(0, np.uint64), starts
-    np.cumsum([len(b.chunks) for b in batches], out=starts[1:])
+        return none, none, np.empty(0, np.uint64), np.array(starts, np.int64)
     return (
         np.concatenate([b.tables for b in batches]),
         np.concatenate([b.lens for b in batches]),
         np.concatenate([b.fences for b in batches]),
-        starts,
+        np.array(starts, np.int64),
     )
 
 

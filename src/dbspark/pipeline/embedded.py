@@ -1,0 +1,161 @@
+"""The circuit in this process: a tick takes milliseconds, and everything is on this machine.
+
+A new view is filled from the tables' histories; nodes that other views have already keep their state, and are not
+computed again for anybody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from dbspark.batch import Arrangement, Batch
+from dbspark.circuit.executor import Circuit
+from dbspark.circuit.graph import Graph
+from dbspark.operators.delta import Delta
+from dbspark.pipeline.changes import Kind, Operation, TableDefinition, TableState
+from dbspark.pipeline.history import History
+from dbspark.pipeline.reslice import rearranged, whole_states
+from dbspark.pipeline.runtime import Outcome, Runtime
+from dbspark.pipeline.sizes import rows_of, sizes_of
+from dbspark.pipeline.state import restore, state_of
+from dbspark.sql.explain import Size
+from dbspark.sql.program import Program
+from dbspark.storage.store import Store
+
+
+class Embedded(Runtime):
+    """See the module's preface."""
+
+    def __init__(self, program: Program, keep: int) -> None:
+        """`keep`: how many ticks back tables and views can be read."""
+        self._program = program
+        self._keep = keep
+        self._circuit = Circuit(Graph())
+        self.tables: dict[str, TableDefinition] = {}
+        self._tables: dict[str, TableState] = {}
+        self._views: dict[str, History] = {}
+
+    # ------------------------------------------------------------------ definitions
+
+    def add_table(self, table: TableDefinition) -> None:
+        self._add_table(table, History(table.arrangement, self._keep, table.created))
+        self._circuit = self._rebuilt(self.states(), table.created)
+
+    def _add_table(self, table: TableDefinition, history: History) -> None:
+        self.tables = {**self.tables, table.name: table}
+        self._tables = {**self._tables, table.name: TableState(table, history)}
+
+    def add_views(self, names: Sequence[str], tick: int) -> None:
+        fresh, out = self._computed(names)
+        states = {**state_of(fresh), **self.states()}
+        circuit = self._program.circuit()
+        restore(circuit, states, tick)
+        views = dict(self._views)
+        for name in names:
+            # The rows belong to the tick that is past: a view has no history before it was made.
+            history = History(Arrangement(self._program.views[name].schema), self._keep, tick - 1, known=False)
+            history.append(out[name].arranged(history.arrangement), tick)
+            views[name] = history
+        self._circuit, self._views = circuit, views
+
+    def remove(self, name: str, tick: int) -> None:
+        self.tables = {n: t for n, t in self.tables.items() if n != name}
+        self._tables = {n: t for n, t in self._tables.items() if n != name}
+        self._views = {n: h for n, h in self._views.items() if n != name}
+        self._circuit = self._rebuilt(self.states(), tick)
+
+    def _rebuilt(self, states: Mapping[str, Any], tick: int) -> Circuit:
+        """The circuit of the present program, with the state that there is for its nodes."""
+        circuit = self._program.circuit()
+        missing = restore(circuit, states, tick)
+        if missing:
+            fresh, _ = self._computed(list(self._program.views))
+            restore_missing = {**states, **{n: s for n, s in state_of(fresh).items() if n in set(missing)}}
+            circuit = self._program.circuit()
+            restore(circuit, restore_missing, tick)
+        return circuit
+
+    def _computed(self, views: Sequence[str]) -> tuple[Circuit, dict[str, Delta]]:
+        """A circuit of some views, fed with everything that the tables hold, and what it gave."""
+        graph = self._program.builder.graph
+        part = Graph()
+        part.nodes = graph.nodes
+        part.outputs = {name: graph.outputs[name] for name in views}
+        circuit = Circuit(part)
+        now = {n: Delta.of(t.history.trace.scan()) for n, t in self._tables.items()}
+        return circuit, circuit.step({n: d for n, d in now.items() if d.rows})
+
+    # ------------------------------------------------------------------ ticks
+
+    def operation(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> Operation:
+        return self.tables[table].operation(kind, data, weight)
+
+    def step(
+        self,
+        operations: Mapping[str, list[Operation]],
+        tick: int,
+        wanted: Collection[str],
+        lap: Callable[[str], None],
+    ) -> Outcome:
+        changes = {name: self._tables[name].change(ops) for name, ops in operations.items()}
+        lap("check")
+        before = self._circuit.snapshot()
+        try:
+            out = self._circuit.step({name: Delta.of(c) for name, c in changes.items() if c.rows})
+            view_changes = {name: out[name].arranged(history.arrangement) for name, history in self._views.items()}
+        except BaseException:
+            self._circuit.reset(before)
+            raise
+        # Nothing below can fail.
+        for name, table in self._tables.items():
+            table.history.append(changes.get(name) or Batch.empty(table.arrangement), tick)
+        for name, history in self._views.items():
+            history.append(view_changes[name], tick)
+        lap("compute")
+        return Outcome(
+            {name: change.rows for name, change in changes.items()},
+            {name: change.rows for name, change in view_changes.items()},
+            {name: view_changes[name] for name in wanted if name in view_changes},
+        )
+
+    # ------------------------------------------------------------------ state
+
+    def states(self) -> dict[str, Any]:
+        states: dict[str, Any] = dict(state_of(self._circuit))
+        states |= {f"table {n}": (t.history.spine,) for n, t in self._tables.items()}
+        states |= {f"view {n}": (h.spine,) for n, h in self._views.items()}
+        return states
+
+    def snapshot(self) -> Any:
+        return self.tables, self._tables, self._views, self._circuit
+
+    def reset(self, snapshot: Any) -> None:
+        self.tables, self._tables, self._views, self._circuit = snapshot
+
+    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, shards: int | None) -> None:
+        states = whole_states(store, shards)
+        for table in tables:
+            kept = states.get(f"table {table.name}")
+            self._add_table(table, History(table.arrangement, self._keep, tick, kept[0] if kept else None))
+        for name, view in self._program.views.items():
+            arrangement = Arrangement(view.schema)
+            spine = states[f"view {name}"][0]
+            if spine.arrangement is not arrangement:  # as shards keep it
+                states[f"view {name}"] = (spine := rearranged(spine, arrangement),)
+            self._views[name] = History(arrangement, self._keep, tick, spine)
+        self._circuit = self._rebuilt(states, tick)
+
+    def readable(self, name: str, tick: int) -> History:
+        return self._tables[name].history if name in self._tables else self._views[name]
+
+    def sizes(self) -> dict[str, Size]:
+        return sizes_of(self.states())
+
+    def kept_rows(self) -> dict[str, int]:
+        out = {f"table {n}": t.history.spine.rows for n, t in self._tables.items()}
+        out |= {f"view {n}": h.spine.rows for n, h in self._views.items()}
+        return out | {n: rows_of(spines) for n, spines in self._circuit._states.items() if spines}
+
+    def close(self) -> None:
+        pass

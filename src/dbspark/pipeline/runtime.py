@@ -1,0 +1,114 @@
+"""What a pipeline asks of whoever runs its circuit.
+
+A runtime keeps what tables and views hold and the state of the circuit between them. It makes ticks; when one is done
+it is the present, and `states` is what the store is to name. `Embedded` does it in this process, `Sharded` as Spark
+jobs; a `Reader` only shows what somebody else has committed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from dbspark.batch import Batch
+from dbspark.pipeline.changes import Kind, TableDefinition
+from dbspark.sql.explain import Size
+from dbspark.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a tick has done."""
+
+    given: dict[str, int]
+    """Rows by which it changed tables."""
+    taken: dict[str, int]
+    """Rows by which it changed views."""
+    changes: dict[str, Batch] = field(default_factory=dict)
+    """The changes of the views that were asked for."""
+
+
+class Readable(Protocol):
+    """A table or view as it can be read."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def at(self, tick: int | None, now: int) -> Batch:
+        """Everything as it was at a tick."""
+        ...
+
+    def changes(self, since: int, upto: int, now: int) -> pa.Table:
+        """The changes of the ticks after `since`, with `_tick` and `_weight`, in the order of ticks."""
+        ...
+
+
+class Shows(ABC):
+    """Whatever has tables and views to read."""
+
+    tables: dict[str, TableDefinition]
+
+    @abstractmethod
+    def readable(self, name: str, tick: int) -> Readable:
+        """A table or view to read, up to a tick."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, Size]:
+        """How much is kept under each name."""
+
+    @abstractmethod
+    def kept_rows(self) -> dict[str, int]:
+        """Rows kept under each name. It is asked for in every tick, so it must not depend on how many they are."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what outlives a tick."""
+
+
+class Runtime(Shows):
+    """See the module's preface."""
+
+    @abstractmethod
+    def add_table(self, table: TableDefinition) -> None:
+        """A new table without rows."""
+
+    @abstractmethod
+    def add_views(self, names: Sequence[str], tick: int) -> None:
+        """Compute views that the program has from what the tables hold at a tick."""
+
+    @abstractmethod
+    def remove(self, name: str, tick: int) -> None:
+        """A table or view is not in the program any more."""
+
+    @abstractmethod
+    def operation(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> Any:
+        """What a user hands in for a table, checked against its schema."""
+
+    @abstractmethod
+    def step(
+        self, operations: Mapping[str, list[Any]], tick: int, wanted: Collection[str], lap: Callable[[str], None]
+    ) -> Outcome:
+        """Make a tick. One that raises has not happened.
+
+        `wanted` are views whose changes somebody waits for; `lap` is told when a part of the work is done.
+        """
+
+    @abstractmethod
+    def states(self) -> dict[str, Any]:
+        """All that is kept, by name, as the store takes it."""
+
+    @abstractmethod
+    def snapshot(self) -> Any:
+        """Everything as it is, to come back to when a definition cannot be committed; costs nothing."""
+
+    @abstractmethod
+    def reset(self, snapshot: Any) -> None:
+        """Go back to a snapshot."""
+
+    @abstractmethod
+    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, shards: int | None) -> None:
+        """Take over what is stored, of so many shards, or of none. The program has its tables and views already."""

@@ -1,0 +1,322 @@
+"""The circuit as Spark jobs: one job for every tick, over state that lies in files.
+
+The driver plans, hands out the records of the traces, and takes the new ones from the reports of the tasks; it never
+holds rows, but for those that a transaction gives it. Tables and views are steps like the nodes of the circuit: a table
+turns operations into a change where its rows are, a view keeps its history where its rows come in. A DataFrame that is
+inserted is routed to the shards by the tasks of its own partitions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from dbspark.batch import Arrangement, Batch, merge
+from dbspark.circuit.graph import Graph
+from dbspark.errors import ConfigError
+from dbspark.operators.delta import Delta
+from dbspark.pipeline.changes import Kind, TableDefinition, TableState
+from dbspark.pipeline.history import Histories, History, history_of
+from dbspark.pipeline.reader import size_of
+from dbspark.pipeline.reslice import AT, Reslice, trace_of
+from dbspark.pipeline.routing import Routed, routed, sent
+from dbspark.pipeline.runtime import Outcome, Runtime
+from dbspark.spark.levels import Level, layout
+from dbspark.spark.placement import key_of
+from dbspark.spark.superstep import Records, Supersteps
+from dbspark.spark.task import REPORT, TOLD, Job, Row, Work
+from dbspark.sql.explain import Size
+from dbspark.sql.program import Program
+from dbspark.storage.manifest import TraceRecord
+from dbspark.storage.segment import decoded
+from dbspark.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class TableStep:
+    """A table in front of the circuit: operations come in, their change goes out."""
+
+    table: TableDefinition
+    slot: str
+    keep: int
+
+    @property
+    def id(self) -> str:
+        return f"table {self.table.name}"
+
+    def run(self, work: Work) -> None:
+        if work.job.fresh:
+            if self.id in work.records:
+                work.values[self.slot] = Delta.of(self._history(work, work.job.tick + 1).trace.scan())
+            return
+        operations = sent(work, self.table)
+        if not operations:
+            return
+        history = self._history(work, work.job.tick)
+        change = TableState(self.table, history).change(operations)
+        if change.rows:
+            history.append(change, work.job.tick)
+            history.trace.finish()
+            work.keep(self.id, (history.spine,))
+            work.figures.setdefault("tables", {})[self.table.name] = change.rows
+            work.values[self.slot] = Delta.of(change)
+
+    def _history(self, work: Work, tick: int) -> History:
+        return opened(work, self.id, self.table.arrangement, self.keep, self.table.created, tick)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """A view behind the circuit: keeps what comes."""
+
+    name: str
+    slot: str
+    arrangement: Arrangement
+    keep: int
+
+    @property
+    def id(self) -> str:
+        return f"view {self.name}"
+
+    def run(self, work: Work) -> None:
+        tick = work.job.tick
+        change = work.delta(self.slot, self.arrangement.schema).arranged(self.arrangement)
+        if work.job.fresh:
+            # The rows belong to the tick that is past: a view has no history before it was made.
+            history = History(self.arrangement, self.keep, tick - 1, known=False)
+        elif change.rows:
+            history = opened(work, self.id, self.arrangement, self.keep, 0, tick)
+        else:
+            return
+        history.append(change, tick)
+        history.trace.finish()
+        work.keep(self.id, (history.spine,))
+        if change.rows:
+            work.figures.setdefault("views", {})[self.name] = change.rows
+            if self.name in work.job.wanted:
+                work.tell(self.id, change)
+
+
+def opened(work: Work, name: str, arrangement: Arrangement, keep: int, created: int, tick: int) -> History:
+    """What is kept of a table or view on this shard, up to before a tick."""
+    spine = work.state(name, [arrangement])[0] if name in work.records else None
+    return history_of(arrangement, keep, created, spine, tick)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Levels, and the arrangements of the traces that they keep."""
+
+    levels: tuple[Level, ...]
+    traces: dict[str, tuple[Arrangement, ...]]
+    whole: frozenset[str] = frozenset()
+    """Traces that lie on one shard, whatever the hashes of their rows."""
+
+
+class Sharded(Runtime):
+    """See the module's preface."""
+
+    def __init__(self, program: Program, shards: int, store: Store, keep: int) -> None:
+        if shards < 1:
+            raise ConfigError(f"shards: {shards} is not a number of shards; give 1 or more, or None to run embedded")
+        self.shards = shards
+        self._program = program
+        self._store = store
+        self._keep = keep
+        self.tables: dict[str, TableDefinition] = {}
+        self._views: set[str] = set()
+        self._records: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
+        self._steps: Supersteps | None = None
+        self._planned: _Plan | None = None
+
+    # ------------------------------------------------------------------ definitions
+
+    def add_table(self, table: TableDefinition) -> None:
+        self.tables = {**self.tables, table.name: table}
+        self._planned = None
+
+    def add_views(self, names: Sequence[str], tick: int) -> None:
+        graph = self._program.builder.graph
+        part = Graph()
+        part.nodes, part.outputs = graph.nodes, {name: graph.outputs[name] for name in names}
+        plan = self._plan(part.pruned())
+        # Nodes that other views have keep their state; they are computed again only for what follows them.
+        job = Job(tick, self.shards, self._files(), fresh=True, known=frozenset(self._records))
+        tables = {name: given for name, given in self._records.items() if name.startswith("table ")}
+        self._run(job, plan, tables, (), ())
+        self._views |= set(names)
+        self._planned = None
+
+    def remove(self, name: str, tick: int) -> None:
+        self.tables = {n: t for n, t in self.tables.items() if n != name}
+        self._views -= {name}
+        self._planned = None
+        kept = self._present().traces
+        self._records = {n: given for n, given in self._records.items() if n in kept}
+
+    # ------------------------------------------------------------------ ticks
+
+    def operation(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> Any:
+        return routed(self.tables[table], kind, data, weight)
+
+    def step(
+        self, operations: Mapping[str, list[Any]], tick: int, wanted: Collection[str], lap: Callable[[str], None]
+    ) -> Outcome:
+        job = Job(tick, self.shards, self._files(), wanted=frozenset(wanted))
+        rows: list[Row] = []
+        frames: list[Any] = []
+        for table, given in operations.items():
+            for number, operation in enumerate(given):
+                made = Routed(self.tables[table], number, operation)
+                rows += made.rows(self.shards)
+                frames += made.frames(self.shards)
+        plan = self._present()
+        lap("check")
+        out = self._run(job, plan, self._records, rows, frames)
+        given_rows: dict[str, int] = dict.fromkeys(operations, 0)
+        taken: dict[str, int] = dict.fromkeys(sorted(self._views), 0)
+        told: dict[str, list[Batch]] = {}
+        for _, slot, payload in out:
+            if slot == REPORT:
+                report = json.loads(payload)
+                for counts, found in ((given_rows, report.get("tables", {})), (taken, report.get("views", {}))):
+                    for name, count in found.items():
+                        counts[name] += count
+            elif slot.startswith(TOLD):
+                trace = slot.removeprefix(TOLD)
+                batch = decoded(pa.py_buffer(payload), plan.traces[trace][0])
+                told.setdefault(trace.removeprefix("view "), []).append(batch)
+        lap("compute")
+        return Outcome(given_rows, taken, {name: merge(batches) for name, batches in told.items()})
+
+    def _run(
+        self,
+        job: Job,
+        plan: _Plan,
+        records: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]],
+        rows: Sequence[Row],
+        frames: Sequence[Any],
+    ) -> list[Row]:
+        """Run a job and make what its tasks have written the present."""
+        given: Records = {
+            name: {shard: [r.to_json() for r in kept] for shard, kept in by_shard.items()}
+            for name, by_shard in records.items()
+        }
+        out = self._supersteps().run(job, plan.levels, given, rows, frames)
+        found = {name: dict(by_shard) for name, by_shard in self._records.items()}
+        for _, slot, payload in out:
+            if slot == REPORT:
+                report = json.loads(payload)
+                for name, made in report["traces"].items():
+                    kept = zip(made, plan.traces[name], strict=True)
+                    found.setdefault(name, {})[report["shard"]] = tuple(self._store.adopted(r, a) for r, a in kept)
+        self._records = found
+        return out
+
+    def _supersteps(self) -> Supersteps:
+        if self._steps is None:
+            self._steps = Supersteps(self._program.spark, self.shards)
+        return self._steps
+
+    def _files(self) -> Callable[[], Any]:
+        return self._store.files.opener()
+
+    # ------------------------------------------------------------------ planning
+
+    def _present(self) -> _Plan:
+        if self._planned is None:
+            self._planned = self._plan(self._program.circuit().graph)
+        return self._planned
+
+    def _plan(self, graph: Graph) -> _Plan:
+        """Levels of a graph, with its tables in front and its outputs, which are views, behind."""
+        placed = {name: frozenset({key_of(table.arrangement)}) for name, table in self.tables.items()}
+        plan = layout(graph, placed)
+        levels = plan.levels
+        traces: dict[str, tuple[Arrangement, ...]] = {}
+        whole = set()
+        for level in levels:
+            for step in level.steps:
+                if step.operator.kept():
+                    traces[step.id] = step.operator.kept()
+                    if step.alone:
+                        whole.add(step.id)
+        tables = []
+        for node in graph:
+            if node.role == "source":
+                table = self.tables[str(node.name)]
+                tables.append(TableStep(table, node.id, self._keep))
+                traces[f"table {table.name}"] = (table.arrangement,)
+        levels[0].steps[:0] = tables
+        for name, output in plan.outputs.items():
+            step = ViewStep(name, output.slot, Arrangement(graph.outputs[name].schema, output.key), self._keep)
+            levels[output.level].steps.append(step)
+            traces[step.id] = (step.arrangement,)
+        return _Plan(levels, traces, frozenset(whole))
+
+    # ------------------------------------------------------------------ state
+
+    def states(self) -> dict[str, Any]:
+        return {
+            f"{name}{AT}{shard}": kept for name, by_shard in self._records.items() for shard, kept in by_shard.items()
+        }
+
+    def snapshot(self) -> Any:
+        return self.tables, set(self._views), self._records
+
+    def reset(self, snapshot: Any) -> None:
+        self.tables, self._views, self._records = snapshot
+        self._planned = None
+
+    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, shards: int | None) -> None:
+        self.tables = {table.name: table for table in tables}
+        self._views = set(self._program.views)
+        plan = self._present()
+        old: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
+        for name, kept in store.records().states.items():
+            trace, shard = (name, 0) if shards is None else trace_of(name)
+            old.setdefault(trace, {})[shard] = kept
+        if shards == self.shards:
+            self._records = {name: by_shard for name, by_shard in old.items() if name in plan.traces}
+            return
+        level = Level([
+            Reslice(name, self._stored(by_shard), plan.traces[name], tuple(by_shard), name in plan.whole)
+            for name, by_shard in old.items()
+            if name in plan.traces
+        ])  # fmt: skip
+        records = {
+            f"{name}{AT}{shard}": dict.fromkeys(range(self.shards), kept)
+            for name, by_shard in old.items()
+            for shard, kept in by_shard.items()
+        }
+        job = Job(tick, self.shards, self._files())
+        self._run(job, _Plan((level,), plan.traces), records, (), ())
+
+    # ------------------------------------------------------------------ reading
+
+    def _stored(self, by_shard: Mapping[int, tuple[TraceRecord, ...]]) -> tuple[Arrangement, ...]:
+        return tuple(self._store.arrangement(record) for record in next(iter(by_shard.values())))
+
+    def readable(self, name: str, tick: int) -> Histories:
+        table = self.tables.get(name)
+        trace = f"view {name}" if table is None else f"table {name}"
+        (arrangement,) = self._present().traces[trace] if table is None else (table.arrangement,)
+        created = 0 if table is None else table.created
+        kept = self._records.get(trace, {})
+        spines: list[Any] = [self._store.spine(records[0]) for records in kept.values()] or [None]
+        return Histories([history_of(arrangement, self._keep, created, s, tick + 1) for s in spines])
+
+    def sizes(self) -> dict[str, Size]:
+        return {name: size_of(list(by_shard.values())) for name, by_shard in self._records.items()}
+
+    def kept_rows(self) -> dict[str, int]:
+        return {name: size.rows for name, size in self.sizes().items()}
+
+    def close(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
+            self._steps = None

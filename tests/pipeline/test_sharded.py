@@ -1,0 +1,136 @@
+"""Pipelines on shards: the same transactions, the same answers, in one Spark job each."""
+
+from collections import Counter
+
+import pytest
+
+import dbspark
+from dbspark.pipeline.changes import TransactionError
+from tests.sql.oracle import difference, rows_of
+
+pytestmark = pytest.mark.spark
+
+ORDERS = "id BIGINT, customer BIGINT, amount BIGINT"
+CUSTOMERS = "customer BIGINT, region STRING"
+VIEWS = {
+    "revenue": "SELECT region, count(*) AS n, sum(amount) AS total FROM orders JOIN customers USING (customer) "
+    "GROUP BY region",
+    "everything": "SELECT count(*) AS n, max(amount) AS most FROM orders",
+    "first": "SELECT id, amount FROM orders ORDER BY amount DESC, id LIMIT 3",
+    "unknown": "SELECT DISTINCT o.customer FROM orders o LEFT ANTI JOIN customers c ON o.customer = c.customer",
+    "ranks": "SELECT id, rank() OVER (PARTITION BY customer ORDER BY amount) AS r FROM orders",
+}
+
+
+def created(spark, shards, **more):
+    pipe = dbspark.Pipeline("shop", spark=spark, shards=shards, **more)
+    pipe.create_table("orders", ORDERS, primary_key=["id"])
+    pipe.create_table("customers", CUSTOMERS)
+    return pipe
+
+
+def check(spark, pipe, views=VIEWS):
+    for name in pipe.tables:
+        spark.createDataFrame(pipe.table(name).to_arrow()).createOrReplaceTempView(name)
+    try:
+        for name in pipe.views:
+            found = Counter(rows_of(pipe.view(name).to_arrow()))
+            assert not difference(found, Counter(rows_of(spark.sql(views[name]).toArrow()))), name
+    finally:
+        for name in pipe.tables:
+            spark.catalog.dropTempView(name)
+
+
+def load(pipe, spark=None):
+    orders = [(i, i % 7, i * 37 % 101) for i in range(60)]
+    with pipe.transaction() as tx:
+        tx.insert("customers", [(c, "north" if c % 2 else "south") for c in range(5)])
+        tx.insert("orders", orders if spark is None else spark.createDataFrame(orders, ORDERS).repartition(3))
+
+
+def change(pipe):
+    with pipe.transaction() as tx:
+        tx.upsert("orders", [(3, 6, 1000), (61, 1, 5), (3, 2, 900)])
+        tx.delete_keys("orders", [(4,), (5,)])
+        tx.delete("customers", [(0, "south")])
+        tx.insert("customers", [(6, "west")])
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_views_are_what_spark_says_after_every_transaction(spark, shards):
+    with created(spark, shards) as pipe:
+        for name in ("revenue", "everything", "first"):
+            pipe.create_view(name, VIEWS[name])
+        seen = []
+        pipe.view("everything").subscribe(lambda changes, tick: seen.append((tick, len(changes))))
+        load(pipe, spark)
+        check(spark, pipe)
+        for name in ("unknown", "ranks"):  # on tables that hold something
+            pipe.create_view(name, VIEWS[name])
+        change(pipe)
+        check(spark, pipe)
+        assert pipe.view("everything").as_of(1).to_arrow().to_pylist() == [{"n": 60, "most": 100}]
+        assert seen == [(1, 2), (2, 2)]
+        assert pipe.last_progress["numOutputRows"]["everything"] == 2
+        pipe.drop_view("revenue")
+        with pipe.transaction() as tx:
+            for name in pipe.tables:
+                tx.delete(name, pipe.table(name).to_arrow())
+        check(spark, pipe)
+        assert rows_left(pipe) == {"everything": 1}  # an aggregate that speaks of no rows
+
+
+def rows_left(pipe):
+    """Rows that circuits keep, by the view for which they do."""
+    runtime, graph = pipe._shows, pipe._program.builder.graph
+    left = {}
+    for name, by_shard in runtime._records.items():
+        if name in graph.nodes:
+            rows = sum(runtime._store.spine(r).consolidated().rows for kept in by_shard.values() for r in kept)
+            if rows:
+                left[next(v for v, out in graph.outputs.items() if out.id == name or name in _below(out))] = rows
+    return left
+
+
+def _below(node):
+    return {i.id for i in node.inputs}.union(*(_below(i) for i in node.inputs))
+
+
+def test_a_transaction_that_fails_on_a_shard_has_not_happened(spark):
+    with created(spark, 2) as pipe:
+        pipe.create_view("everything", VIEWS["everything"])
+        load(pipe)
+        with pytest.raises(TransactionError, match="more often than it is there"), pipe.transaction() as tx:
+            tx.apply("orders", {(100, 1, 1): 1, (1, 1, 1): -1})
+        with pytest.raises(dbspark.DbsparkError, match="customer"), pipe.transaction() as tx:
+            tx.insert("orders", spark.createDataFrame([(1, "x")], "id BIGINT, client STRING"))
+        assert pipe.tick == 1
+        check(spark, pipe)
+        change(pipe)
+        check(spark, pipe)
+
+
+def test_state_is_opened_with_any_number_of_shards(spark, tmp_path):
+    location = str(tmp_path / "state")
+    for shards in (None, 3, 2, None):
+        with dbspark.Pipeline("shop", location=location, spark=spark, shards=shards) as pipe:
+            if not pipe.tables:
+                pipe.create_table("orders", ORDERS, primary_key=["id"])
+                pipe.create_table("customers", CUSTOMERS)
+                for name, query in VIEWS.items():
+                    pipe.create_view(name, query)
+                load(pipe)
+            check(spark, pipe)
+            before = pipe.view("everything").to_arrow()
+            with pipe.transaction() as tx:
+                tx.upsert("orders", [(200 + pipe.tick, 1, 300 + pipe.tick)])
+            check(spark, pipe)
+            assert pipe.view("everything").as_of(pipe.tick - 1).to_arrow() == before
+    with dbspark.Pipeline("shop", location=location, spark=spark, config={"read_only": True}) as pipe:
+        check(spark, pipe)
+        assert pipe.tick == 5
+
+
+def test_what_is_not_a_number_of_shards_is_refused(spark):
+    with pytest.raises(dbspark.DbsparkError, match="shards"):
+        dbspark.Pipeline("shop", spark=spark, shards=0)
