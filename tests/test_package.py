@@ -1,5 +1,6 @@
 """The package as a whole: what importing it costs, and what it exports."""
 
+import ast
 import importlib.metadata
 import re
 import subprocess
@@ -59,3 +60,30 @@ def test_the_examples_in_the_readme_run() -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     for example in re.findall(r"```python\n(.*?)```", readme, re.DOTALL):
         subprocess.run([sys.executable, "-c", example], check=True)
+
+
+LAYERS = (
+    "kernels", "batch", "trace", "zset", "storage", "operators", "circuit", "sql", "spark", "connectors", "pipeline",
+    "cli",
+)  # fmt: skip
+"""As the architecture has them: a package imports only from those before it."""
+
+
+def test_packages_import_only_from_those_below() -> None:
+    source = Path(dbspark.__file__).parent
+    wrong = []
+    for file in sorted(source.rglob("*.py")):
+        package = file.relative_to(source).parts[0]
+        if package not in LAYERS or file.relative_to(source).as_posix() == "kernels/warm.py":  # it warms them by using
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for name in names:
+                parts = name.split(".")
+                if parts[0] == "dbspark" and parts[1] in LAYERS and LAYERS.index(parts[1]) > LAYERS.index(package):
+                    wrong.append(f"{file.relative_to(source)} imports {name}")
+    assert not wrong

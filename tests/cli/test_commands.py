@@ -216,6 +216,18 @@ class TestWithSpark:
                 shell.run("SELECT * FROM v")
             assert out.getvalue() == "s\n9\n"
 
+    def test_a_location_stays_on_its_shards(self, spark: SparkSession, tmp_path: Path) -> None:
+        file, location = tmp_path / "a.sql", tmp_path / "state"
+        file.write_text("CREATE TABLE t (a BIGINT); INSERT INTO t VALUES (1), (2), (2)")
+        invoke("run", file, "--location", location, "--shards", 2)
+        output = invoke("status", location).output
+        assert "on 2 shards" in output
+        assert "t\ttable\t3\n" in output
+        invoke("sql", location, "-e", "INSERT INTO t VALUES (3)")
+        file.write_text("SELECT sum(a) AS s FROM t")
+        assert "s\n8\n" in invoke("run", file, "--location", location).output
+        assert read_status(str(location)).shards == 2
+
     def test_definitions_may_be_run_again(self, spark: SparkSession, tmp_path: Path) -> None:
         file, location = tmp_path / "a.sql", tmp_path / "state"
         program = "CREATE TABLE t (a BIGINT PRIMARY KEY); CREATE VIEW v AS SELECT a FROM t;"

@@ -14,7 +14,7 @@ from tests.storage.model import BY_KEY, SMALL, contents, numbered
 
 @pytest.fixture(scope="module")
 def s3():
-    server = pytest.importorskip("moto.server", reason="S3 is tested where moto[server] is installed")
+    server = pytest.importorskip("moto.server", reason="S3 is tested where moto and flask are installed")
     running = server.ThreadedMotoServer(port=0)
     running.start()
     host, port = running.get_host_and_port()

@@ -69,6 +69,10 @@ def _run(
         str | None, typer.Option(help="Where to keep the state, by default in memory: nothing is left.")
     ] = None,
     limit: Limit = 100,
+    shards: Annotated[
+        int | None,
+        typer.Option(min=1, help="Run on Spark with so many shards; by default as it is stored, or in this process."),
+    ] = None,
     refresh: Annotated[
         str | None,
         typer.Option(metavar="NAMES", help="Run the flows of these streaming tables only; names with commas."),
@@ -95,7 +99,7 @@ def _run(
 
     run(
         program, location, Console(), limit=limit, refresh=refresh, full_refresh=full_refresh,
-        full_refresh_all=full_refresh_all,
+        full_refresh_all=full_refresh_all, shards=shards,
     )  # fmt: skip
 
 

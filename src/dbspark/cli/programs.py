@@ -140,7 +140,7 @@ def init(name: str, console: Console) -> None:
 
 def run(
     path: Path, location: str | None, console: Console, *, limit: int, refresh: str | None = None,
-    full_refresh: str | None = None, full_refresh_all: bool = False,
+    full_refresh: str | None = None, full_refresh_all: bool = False, shards: int | None = None,
 ) -> None:  # fmt: skip
     """Run a program and say what its views hold."""
     program = read_program(path)
@@ -149,8 +149,9 @@ def run(
     name = program.name
     if where is not None:
         with suppress(StoreError):  # nothing there yet, or nothing that can be read; opening it says which
-            name = read_status(where).name
-    with opened(name, where, console, config=program.configuration) as pipe, _place(pipe, program):
+            status = read_status(where)
+            name, shards = status.name, status.shards if shards is None else shards
+    with opened(name, where, console, config=program.configuration, shards=shards) as pipe, _place(pipe, program):
         _drop(pipe, wanted.again(program), program, console)
         known = {view: str(pipe._definitions[view]["query"]) for view in pipe.views}
         shell = Shell(pipe, console, limit=limit, known=known)

@@ -127,21 +127,23 @@ Access = Literal["write", "write if possible", "read"]
 @contextmanager
 def opened(
     name: str, location: str | None, console: Console, access: Access = "write",
-    config: Mapping[str, str] | None = None,
+    config: Mapping[str, str] | None = None, shards: int | None = None,
 ) -> Iterator[Pipeline]:  # fmt: skip
     """A pipeline and a quiet Spark session, with further settings, for as long as the block runs."""
     from dbspark.spark import get_session
 
     with console.status("Starting Spark"):
         session = get_session(app_name=f"dbspark {name}", config={"spark.log.level": "ERROR", **(config or {})})
-    with session, spark_errors(), _pipeline(name, location, session.spark, access) as pipe:
+    with session, spark_errors(), _pipeline(name, location, session.spark, access, shards) as pipe:
         yield pipe
 
 
-def _pipeline(name: str, location: str | None, spark: "SparkSession", access: Access) -> Pipeline:
+def _pipeline(
+    name: str, location: str | None, spark: "SparkSession", access: Access, shards: int | None
+) -> Pipeline:  # fmt: skip
     if access != "read":
         try:
-            return Pipeline(name, location=location, spark=spark)
+            return Pipeline(name, location=location, spark=spark, shards=shards)
         except LockError as error:
             if access == "write":
                 raise
@@ -163,8 +165,10 @@ def spark_errors() -> Iterator[None]:
 
 def sql(location: str, script: str | None, console: Console, *, limit: int, create: bool) -> None:
     """Run a script at a location, or read statements until the end."""
+    shards = None
     try:
-        name = read_status(location).name
+        status = read_status(location)
+        name, shards = status.name, status.shards
     except StoreError:
         if not create:
             raise
@@ -174,7 +178,7 @@ def sql(location: str, script: str | None, console: Console, *, limit: int, crea
     given = None if script is None else list(statements(script))
     for statement in given or ():
         refuse(statement)
-    with opened(name, location, console, "write if possible") as pipe:
+    with opened(name, location, console, "write if possible", shards=shards) as pipe:
         shell = Shell(pipe, console, limit=limit)
         if given is not None:
             for statement in given:

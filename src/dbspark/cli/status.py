@@ -7,6 +7,7 @@ import pyarrow.fs as pafs
 from rich.console import Console
 
 from dbspark.cli.output import line, show_rows
+from dbspark.pipeline.reslice import trace_of
 from dbspark.sql.explain import in_bytes
 from dbspark.storage.files import Files, RemoteFiles
 from dbspark.storage.lock import NAME as LOCK
@@ -34,6 +35,8 @@ class Status:
     """In bytes."""
     writer: str | None
     """The process that has it open for writing."""
+    shards: int | None = None
+    """On how many it lies; None: on none, in one process."""
 
 
 def read_status(location: str) -> Status:
@@ -41,21 +44,29 @@ def read_status(location: str) -> Status:
     with Store.open(location, write=False) as store:
         found = store.load()
         program: dict[str, Any] = found.program or {"name": "", "tables": [], "views": []}
+        shards = program.get("shards")
+        kept: dict[str, list[Spine]] = {}
+        for name, spines in found.states.items():
+            kept.setdefault(name if shards is None else trace_of(name)[0], []).append(spines[0])
         rows = {
-            (kind, given["name"]): _rows(found.states[f"{kind} {given['name']}"][0])
+            (kind, given["name"]): sum(_rows(spine) for spine in kept.get(f"{kind} {given['name']}", ()))
             for kind in ("table", "view")
             for given in program[f"{kind}s"]
         }
         queries = {given["name"]: given["query"] for given in program["views"]}
         sizes = _sizes(store.files)
         oldest = min(store.ticks(), default=found.tick)
-        return Status(program["name"], found.tick, oldest, rows, queries, len(sizes), sum(sizes), _writer(store.files))
+        writer = _writer(store.files)
+        return Status(
+            program["name"], found.tick, oldest, rows, queries, len(sizes), sum(sizes), writer, shards
+        )  # fmt: skip
 
 
 def show_status(location: str, console: Console) -> None:
     """A line on the location, and one for each table and view."""
     status = read_status(location)
-    line(console, f"Pipeline {status.name} at {location}")
+    on = "" if status.shards is None else f", on {status.shards} shards"
+    line(console, f"Pipeline {status.name} at {location}{on}")
     line(console, f"Tick {status.tick}; the files keep ticks {status.oldest} to {status.tick}")
     line(console, f"{in_bytes(status.size)} in {status.files:,} files")
     if status.writer is not None:

@@ -246,8 +246,9 @@ class Pipeline:
     def explain(self, query: str | DataFrame) -> str:
         """How a view, or a query that is not a view yet, is or would be kept: part by part, the circuit, its state."""
         self._compile()
-        named = isinstance(query, str) and query in self._definitions
-        return self._program.explain(query, self._shows.sizes() if named else None)
+        with self._lock:
+            named = isinstance(query, str) and query in self._definitions
+            return self._program.explain(query, self._shows.sizes() if named else None)
 
     # ------------------------------------------------------------------ transactions
 
@@ -349,23 +350,22 @@ class Pipeline:
         """Figures since the pipeline was opened, and the rows and bytes that it keeps, by what keeps them."""
         with self._lock:
             sizes = self._shows.sizes()
-        labels = self._labels()
         named = [n for n in sizes if n.startswith(("table ", "view "))]
         return {
             **self._monitor.totals,
             "tick": self.tick,
             "rows_by_name": {n.split(" ", 1)[1]: sizes[n].rows for n in named},
-            "state_rows": {labels.get(n, n): s.rows for n, s in sizes.items() if n not in named},
+            "state_rows": {self._label(n): s.rows for n, s in sizes.items() if n not in named},
             "state_bytes": sum(s.bytes for s in sizes.values()),
         }
 
     def _kept_rows(self) -> dict[str, int]:
-        labels = self._labels()
-        return {labels.get(n, n): rows for n, rows in self._shows.kept_rows().items()}
+        return {self._label(name): rows for name, rows in self._shows.kept_rows().items()}
 
-    def _labels(self) -> dict[str, str]:
-        """What people call the nodes that keep something."""
-        return {node.id: f"{node.label} #{node.id[:6]}" for node in self._program.builder.graph}
+    def _label(self, name: str) -> str:
+        """What people call the node or the table that keeps something."""
+        node = self._program.builder.graph.nodes.get(name)
+        return name if node is None else f"{node.label} #{name[:6]}"
 
     # ------------------------------------------------------------------ reading
 
