@@ -224,10 +224,9 @@ class Pipeline:
             tick = self.tick + 1
             offsets = self._offsets if offset is None else {**self._offsets, offset[0]: offset[1]}
             # In memory first, which cannot fail; a store that fails refuses to go on, and says so.
-            for name, table in self._tables.items():
-                table.history.append(changes.get(name) or Batch.empty(table.arrangement), tick)
-            for name, history in self._views.items():
-                history.append(view_changes[name], tick)
+            for name, change in (*changes.items(), *view_changes.items()):
+                if change.rows:
+                    self._history(name).append(change, tick)
             self.tick, self._offsets = tick, offsets
             if self._store is not None:
                 self._store.commit(tick, self._states(), self._described(), offsets, self._positions)
