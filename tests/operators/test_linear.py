@@ -46,6 +46,14 @@ CASES = {
     "flat map": (lambda b, s: b.flat_map(s, repeated, "s STRING"), lambda r: [(r[1],)] * (r[0] or 0)),
     "project": (lambda b, s: b.project(s, ["s"], ["t"]), lambda r: [(r[1],)]),
     "swap": (lambda b, s: b.project(s, ["s", "k"]), lambda r: [(r[1], r[0])]),
+    "select": (
+        lambda b, s: b.select(s, lambda c: pc.greater(c[0], 1), ["k"], ["s", "s"], ["t", "u"]),
+        lambda r: [(r[1], r[1])] if r[0] is not None and r[0] > 1 else [],
+    ),
+    "select after project": (
+        lambda b, s: b.select(b.project(s, ["s", "k"]), lambda c: pc.equal(c[0], "a"), ["s"], ["s", "k"]),
+        lambda r: [(r[1], r[0])] if r[1] == "a" else [],
+    ),
     "exchange": (lambda b, s: b.exchange(s, ["s"]), lambda r: [r]),
     "source": (lambda b, s: s, lambda r: [r]),
     "filter after map": (

@@ -63,6 +63,49 @@ def test_the_example_of_the_public_api(spark: Any) -> None:
         assert pipe.metrics()["transactions"] == 2
 
 
+def test_ticks_that_do_not_touch_a_table_or_view_can_be_read_all_the_same(spark: Any) -> None:
+    with shop(spark, config={"history": 3}) as pipe:
+        with pipe.transaction() as tx:
+            tx.insert("customers", [(1, "north")])
+            tx.insert("orders", [(1, 1, Decimal("1.00"))])
+        for i in range(3):
+            with pipe.transaction() as tx:
+                tx.insert("orders", [(10 + i, 99, Decimal("1.00"))])  # of a customer who is not there
+        assert pipe.tick == 4
+        assert rows(pipe.view("revenue").as_of(3).to_arrow()) == [("north", 1, Decimal("1.00"))]
+        assert rows(pipe.table("customers").as_of(4).to_arrow()) == [(1, "north")]
+        assert len(pipe.table("customers").changes(since=1)) == 0
+        with pipe.transaction() as tx:
+            tx.insert("customers", [(99, "south")])
+        assert pipe.view("revenue").changes(since=4)["_tick"].to_pylist() == [5]
+        assert rows(pipe.view("revenue").as_of(4).to_arrow()) == [("north", 1, Decimal("1.00"))]
+        with pytest.raises(TimeError, match="no longer kept"):
+            pipe.table("customers").as_of(1).to_arrow()
+
+
+def test_rows_and_keys_are_counted_over_all_ticks_and_batches(spark: Any) -> None:
+    """A row is deleted as often as it is there, and a key comes again once it has gone, however they are kept."""
+    with dbspark.Pipeline("counts", spark=spark, config={"history": 2}) as pipe:
+        pipe.create_table("bag", "a BIGINT, b STRING")
+        pipe.create_table("keyed", "k BIGINT NOT NULL, b STRING", primary_key=["k"])
+        for i in range(20):
+            with pipe.transaction() as tx:
+                tx.insert("bag", [(1, "x"), (i, "y")])
+                tx.delete("keyed", [(1, str(i - 1))] if i else [])
+                tx.insert("keyed", [(1, str(i)), (100 + i, "z")])
+        with pytest.raises(TransactionError, match=r"\(1, 'x'\) 1 time"), pipe.transaction() as tx:
+            tx.apply("bag", {(1, "x"): -21, (3, "y"): -1})
+        with pytest.raises(TransactionError, match="two rows of the primary key"), pipe.transaction() as tx:
+            tx.insert("keyed", [(105, "another")])
+        with pytest.raises(TransactionError, match="more often"), pipe.transaction() as tx:
+            tx.delete("keyed", [(1, "18")])
+        with pipe.transaction() as tx:
+            tx.apply("bag", {(1, "x"): -20, (3, "y"): -1})
+            tx.delete("keyed", [(1, "19")])
+        assert len(pipe.table("bag").to_arrow()) == 19
+        assert len(pipe.table("keyed").to_arrow()) == 20
+
+
 def test_data_in_all_forms(spark: Any) -> None:
     with dbspark.Pipeline("forms", spark=spark) as pipe:
         pipe.create_table("t", "a BIGINT, b STRING")

@@ -26,6 +26,8 @@ class Circuit:
         self._schedule = [n for n in self.graph.schedule() if n.role == "operator"]
         self._sources = {str(n.name): n for n in self.graph if n.role == "source"}
         self._delays = [n for n in self.graph if n.role == "delay"]
+        self._quiet = {n.id for n in self._schedule if _is_quiet(n)}
+        """Nodes that are passed over in a tick in which nothing comes to them."""
         self.tick_number = 0
         """Ticks that have been committed."""
         self._states: dict[str, State] = {n.id: n.operator.fresh() for n in self._schedule if n.operator is not None}
@@ -39,7 +41,7 @@ class Circuit:
         """Run one tick on what streams carry; returns the outputs as streams carry them."""
         return self._run(inputs, _complete)
 
-    def _run(self, inputs: Mapping[str, Any], given: Callable[[Any], Any]) -> dict[str, Any]:
+    def _run(self, inputs: Mapping[str, Any], finished: Callable[[Any], Any]) -> dict[str, Any]:
         unknown = sorted(set(inputs) - set(self._sources))
         if unknown:
             raise CircuitError(f"no source {', '.join(unknown)}; the sources are {', '.join(self._sources)}")
@@ -50,12 +52,16 @@ class Circuit:
         states: dict[str, State] = {}
         for node in self._schedule:
             assert node.operator is not None
+            given = [values[i.id] for i in node.inputs]
+            if node.id in self._quiet and not any(value.rows for value in given):
+                values[node.id] = Delta.empty(node.schema)
+                continue
             before = self._states[node.id]
-            state, values[node.id] = node.operator.step(before, [values[i.id] for i in node.inputs])
+            state, values[node.id] = node.operator.step(before, given)
             if state is not before:
                 states[node.id] = state
         held = {n.id: values[n.inputs[0].id] for n in self._delays}
-        outputs = {name: given(values[node.id]) for name, node in self.graph.outputs.items()}
+        outputs = {name: finished(values[node.id]) for name, node in self.graph.outputs.items()}
         # Nothing above has changed anything; nothing below can fail.
         self._states = {**self._states, **states}
         self._held = held
@@ -78,6 +84,11 @@ class Circuit:
             if self._states[node.id]:
                 out[f"{node.label} #{node.id[:6]}"] = kept
         return out
+
+
+def _is_quiet(node: Node) -> bool:
+    carries_changes = node.kind == "delta" and all(i.kind in ("delta", "arranged") for i in node.inputs)
+    return carries_changes and bool(node.inputs) and node.operator is not None and node.operator.quiet
 
 
 def _seed(node: Node) -> Any:

@@ -319,6 +319,10 @@ class GroupAggregate(Operator):
     def kept(self) -> tuple[Arrangement, ...]:
         return (self.accumulators,)
 
+    @property
+    def quiet(self) -> bool:
+        return bool(self.key)  # without keys it answers for no rows as well
+
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
         delta: Delta = inputs[0]
         if isinstance(delta, Parts):

@@ -105,8 +105,6 @@ class Join(Operator):
         left, right = inputs
         out: list[Delta] = []
         how = self.how
-        if not left.delta.rows and not right.delta.rows:
-            return (), Delta.empty(self.schema)
         if how in ("inner", "left", "right", "full"):
             out += self._product(left, right)
         if how in ("left", "full", "anti", "existence"):
@@ -116,6 +114,10 @@ class Join(Operator):
         if how in ("semi", "existence"):
             out += self._alone(0, left, right, 1)
         return (), Delta.sum(self.schema, out)
+
+    @property
+    def quiet(self) -> bool:
+        return True
 
     def giving(self, columns: Sequence[tuple[int, int]], names: Sequence[str]) -> Join:
         """The same join, of which other columns go out."""
@@ -150,14 +152,14 @@ class Join(Operator):
 
     def _gathered(self, left: Arranged, right: Arranged, first: Met, second: Met) -> Delta | None:
         """The pairs of both terms in one chunk: of either side, rows of the delta are found before those there."""
+        if not len(first.which) and not len(second.which):
+            return Delta.empty(self.schema)
         mine = np.concatenate((left.delta.tables, left.before.sources[0]))
         theirs = np.concatenate((right.delta.tables, right.after.sources[0]))
         pos = [
             np.concatenate((first.which, second.pos + (len(left.delta.tables) << nd.ROW_BITS))),
             np.concatenate((first.pos + (len(right.delta.tables) << nd.ROW_BITS), second.which)),
         ]
-        if not len(pos[0]):
-            return Delta.empty(self.schema)
         weights = np.concatenate((first.weights, second.weights))
         pairs = gather_pairs(self.schema, self._origins[0], mine, pos[0], theirs, pos[1], weights)
         return None if pairs is None else Delta.of_chunk(pairs)

@@ -34,6 +34,10 @@ class Stateless(Operator):
             return (), given[0].mapped(self.schema, lambda part: self.apply([part]))
         return (), self.apply(given)
 
+    @property
+    def quiet(self) -> bool:
+        return True
+
     @abstractmethod
     def apply(self, inputs: Sequence[Any]) -> Delta:
         """What goes out for what has come."""

@@ -36,6 +36,11 @@ class Arranged:
     def arrangement(self) -> Arrangement:
         return self.after.arrangement
 
+    @property
+    def rows(self) -> int:
+        """Rows of the change."""
+        return self.delta.rows
+
 
 class Operator(ABC):
     """See the module's preface."""
@@ -65,6 +70,11 @@ class Operator(ABC):
 
     incremental = True
     """False for operators that take values rather than deltas."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing goes out and nothing is kept anew where nothing comes in: then there is no need to step."""
+        return False
 
 
 class Arrange(Operator):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from dbspark.batch import Arrangement, Batch
+from dbspark.batch import Arrangement
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Graph
 from dbspark.operators.delta import Delta
@@ -108,10 +108,9 @@ class Embedded(Runtime):
             self._circuit.reset(before)
             raise
         # Nothing below can fail.
-        for name, table in self._tables.items():
-            table.history.append(changes.get(name) or Batch.empty(table.arrangement), tick)
-        for name, history in self._views.items():
-            history.append(view_changes[name], tick)
+        for name, change in (*changes.items(), *view_changes.items()):
+            if change.rows:
+                self.readable(name, tick).append(change, tick)
         lap("compute")
         return Outcome(
             {name: change.rows for name, change in changes.items()},

@@ -50,7 +50,7 @@ class History:
         return self.trace.reading()
 
     def append(self, change: Batch, tick: int) -> None:
-        """The change of a tick; there is one for every tick, if only an empty one."""
+        """The change of a tick. Ticks that change nothing may be left out: whoever asks for their times adds them."""
         self._agent.append(change, tick, Antichain.at(max(tick - self.keep, 0)))
 
     def rows(self, keys: Keys) -> Hits:
@@ -61,11 +61,13 @@ class History:
         """Everything as it was at a tick."""
         if tick is None or tick == now:
             return self.trace.scan()
+        self._catch_up(now)
         self._check(tick, now)
         return self.trace.as_of((tick,))
 
     def changes(self, since: int, upto: int, now: int) -> pa.Table:
         """The changes of the ticks after `since`, with `_tick` and `_weight`, in the order of ticks."""
+        self._catch_up(now)
         self._check(since, now)
         self._check(upto, now)
         batch = self.trace.changes((since,), (upto,))
@@ -80,6 +82,10 @@ class History:
         table = table.append_column("_tick", pa.array(ticks, pa.int64()))
         table = table.append_column("_weight", pa.array(batch.weights(), pa.int64()))
         return table.take(pa.array(np.argsort(ticks, kind="stable"))) if len(ticks) else table
+
+    def _catch_up(self, now: int) -> None:
+        if not Antichain.at(now + 1).dominates(self.trace.upper):
+            self.append(Batch.empty(self.arrangement), now)
 
     def _check(self, tick: int, now: int) -> None:
         oldest = max((t[0] for t in self.trace.since), default=0)
