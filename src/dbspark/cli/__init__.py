@@ -148,6 +148,9 @@ def _demo(
     location: Annotated[
         str | None, typer.Option(help="Keep the shop in this folder, by default in memory: nothing is left.")
     ] = None,
+    shards: Annotated[
+        int, typer.Option(min=0, help="Shards: every transaction is one Spark job over them. 0: in this process.")
+    ] = 0,
 ) -> None:
     """Keep the views of a shop up to date, and check them against Spark.
 
@@ -157,5 +160,6 @@ def _demo(
     """
     from dbspark.cli.demo import Workload, run
 
-    if not run(Workload(rows=rows, ticks=ticks, changes=changes), Console(), cores=cores, location=location):
+    workload = Workload(rows=rows, ticks=ticks, changes=changes)
+    if not run(workload, Console(), cores=cores, location=location, shards=shards or None):
         raise typer.Exit(1)

@@ -234,13 +234,20 @@ class _Spark:
                 frame.unpersist()
 
 
-def run(workload: Workload, console: Console, *, cores: int | None = None, location: str | None = None) -> bool:
+def run(
+    workload: Workload,
+    console: Console,
+    *,
+    cores: int | None = None,
+    location: str | None = None,
+    shards: int | None = None,
+) -> bool:
     """Run the demo and show it; whether every view was what Spark computes."""
     # Adaptive execution costs more than it can save on queries of a second.
     settings = {"spark.log.level": "ERROR", "spark.sql.adaptive.enabled": "false"}
     with _step(console, "Spark is starting", "Spark has started"):
         session = get_session(app_name="dbspark demo", cores=cores, config=settings)
-    with session, Pipeline("shop", location=location, spark=session.spark) as pipe:
+    with session, Pipeline("shop", location=location, spark=session.spark, shards=shards) as pipe:
         made = {name: log.persist() for name, log in logs(session.spark, workload).items()}
         try:
             return _run(pipe, _Spark(session.spark, made), workload, console)
