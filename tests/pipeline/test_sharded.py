@@ -161,6 +161,13 @@ def test_a_hot_key_does_not_pin_one_shard(spark, tmp_path):
             check(spark, pipe, {"of": query})
 
 
+def test_what_only_spark_can_evaluate_is_refused_by_name(spark):
+    with created(spark, 2) as pipe:
+        with pytest.raises(dbspark.DbsparkError, match=r"NOT_SHARDED.THROUGH_SPARK.*soundex.*shards=None"):
+            pipe.create_view("v", "SELECT soundex(region) AS s FROM customers")
+        assert pipe.views == []
+
+
 def test_what_is_not_a_number_of_shards_is_refused(spark):
     with pytest.raises(dbspark.DbsparkError, match="shards"):
         dbspark.Pipeline("shop", spark=spark, shards=0)

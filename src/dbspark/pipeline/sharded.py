@@ -120,6 +120,21 @@ class _Plan:
     traces: dict[str, Kept]
 
 
+def check_travels(graph: Graph) -> None:
+    """Refuse what a task cannot do: it has no session to ask Spark in."""
+    from pyspark import cloudpickle
+
+    for node in graph:
+        try:
+            cloudpickle.dumps(node.operator)
+        except Exception as error:
+            raise ConfigError(
+                f"[NOT_SHARDED.THROUGH_SPARK] {node.label!r} is evaluated by Spark itself, which the tasks of a "
+                "pipeline on shards cannot ask. Open the pipeline with shards=None, or write the query without it: "
+                "explain names the expressions that Spark evaluates"
+            ) from error
+
+
 class Sharded(Runtime):
     """See the module's preface."""
 
@@ -240,6 +255,7 @@ class Sharded(Runtime):
 
     def _plan(self, graph: Graph) -> _Plan:
         """Levels of a graph, with its tables in front and its outputs, which are views, behind."""
+        check_travels(graph)
         placed = {name: frozenset({key_of(table.arrangement)}) for name, table in self.tables.items()}
         plan = layout(graph, placed, self._policies)
         levels = plan.levels
