@@ -124,9 +124,10 @@ def check_travels(graph: Graph) -> None:
     """Refuse what a task cannot do: it has no session to ask Spark in."""
     from pyspark import cloudpickle
 
+    dumps: Callable[[Any], bytes] = cloudpickle.dumps
     for node in graph:
         try:
-            cloudpickle.dumps(node.operator)
+            dumps(node.operator)
         except Exception as error:
             raise ConfigError(
                 f"[NOT_SHARDED.THROUGH_SPARK] {node.label!r} is evaluated by Spark itself, which the tasks of a "
