@@ -6,8 +6,8 @@ With F(G) what the function gives for the rows of a group G, a tick gives
 
 State: none; groups are read from the arrangement in front. Cost: the rows of the touched groups, and what the function
 costs on them, twice. With no key there is one group, which is everything: then it is a full recomputation, and the
-difference of two results. A function that says something of no rows at all (a global aggregate) is asked in the first
-tick as well.
+difference to the last result, which is its state. A function that says something of no rows at all (a global
+aggregate) is asked in the first tick as well.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from dbspark.operators.linear import fitting
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.reading import Keys, ends_unordered
 from dbspark.trace.spine import Spine
+from dbspark.zset.payload import scaled
 
 
 class RecomputeGroups(Operator):
@@ -39,21 +40,28 @@ class RecomputeGroups(Operator):
         self.schema = schema
         self.whole = not self.arrangements[0].key
 
+    def kept(self) -> tuple[Arrangement, ...]:
+        return (Arrangement(self.schema),) if self.whole else ()
+
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
-        first = not any(i.before.entries for i in inputs) and self.whole
-        if not any(i.delta.rows for i in inputs) and not first:
+        changed = any(i.delta.rows for i in inputs)
+        if self.whole:
+            return self._anew(state, inputs) if changed or not state[0].entries else (state, Delta.empty(self.schema))
+        if not changed:
             return (), Delta.empty(self.schema)
-        out = []
-        if not first:
-            out.append(self._computed([i.before for i in inputs], inputs, -1))
-        out.append(self._computed([i.after for i in inputs], inputs, 1))
+        keys = distinct_keys(inputs[0].delta)
+        out = [self._computed([_rows(s, keys)], sign) for s, sign in ((inputs[0].before, -1), (inputs[0].after, 1))]
         return (), Delta.sum(self.schema, out)
 
-    def _computed(self, spines: Sequence[Spine], inputs: Sequence[Arranged], sign: int) -> Delta:
-        if self.whole:
-            given = [_all_rows(spine) for spine in spines]
-        else:
-            given = [_rows(spines[0], distinct_keys(inputs[0].delta))]
+    def _anew(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
+        (arrangement,) = self.kept()
+        value = self._computed([_all_rows(i.after) for i in inputs], 1).arranged(arrangement)
+        before = state[0].consolidated()
+        change = [b for b in (value, scaled(before, -1) if before.rows else before) if b.rows]
+        after = Spine(arrangement, (value,) if value.rows else ())
+        return (after,), Delta.of(Spine(arrangement, tuple(change)).consolidated())
+
+    def _computed(self, given: Sequence[Columns], sign: int) -> Delta:
         if not self.whole and not len(given[0][0]):
             return Delta.empty(self.schema)
         columns = fitting(self.schema, list(self.function(given)), None)
