@@ -39,6 +39,8 @@ np.frombuffer(_ZERO, np.int64)[0] = 0
 _WEIGHT = nd.WEIGHT * nd.FIELDS
 _CONSTANT = [(_WEIGHT, _ONE), *((node * nd.FIELDS, _ZERO) for node in range(nd.TIME, nd.LANES))]
 """Lanes of rows of weight one and of no time: where their lines begin, and their one value."""
+_NO_TIMES = [nd.FIXED, 8, _ZERO.address, 0, 0, 0, 0, 0] * nd.TIMES
+"""The lines of the times of rows that have none."""
 
 
 class _Memory:
@@ -84,9 +86,10 @@ class Chunk:
         return chunk
 
     def select(self, columns: Sequence[int], schema: Schema) -> Chunk:
-        """Some columns of the same rows, which are flat; their hashes are not those of the new rows."""
+        """Some columns of the same rows, which are flat, at no time; their hashes are not those of the new rows."""
         given = self.lines()
-        lines = list(given[: nd.LANES * nd.FIELDS])
+        lines = list(given[: nd.TIME * nd.FIELDS])
+        lines += _NO_TIMES
         for c in columns:
             at = (nd.LANES + c) * nd.FIELDS
             lines += given[at : at + nd.FIELDS]
