@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dbspark.errors import DbsparkError
 
 if TYPE_CHECKING:
-    from dbspark.pipeline.pipeline import Pipeline, Subscription, Table, Transaction, View
+    from dbspark.pipeline.handles import Subscription, Table, Transaction, View
+    from dbspark.pipeline.pipeline import Pipeline
     from dbspark.pipeline.source import register
     from dbspark.zset import IndexedZSet, ZSet
 
@@ -21,9 +22,16 @@ __all__ = [
     "register",
 ]  # fmt: skip
 
-_LAZY = {"ZSet": "dbspark.zset", "IndexedZSet": "dbspark.zset", "register": "dbspark.pipeline.source"} | dict.fromkeys(
-    ("Pipeline", "Subscription", "Table", "Transaction", "View"), "dbspark.pipeline.pipeline"
-)
+_LAZY = {
+    "IndexedZSet": "dbspark.zset",
+    "Pipeline": "dbspark.pipeline.pipeline",
+    "Subscription": "dbspark.pipeline.handles",
+    "Table": "dbspark.pipeline.handles",
+    "Transaction": "dbspark.pipeline.handles",
+    "View": "dbspark.pipeline.handles",
+    "ZSet": "dbspark.zset",
+    "register": "dbspark.pipeline.source",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,170 @@
+"""What users hold in their hands: transactions, tables, views and subscriptions of a pipeline."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from dbspark.batch import Batch
+from dbspark.connectors import sinks
+from dbspark.errors import DbsparkError
+from dbspark.pipeline.changes import Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from dbspark.pipeline.pipeline import Pipeline
+
+_log = logging.getLogger("dbspark")
+
+
+class Transaction:
+    """Changes of several tables that become one tick."""
+
+    def __init__(self, pipe: Pipeline) -> None:
+        self._pipe = pipe
+        self._operations: dict[str, list[Any]] = {}
+        self.tick: int | None = None
+        """The tick that it became, once it is applied."""
+
+    def insert(self, table: str, data: Any) -> None:
+        """Rows that come in."""
+        self._add(table, "insert", data)
+
+    def delete(self, table: str, data: Any) -> None:
+        """Rows that go; each has to be there."""
+        self._add(table, "delete", data)
+
+    def upsert(self, table: str, data: Any) -> None:
+        """Rows that come in and replace those of the same primary key."""
+        self._add(table, "upsert", data)
+
+    def delete_keys(self, table: str, keys: Any) -> None:
+        """The rows of some primary keys go; keys that are not there are passed over."""
+        self._add(table, "delete keys", keys)
+
+    def apply(self, table: str, data: Any, weight: str | None = None) -> None:
+        """A Z-set: rows with weights, in a column of that name, or as a mapping of rows to weights."""
+        self._add(table, "apply", data, weight)
+
+    def _add(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> None:
+        if self.tick is not None:
+            raise DbsparkError("the transaction has been applied; begin another one")
+        self._pipe.table(table)
+        self._operations.setdefault(table, []).append(self._pipe._runtime.operation(table, kind, data, weight))
+
+    def _apply(self, offset: tuple[str, Any] | None = None) -> None:
+        self.tick = self._pipe._commit(self._operations, offset)
+
+
+class _Readable:
+    """What tables and views have in common."""
+
+    def __init__(self, pipe: Pipeline, name: str, tick: int | None = None) -> None:
+        self._pipe = pipe
+        self.name = name
+        self._tick = tick
+
+    @property
+    def tick(self) -> int:
+        """The tick that it shows."""
+        return self._pipe.tick if self._tick is None else self._tick
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._pipe._readable(self.name).schema
+
+    def to_arrow(self) -> pa.Table:
+        """The rows; a row of weight 2 appears twice."""
+        return self._pipe._rows(self.name, self._tick)
+
+    def df(self) -> DataFrame:
+        """The rows as a Spark DataFrame."""
+        return self._pipe._df(self.name, self.tick)
+
+    def as_of(self, tick: int) -> Self:
+        """The same at an earlier tick."""
+        return type(self)(self._pipe, self.name, tick)
+
+    def changes(self, since: int, upto: int | None = None) -> pa.Table:
+        """What the ticks after `since` changed: rows with `_tick` and `_weight`."""
+        pipe = self._pipe
+        with pipe._lock:
+            return pipe._readable(self.name).changes(since, self.tick if upto is None else upto, pipe.tick)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{f.name}: {f.type}" for f in self.schema)
+        return f"{type(self).__name__}({self.name!r}, {fields})"
+
+
+class Table(_Readable):
+    """A table of a pipeline."""
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns of its key; none where it has no key."""
+        return self._pipe._shows.tables[self.name].primary_key
+
+
+class View(_Readable):
+    """A view of a pipeline."""
+
+    def explain(self) -> str:
+        """How it is kept, part by part."""
+        return self._pipe.explain(self.name)
+
+    def subscribe(self, function: Callable[[pa.Table, int], None]) -> Subscription:
+        """Call a function with the changes (rows with `_weight`) and the tick, whenever a tick changes the view."""
+        return Subscription(self._pipe, self.name, function)
+
+    def write_stream(
+        self,
+        function: Callable[[DataFrame, int], None] | None = None,
+        *,
+        format: str | None = None,
+        path: str | None = None,
+        name: str | None = None,
+        since: int | None = None,
+        **options: Any,
+    ) -> sinks.Feed:
+        """Feed a sink with the changes of every tick, in order, and go on after the last one when reopened.
+
+        `function(changes, tick)` gets a DataFrame: the view's columns, `_change_type`, `_commit_version`,
+        `_commit_timestamp` and `_weight`. It is called at least once: again if the process dies between its return and
+        the next commit. `format` and `path` write the changes of a tick to the folder `tick=N` instead, exactly once.
+        A new sink begins with what the view holds now, as inserts, or after the tick `since`. Its position is kept
+        under `name`; two sinks of a view need two names.
+        """
+        pipe, view = self._pipe, self.name
+        deliver = sinks.sink_of(pipe._spark, function, format, path, options)
+        return pipe._feed(view, f"{view}.{name or 'sink'}", deliver, since)
+
+
+class Subscription:
+    """A function that is called for every change of a view, until it is cancelled."""
+
+    def __init__(self, pipe: Pipeline, view: str, function: Callable[[pa.Table, int], None]) -> None:
+        self._pipe = pipe
+        self.view = view
+        self._function = function
+        pipe._check_writable("subscribe")
+        pipe._subscribers.append(self)
+
+    def _deliver(self, changes: Mapping[str, Batch], tick: int) -> None:
+        batch = changes.get(self.view)
+        if batch is None or not batch.rows:
+            return
+        table = batch.to_arrow().append_column("_weight", pa.array(batch.weights(), pa.int64()))
+        try:
+            self._function(table, tick)
+        except Exception:
+            # The tick has happened; one listener's trouble is not that of the others.
+            _log.exception("a subscriber of view %s failed at tick %d", self.view, tick)
+
+    def cancel(self) -> None:
+        """Stop calling."""
+        if self in self._pipe._subscribers:
+            self._pipe._subscribers.remove(self)
