@@ -24,6 +24,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from dbspark.batch.schema import Schema
+from dbspark.sql.catalyst import EXCLUDED_RULES
+from dbspark.sql.expressions.rules import EvaluationError
 from dbspark.sql.program import Program
 from tests.sql.generator import Case, Change, Row, Tree, make_case, smaller
 from tests.sql.oracle import difference, frozen, rows_of
@@ -42,7 +44,7 @@ class Tally:
     skipped: int = 0
     """Views that Spark raised an error for, in a tick that passed here."""
     raised: int = 0
-    """Ticks in which both raised an error."""
+    """Ticks in which both raised an error on some value."""
     invalid: int = 0
     """Queries that Spark itself refuses."""
     modes: Counter[str] = field(default_factory=Counter)
@@ -167,6 +169,33 @@ class Run:
                 out[name] = error
         return out
 
+    def _also_raised(self, contents: dict[str, Counter[Row]], error: Exception) -> bool:
+        """Whether Spark raises the same error where it evaluates what a view is compiled from.
+
+        That is the query without the optimiser's rules that are left out, over views that are tables. Elsewhere, Spark
+        puts a view's query in the place of the view, and may find that there is nothing to join a failing row with.
+        """
+        found = re.search(r"\[[A-Z_]+", str(error))
+        if not isinstance(error, EvaluationError | PySparkException) or not found:
+            return False
+        key = "spark.sql.optimizer.excludedRules"
+        before = self.spark.conf.get(key, None)
+        rules = [*EXCLUDED_RULES, "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"]
+        self.spark.conf.set(key, ",".join(rules))
+        try:
+            self._tables(contents, True)
+            for name, query in self.views.items():
+                rows = self.spark.sql(query).toArrow()
+                self.spark.createDataFrame(rows).coalesce(1).createOrReplaceTempView(name)
+        except Exception as raised:
+            return found[0] in str(raised)
+        finally:
+            if before is None:
+                self.spark.conf.unset(key)
+            else:
+                self.spark.conf.set(key, before)
+        return False
+
     def _tick(self, number: int, change: Change) -> Failure | None:
         after = {name: held.copy() for name, held in self.contents.items()}
         clipped: Change = {}
@@ -183,8 +212,8 @@ class Run:
         try:
             with self.tally.timed("ticks"):
                 out = self.circuit.tick({name: {r: n for r, n in rows.items() if n} for name, rows in clipped.items()})
-        except Exception:
-            if not errors:
+        except Exception as error:
+            if not errors and not self._also_raised(after, error):
                 return Failure("tick", "", number, traceback.format_exc())
             self.tally.raised += 1
             self.answers = {}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dbspark.errors import DbsparkError, SchemaError
+from dbspark.sql.expressions.rules import EvaluationError
 from dbspark.sql.program import Program
 from tests.sql.oracle import Oracle
 
@@ -160,6 +161,26 @@ ODD = {
     "a function of Spark's over no rows": """
         SELECT approx_count_distinct(a) n, approx_count_distinct(a) FILTER (WHERE b > 9) f FROM u WHERE b < 9""",
     "evaluation modes": "SELECT try_add(2147483647, b) x, try_divide(a, b - 1) y FROM u",
+    "a subquery between two sides": "SELECT t.a, u.b FROM t JOIN u ON t.a + u.b > (SELECT max(b) FROM u)",
+    "a subquery in a key": "SELECT t.a, u.b FROM t FULL JOIN u ON t.a = u.b + (SELECT max(b) - 2 FROM u) AND t.a < u.a",
+    "a subquery is the condition": "SELECT t.a, u.b FROM t LEFT JOIN u ON (SELECT max(b) > 2 FROM u)",
+    "a subquery in an order": "SELECT a, b FROM u ORDER BY a * (SELECT min(a) - 3 FROM t), b LIMIT 2",
+    "a subquery in a generator": "SELECT a, x FROM t LATERAL VIEW explode(array(a, (SELECT max(b) FROM u))) g AS x",
+    "a subquery in a generator of Spark's": """
+        SELECT a, x FROM t LATERAL VIEW json_tuple(to_json(named_struct('k', (SELECT max(b) FROM u))), 'k') g AS x""",
+    "a subquery and two distincts": "SELECT count(DISTINCT a + (SELECT max(b) FROM u)) m, count(DISTINCT s) n FROM t",
+    "rows without columns below a generator": """
+        SELECT abs(c) c, x FROM (SELECT cume_dist() OVER (ORDER BY 'k') c FROM t)
+        LATERAL VIEW explode(array(1, 2)) g AS x""",
+    "rows without columns below a union": """
+        SELECT cume_dist() OVER (ORDER BY 'k') c FROM t UNION ALL SELECT cume_dist() OVER (ORDER BY 'k') FROM u""",
+    "a lambda around an aggregate": """
+        SELECT a, transform(array_sort(collect_list(b)), x -> x + max(b)) c,
+               transform(array_sort(collect_list(b)), x -> to_json(named_struct('k', x + a + min(b)))) d
+        FROM u GROUP BY a""",
+    "a long list beside an aggregate": f"""
+        SELECT a, max(b) IN ({", ".join(map(str, range(14)))}) c, max(b) IN ({", ".join(map(str, range(2, 16)))}) d,
+               (a, max(b)) IN ({", ".join(f"({i}L, {i})" for i in range(14))}) e FROM u GROUP BY a""",
 }
 
 
@@ -174,6 +195,36 @@ def test_odd_shapes(spark: Any) -> None:
     })  # fmt: skip
     oracle.tick({"t": {(1, last, "a", Decimal("1.50")): 1}, "u": {(5, 5): 1, (2, 1): -1}})
     oracle.retract_all()
+
+
+def test_a_condition_that_can_fail_is_asked_after_those_that_cannot(spark: Any) -> None:
+    """Spark does so with the NULLs that a condition does not accept, unless the rows are part of the query."""
+    program = Program(spark)
+    program.table("t", "a BIGINT, b BIGINT")
+    program.table("u", "a BIGINT, b BIGINT")
+    program.view("filter", "SELECT b FROM u WHERE 10 / b > 1 AND a > 0")
+    program.view("one", "SELECT b + 1 AS b FROM t WHERE 10 div b <= a")
+    program.view("join", "SELECT t.b, x.a FROM t JOIN t x ON 10 / t.b + x.b > 5 AND t.a < x.a")
+    circuit = program.circuit()
+    rows = [(None, 0), (1, 2), (9, 5), (3, None)]
+    out = circuit.tick({"t": rows, "u": [*rows, (-1, 0)]})
+    assert sorted(out["filter"]) == [((2,), 1), ((5,), 1)]
+    assert list(out["one"]) == [((6,), 1)]
+    assert list(out["join"]) == [((2, 9), 1)]
+    with pytest.raises(EvaluationError, match="DIVIDE_BY_ZERO"):
+        circuit.tick({"u": [(1, 0)]})
+
+
+def test_a_query_that_sparks_optimiser_stumbles_over(spark: Any) -> None:
+    """Spark 4.3 finds no constraint of a correlated subquery below EXCEPT ALL: "key not found"."""
+    program = Program(spark)
+    program.table("t", "a BIGINT, b INT")
+    left = "SELECT (SELECT 'x' FROM (SELECT 1L AS k FROM t GROUP BY b) WHERE k = v.a) AS c, v.a FROM t v"
+    program.view("v", f"{left} EXCEPT ALL SELECT 'x' AS c, 2 AS a FROM t")
+    circuit = program.circuit()
+    assert sorted(circuit.tick({"t": [(1, 1), (3, 1)]})["v"], key=str) == [(("x", 1), 1), ((None, 3), 1)]
+    assert list(circuit.tick({"t": {(3, 1): -1}})["v"]) == [((None, 3), -1)]
+    assert spark.conf.get("spark.sql.constraintPropagation.enabled") == "true"
 
 
 def test_views_over_views_share_their_nodes(spark: Any) -> None:

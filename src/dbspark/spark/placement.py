@@ -28,7 +28,7 @@ from dbspark.operators.aggregate import GroupAggregate
 from dbspark.operators.constant import Constant
 from dbspark.operators.distinct import Combine, Distinct
 from dbspark.operators.join import Join
-from dbspark.operators.linear import Exchange, Filter, FlatMap, Map, Project, Scale, Stateless, Sum
+from dbspark.operators.linear import Exchange, Filter, FlatMap, Map, Project, Scale, Select, Stateless, Sum
 from dbspark.operators.operator import Arrange, Operator
 from dbspark.operators.ordered import TopK
 from dbspark.operators.recompute import RecomputeGroups
@@ -150,7 +150,7 @@ def _passed(operator: Operator, before: Placed) -> Placed:
         for step in operator.steps:
             before = _passed(step, before)
         return before
-    if isinstance(operator, Project):
+    if isinstance(operator, Project | Select):
         kept = dict(enumerate(operator.columns))
     elif isinstance(operator, Map | FlatMap):
         kept = operator.function.kept

@@ -228,10 +228,15 @@ class Reader:
             return p.Subquery(plan, from_json(json.loads(raw.origin.jvm().dataType().json())))
         if name == "AggregateExpression":
             raise PlanError("an aggregate function where none is expected")
-        if name == "InSet":
-            values = self._set_values(raw)
-            return p.Call("In", (self.expr(raw.children[0]), *values), (), raw.origin)
-        return p.Call(name, tuple(self.expr(c) for c in raw.children), self._options(raw), raw.origin)
+        return self._call(raw, tuple(self.expr(c) for c in raw.children))
+
+    def _call(self, raw: Raw, args: tuple[p.Expr, ...]) -> p.Call:
+        """A function over arguments that were read already."""
+        if raw.name == "InSet":
+            dtype = from_json(json.loads(raw.origin.jvm().child().dataType().json()))
+            if not pa.types.is_nested(dtype):
+                return p.Call("In", (*args, *self._set_values(raw, dtype)), (), raw.origin)
+        return p.Call(raw.name, args, self._options(raw), raw.origin)
 
     def _options(self, raw: Raw) -> tuple[tuple[str, Any], ...]:
         """What an expression was given beside its children."""
@@ -268,11 +273,9 @@ class Reader:
         mode = obj.evalContext().evalMode() if "evalContext" in raw.fields else obj.evalMode()
         return str(mode.toString())
 
-    def _set_values(self, raw: Raw) -> list[p.Expr]:
-        dtype = raw.origin.jvm().child().dataType()
+    def _set_values(self, raw: Raw, arrow: pa.DataType) -> list[p.Expr]:
         jvm_set = raw.origin.jvm().hset().toSeq()
         out: list[p.Expr] = []
-        arrow = from_json(json.loads(dtype.json()))
         for i in range(jvm_set.size()):
             value = jvm_set.apply(i)
             text = None if value is None else str(value if not hasattr(value, "toString") else value.toString())
@@ -383,7 +386,7 @@ class Reader:
                 # The type is the business of whoever compiles the function.
                 found[aggregation] = p.Column(number, f"agg{len(found)}", pa.null())
             return found[aggregation]
-        if raw.name in ("AttributeReference", "Literal", "ScalarSubquery"):
+        if raw.name in ("AttributeReference", "Literal", "ScalarSubquery", "NamedLambdaVariable"):
             expr = self.expr(raw)
             return _key_column(keys[expr]) if expr in keys else expr
         if not _holds_aggregate(raw):
@@ -392,10 +395,7 @@ class Reader:
                 return _key_column(keys[expr])
         if raw.name == "Alias":
             return self._over_groups(raw.children[0], keys, found)
-        whole = self.expr(raw) if not _holds_aggregate(raw) else None
-        options = whole.options if isinstance(whole, p.Call) else self._options(raw)
-        args = tuple(self._over_groups(c, keys, found) for c in raw.children)
-        return p.Call(raw.name, args, options, raw.origin)
+        return self._call(raw, tuple(self._over_groups(c, keys, found) for c in raw.children))
 
     def aggregation(self, raw: Raw) -> p.Aggregation:
         call = self.expr(raw.children[0])
@@ -434,10 +434,9 @@ class Reader:
         """An expression with a column in the place of its window function."""
         if raw is window:
             return column
-        args = tuple(self._around(c, window, column) for c in raw.children)
-        if raw.name in ("AttributeReference", "Literal"):
+        if _window_in(raw) is None:
             return self.expr(raw)
-        return p.Call(raw.name, args, self._options(raw), raw.origin)
+        return self._call(raw, tuple(self._around(c, window, column) for c in raw.children))
 
     def _window_call(self, function: Raw, frame: Raw) -> p.WindowCall:
         kind = "rows" if "RowFrame" in str(frame.fields["frameType"]) else "range"
@@ -599,10 +598,33 @@ class Query:
 def read(tables: Tables, frame: DataFrame) -> Query:
     """The optimised plan of a DataFrame."""
     execution = frame._jdf.queryExecution()
-    plan = execution.optimizedPlan()
+    plan = _optimized(tables.spark, execution)
     reader = Reader(tables, execution.analyzed().toString())
     node = reader.node(_tree(json.loads(plan.toJSON()), Origin(None, plan)))
     return Query(node, _columns_of(plan.output()), tuple(reader.remarks))
+
+
+def _optimized(spark: SparkSession, execution: Any) -> Any:
+    """The optimised plan of a query.
+
+    Spark's rules about constraints fail on some plans (a correlated subquery below EXCEPT ALL: "key not found", of the
+    query itself as of ours); without constraints, which few rules look at, the plan is as right.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        return execution.optimizedPlan()
+    except Py4JJavaError:
+        key = "spark.sql.constraintPropagation.enabled"
+        before = spark.conf.get(key, None)
+        spark.conf.set(key, "false")
+        try:
+            return of_rows(spark, execution.analyzed()).queryExecution().optimizedPlan()
+        finally:
+            if before is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, before)
 
 
 NOT_DETERMINISTIC = {

@@ -43,7 +43,9 @@ from dbspark.sql.shapes import (
     has_no_subquery,
     independent,
     is_lambda,
+    never_null,
     order_by,
+    stays,
     upper_bound,
 )
 from dbspark.sql.steps import evaluating, expanding, filtering, generating, only_row, testing
@@ -133,6 +135,8 @@ class PlanCompiler:
         self._fresh = -1_000_000
         self._synthetic: set[int] = set()
         """Columns that Spark's plan does not have: results of aggregates and subqueries."""
+        self._fillers: set[int] = set()
+        """Columns of rows that have none in Spark's plan: a stream has one at least."""
 
     def relation(self, node: p.Node, scope: Scope, needed: frozenset[int] | None = None) -> Rel:
         """The relation of a node; `needed` are the columns that anybody above looks at, None for all."""
@@ -157,10 +161,9 @@ class PlanCompiler:
             return constant(value, value.type)
         self._note(Note(call.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
         if any(c.id in self._synthetic for c in used) and call.args:
-            nothing = constant(None, pa.null())
-            kept = [isinstance(a, p.Constant) or is_lambda(a) for a in call.args]
-            args = [nothing if k else compiler.compile(a) for a, k in zip(call.args, kept, strict=True)]
-            return self.spark.function(call.origin, args, kept)
+            computed = [None if stays(a) else compiler.compile(a) for a in call.args]
+            inside = columns_in([a for a in call.args if is_lambda(a)])
+            return self.spark.function(call, computed, {c.id: compiler.compile(c) for c in used if c.id in inside})
         columns = [p.Column(c.id, c.name, compiler.types[c.id]) for c in used]
         return self.spark.expression(call.origin, columns, [compiler.positions[c.id] for c in used])
 
@@ -204,7 +207,16 @@ class PlanCompiler:
 
     def _ids(self, columns: Sequence[p.Column]) -> tuple[int, ...]:
         """The numbers of columns; of rows without columns, which have one of ours."""
-        return tuple(c.id for c in columns) or (self._number(),)
+        return tuple(c.id for c in columns) or (self._filler(),)
+
+    def _filler(self) -> int:
+        number = self._number()
+        self._fillers.add(number)
+        return number
+
+    def _own(self, rel: Rel) -> list[int]:
+        """Positions of the columns that Spark's plan has as well, where it counts them."""
+        return [i for i, number in enumerate(rel.ids) if number not in self._fillers]
 
     def _number(self) -> int:
         self._fresh -= 1
@@ -263,7 +275,7 @@ class PlanCompiler:
         """Expressions over a relation, on the rows where a condition holds."""
         b = scope.builder
         if not outputs:
-            outputs = [(self._number(), p.Constant(True, pa.bool_()))]
+            outputs = [(self._filler(), p.Constant(True, pa.bool_()))]
         ids = tuple(number for number, _ in outputs)
         if condition is None and all(isinstance(e, p.Column) for _, e in outputs):
             columns = [rel.position(e.id) for _, e in outputs if isinstance(e, p.Column)]
@@ -279,11 +291,11 @@ class PlanCompiler:
         kept = {i: rel.position(e.id) for i, (_, e) in enumerate(outputs) if isinstance(e, p.Column)}
         if condition is None:
             return Rel(b.map(rel.stream, Function(evaluating(compiled), self._named(label), kept), schema), ids)
-        test = compiler.compile(condition)
+        tests = self._tests(compiler, condition)
         label = f"{label} where {p.text(condition, names)}"
         # What is neither looked at by the condition nor by the outputs is not copied.
         used = {rel.position(number) for number in columns_in([e for _, e in outputs]) if number in rel.ids}
-        call = filtering(test, compiled, frozenset(used))
+        call = filtering(tests, compiled, frozenset(used))
         return Rel(b.flat_map(rel.stream, Function(call, self._named(label), kept), schema), ids)
 
     def _named(self, label: str) -> str:
@@ -309,12 +321,26 @@ class PlanCompiler:
         given = sorted(rel.position(number) for number in columns_in([condition]) if number in rel.ids) or [0]
         known = {rel.ids[c]: i for i, c in enumerate(given)}
         types = {rel.ids[c]: rel.types[c] for c in given}
-        test = Compiler(known, types, self.context, self._elsewhere).compile(condition)
+        tests = self._tests(Compiler(known, types, self.context, self._elsewhere), condition)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
-        where = Function(testing(test), self._named(p.text(condition, names)))
+        where = Function(testing(*tests), self._named(p.text(condition, names)))
         own = rel.stream.schema.names
         positional = [f"c{i}" for i in range(len(columns))]
         return b.select(rel.stream, where, [own[c] for c in given], [own[c] for c in columns], positional)
+
+    def _tests(self, compiler: Compiler, *conditions: p.Expr) -> list[Compiled]:
+        """Tests that all have to hold.
+
+        What can fail on some value comes after what cannot, and after the NULLs that no condition accepts: Spark looks
+        for those first, and so a row that fails there is one that fails here.
+        """
+        whole = [compiler.compile(c) for c in conditions]
+        if not any(t.can_fail for t in whole):
+            return whole
+        parts = [part for c in conditions for part in p.conjuncts(c)]
+        there = [p.Call("IsNotNull", (c,)) for c in never_null(parts)]
+        tests = [compiler.compile(c) for c in (*there, *parts)]
+        return sorted(tests, key=lambda t: t.can_fail)
 
     def _first_ranks(self, node: p.Filter, scope: Scope, needed: frozenset[int] | None) -> Rel | None:
         """`row_number() <= k` over a window: only the first k rows of a partition matter to it."""
@@ -334,35 +360,46 @@ class PlanCompiler:
         streams = []
         for child in node.children:
             rel = self.relation(child, scope)
-            streams.append(self._choose(scope.builder, rel.stream, range(len(rel.ids))))
+            streams.append(self._choose(scope.builder, rel.stream, self._own(rel) or [0]))
         # Spark's branches agree in type; what differs is only what may be NULL.
         return Rel(scope.builder.union(*streams), self._ids(node.columns))
 
     def _expand(self, node: p.Expand, scope: Scope, needed: frozenset[int] | None) -> Rel:
         exprs = [e for row in node.projections for e in row]
         rel = self.relation(node.child, scope, columns_in(exprs))
+        rel, exprs = self._without_subqueries(rel, exprs, scope)
+        width = len(node.columns)
+        projections = [exprs[i : i + width] for i in range(0, len(exprs), width)]
         compiler = self.compiler(rel)
-        rows = [[compiler.compile(e) for e in row] for row in node.projections]
+        rows = [[compiler.compile(e) for e in row] for row in projections]
         types = []
         for i, column in enumerate(node.columns):
             found = [row[i].type for row in rows if not pa.types.is_null(row[i].type)]
             types.append(found[0] if found else column.type)
         schema = schema_of(types)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
-        label = "; ".join(", ".join(p.text(e, names) for e in row) for row in node.projections)
+        label = "; ".join(", ".join(p.text(e, names) for e in row) for row in projections)
         function = Function(expanding(rows, schema.types), self._named(f"expand {label}"))
         return Rel(scope.builder.flat_map(rel.stream, function, schema), tuple(c.id for c in node.columns))
 
     def _generate(self, node: p.Generate, scope: Scope, needed: frozenset[int] | None) -> Rel:
         rel = self.relation(node.child, scope)
-        kept = [i for i in node.required if i < len(rel.ids)]
+        own = self._own(rel)
+        kept = [own[i] for i in node.required if i < len(own)]
+        rel, args = self._without_subqueries(rel, node.generator.args, scope)
+        as_read = tuple(args) == node.generator.args
+        if not as_read:  # Spark does not know the columns that subqueries have become: arguments are columns of ours
+            rel, columns = self._with_keys(scope, rel, [a for a in args if not isinstance(a, p.Constant)])
+            computed = (p.Column(rel.ids[c], "", rel.types[c]) for c in columns)
+            args = [a if isinstance(a, p.Constant) else next(computed) for a in args]
+            node = replace(node, generator=replace(node.generator, args=tuple(args)))
         ids = (*(rel.ids[i] for i in kept), *(c.id for c in node.columns))
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = f"{'outer ' if node.outer else ''}{p.text(node.generator, names)} beside {kept}"
         schema = schema_of([*(rel.types[i] for i in kept), *(c.type for c in node.columns)])
         generator = generators.native(node, self.compiler(rel))
         if generator is None:
-            generator = generators.through_spark(node, rel.ids, rel.types, self.spark)
+            generator = generators.through_spark(node, rel.ids, rel.types, self.spark, as_read)
             self._note(Note(node.generator.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
         function = Function(generating(generator, kept), self._named(label), dict(enumerate(kept)))
         return Rel(scope.builder.flat_map(rel.stream, function, schema), ids)
@@ -374,6 +411,8 @@ class PlanCompiler:
         condition = p.conjuncts(node.condition)
         below = None if needed is None else needed | columns_in(condition)
         left, right = (self.relation(child, scope, below) for child in (node.left, node.right))
+        originals = [left.ids, right.ids]
+        left, right, condition = self._condition_without_subqueries(left, right, condition, scope)
         sides = (left, right)
         pairs: list[tuple[p.Expr, p.Expr, bool]] = []
         rest: list[p.Expr] = []
@@ -406,12 +445,11 @@ class PlanCompiler:
             both = {**left.positions, **{n: len(left.ids) + i for n, i in right.positions.items()}}
             names = {number: f"c{i}" for number, i in both.items()}
             compiler = Compiler(both, {**left.typed, **right.typed}, self.context, self._elsewhere)
-            tests = [compiler.compile(e) for e in rest]
+            tests = self._tests(compiler, *rest)
             label = " and ".join(p.text(e, names) for e in rest)
             residual = Function(testing(*tests), self._named(label))
         one_sided = node.how in ("semi", "anti", "existence")
         select, ids = [], []
-        originals = [s.ids for s in sides]
         for side, rel in enumerate((left, right)):
             if side and one_sided:
                 continue
@@ -431,6 +469,25 @@ class PlanCompiler:
         )  # fmt: skip
         self._note(Note(f"{node.how} join", "incremental"))
         return Rel(joined, tuple(ids))
+
+    def _condition_without_subqueries(
+        self, left: Rel, right: Rel, condition: Sequence[p.Expr], scope: Scope
+    ) -> tuple[Rel, Rel, list[p.Expr]]:
+        """Scalar subqueries in a join's condition become columns of the side whose columns they are computed with."""
+        out: list[p.Expr] = []
+        for part in condition:
+            if has_no_subquery(part):
+                out.append(part)
+                continue
+            operands: list[p.Expr] = list(part.args) if isinstance(part, p.Call) else [part]
+            for i, operand in enumerate(operands):
+                used = columns_in([operand])
+                if used and used <= set(right.ids):
+                    right, (operands[i],) = self._without_subqueries(right, [operand], scope)
+                else:
+                    left, (operands[i],) = self._without_subqueries(left, [operand], scope)
+            out.append(replace(part, args=tuple(operands)) if isinstance(part, p.Call) else operands[0])
+        return left, right, out
 
     def _comparison(self, part: p.Expr, left: Rel, right: Rel) -> _Comparison | None:
         """A condition that compares something of the left with something of the right, of a type that has an order."""
@@ -617,6 +674,7 @@ class PlanCompiler:
         # A limit counts rows, and which ones are the first may depend on any column: nothing is dropped below it.
         rel = self.relation(node.child, scope, below if node.order else None)
         width = len(rel.ids)
+        rel, exprs = self._without_subqueries(rel, exprs, scope)
         rel, columns = self._with_keys(scope, rel, exprs)
         order = [order_by(f"c{c}", o) for c, o in zip(columns, node.order, strict=True)]
         limit = node.limit if node.limit is not None else (1 << 62)

@@ -118,7 +118,12 @@ def _replicating(values: Sequence[Compiled]) -> Generator:
     return generate
 
 
-def through_spark(node: p.Generate, ids: Sequence[int], types: Sequence[pa.DataType], spark: Spark) -> Generator:
-    """A generator that Spark runs."""
+def through_spark(
+    node: p.Generate, ids: Sequence[int], types: Sequence[pa.DataType], spark: Spark, as_read: bool = True
+) -> Generator:
+    """A generator that Spark runs; unless it is `as_read`, over columns and constants instead of its arguments."""
     columns = [p.Column(n, f"c{i}", t) for i, (n, t) in enumerate(zip(ids, types, strict=True))]
-    return spark.flat_map(node.origin, columns, node.columns)
+    if as_read:
+        return spark.flat_map(node.origin, columns, node.columns)
+    at = [ids.index(a.id) if isinstance(a, p.Column) else None for a in node.generator.args]
+    return spark.flat_map(node.origin, columns, node.columns, at)

@@ -14,6 +14,11 @@ def is_lambda(expr: p.Expr) -> bool:
     return isinstance(expr, p.Call) and expr.name == "LambdaFunction"
 
 
+def stays(arg: p.Expr) -> bool:
+    """Whether an argument is no value that could be computed apart from its function."""
+    return isinstance(arg, p.Constant) or is_lambda(arg) or (isinstance(arg, p.Call) and arg.name == "Literal")
+
+
 def has_no_subquery(expr: p.Expr) -> bool:
     return not any(isinstance(e, p.Subquery) for e in p.walk(expr))
 
@@ -66,6 +71,25 @@ def upper_bound(part: p.Expr, number: int) -> int | None:
     if not (isinstance(a, p.Column) and a.id == number and isinstance(b, p.Constant) and isinstance(b.value, int)):
         return None
     return {"LessThan": b.value - 1, "LessThanOrEqual": b.value, "EqualTo": b.value}.get(name or "")
+
+
+_STRICT = frozenset({
+    "EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Not", "Cast", "Add", "Subtract",
+    "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod", "UnaryMinus", "Abs", "Ceil", "Floor", "Length",
+    "Upper", "Lower", "Substring", "Like", "RLike", "StartsWith", "EndsWith", "Contains",
+})  # fmt: skip
+"""Functions that are NULL if an argument is."""
+
+
+def never_null(parts: Sequence[p.Expr]) -> list[p.Column]:
+    """Columns that have a value wherever all of some conditions hold."""
+
+    def look(expr: p.Expr) -> list[p.Column]:
+        if isinstance(expr, p.Column):
+            return [expr]
+        return [c for a in expr.args for c in look(a)] if isinstance(expr, p.Call) and expr.name in _STRICT else []
+
+    return list(dict.fromkeys(c for part in parts if isinstance(part, p.Call) for c in look(part)))
 
 
 def order_by(column: str, order: p.Order) -> tuple[str, str, str]:

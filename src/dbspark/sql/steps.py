@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from dbspark.operators.function import Columns
 from dbspark.sql import generators
+from dbspark.sql.expressions.logic import scattered
 from dbspark.sql.expressions.rules import Compiled, EvaluationError, Frame
 
 
@@ -23,9 +24,15 @@ def evaluating(compiled: Sequence[Compiled]) -> Callable[[Columns], list[pa.Arra
 
 
 def truth(tests: Sequence[Compiled], frame: Frame) -> pa.Array:
+    """Where all tests hold; one that can fail is asked only about the rows for which those before it hold."""
     out = tests[0].array(frame)
     for test in tests[1:]:
-        out = pc.and_kleene(out, test.array(frame))
+        if test.can_fail:
+            rows = pc.indices_nonzero(pc.fill_null(out, False))
+            part = frame if len(rows) == frame.rows else frame.at(rows)
+            out = scattered(test.array(part), rows, frame.rows)
+        else:
+            out = pc.and_kleene(out, test.array(frame))
     return out
 
 
@@ -33,10 +40,12 @@ def testing(*tests: Compiled) -> Callable[[Columns], pa.Array]:
     return lambda columns: truth(tests, Frame(columns, len(columns[0])))
 
 
-def filtering(test: Compiled, compiled: Sequence[Compiled], used: frozenset[int]) -> Callable[[Columns], Any]:
+def filtering(
+    tests: Sequence[Compiled], compiled: Sequence[Compiled], used: frozenset[int]
+) -> Callable[[Columns], Any]:
     def call(columns: Columns) -> tuple[list[pa.Array], Any]:
         frame = Frame(columns, len(columns[0]))
-        rows = pc.indices_nonzero(pc.fill_null(test.array(frame), False))
+        rows = pc.indices_nonzero(pc.fill_null(truth(tests, frame), False))
         if len(rows) < frame.rows:
             frame = Frame([c.take(rows) if i in used else c for i, c in enumerate(columns)], len(rows))
         return [c.array(frame) for c in compiled], rows.to_numpy().astype(np.int64)

@@ -8,7 +8,7 @@ milliseconds, on as many rows as the change has; the answer is Spark's own by de
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from dbspark.sql.catalyst import Origin, of_rows
 from dbspark.sql.expressions.rules import Compiled, Frame
-from dbspark.sql.plan import Aggregation, Column, Constant
+from dbspark.sql.plan import Aggregation, Call, Column, Constant, Expr
+from dbspark.sql.shapes import columns_in
 from dbspark.sql.types import from_json
 
 if TYPE_CHECKING:
@@ -76,22 +77,28 @@ class Spark:
 
         return Compiled(dtype, run, True)
 
-    def function(self, origin: Origin, args: Sequence[Compiled], kept: Sequence[bool]) -> Compiled:
-        """A function over values that we compute; `kept` are arguments that stay as the plan has them."""
+    def function(self, call: Call, args: Sequence[Compiled | None], inside: Mapping[int, Compiled]) -> Compiled:
+        """A function over values that we compute; where there is none, an argument stays as the plan has it.
+
+        `inside` are the columns in its lambdas, by number.
+        """
         jvm: Any = self.spark._jvm
-        expr = origin.jvm()
+        expr = call.origin.jvm()
         dtype = from_json(json.loads(expr.dataType().json()))
-        computed = [a for a, k in zip(args, kept, strict=True) if not k]
+        computed = [*(a for a in args if a is not None), *inside.values()]
         columns = [Column(10**9 + i, f"arg{i}", a.type) for i, a in enumerate(computed)]
 
         def run(frame: Frame) -> pa.Array:
             if not frame.rows:
                 return pa.array([], dtype)
             leaf = self.relation(columns, [a.array(frame) for a in computed], range(frame.rows))
-            attributes = iter(range(len(computed)))
+            output = [leaf.output().apply(i) for i in range(len(computed))]
+            attributes = dict(zip(inside, output[len(output) - len(inside) :], strict=True))
+            values = iter(output)
             children = jvm.java.util.ArrayList()
-            for i, k in enumerate(kept):
-                children.add(expr.children().apply(i) if k else leaf.output().apply(next(attributes)))
+            for i in range(expr.children().size()):
+                as_read = expr.children().apply(i)
+                children.add(next(values) if args[i] is not None else _over(jvm, call.args[i], as_read, attributes))
             over = expr.withNewChildren(_seq(jvm, children))
             return _by_row(self.run(self._projected(jvm, leaf, over)), dtype, frame.rows)
 
@@ -188,15 +195,19 @@ class Spark:
         return evaluate
 
     def flat_map(
-        self, origin: Origin, columns: Sequence[Column], made: Sequence[Column]
-    ) -> Callable[[Sequence[pa.Array]], tuple[list[pa.Array], Any]]:
-        """A node that treats rows one by one: its columns, by number, and the row that each row comes from."""
+        self, origin: Origin, columns: Sequence[Column], made: Sequence[Column],
+        arguments: Sequence[int | None] | None = None,
+    ) -> Callable[[Sequence[pa.Array]], tuple[list[pa.Array], Any]]:  # fmt: skip
+        """A node that treats rows one by one: its columns, by number, and the row that each row comes from.
+
+        With `arguments`, it is a generator, over columns at those positions; None leaves an argument as it is.
+        """
         jvm: Any = self.spark._jvm
 
         def evaluate(arrays: Sequence[pa.Array]) -> tuple[list[pa.Array], Any]:
             leaf = self.relation(columns, arrays, range(len(arrays[0])))
             row = leaf.output().last()
-            plan = self.node(origin, [leaf])
+            plan = self.node(origin, [leaf]) if arguments is None else self._generating(origin, leaf, arguments)
             output = plan.output()
             by_id = {int(output.apply(i).exprId().id()): output.apply(i) for i in range(output.size())}
             wanted = jvm.java.util.ArrayList()
@@ -218,6 +229,19 @@ class Spark:
             children.add(leaf)
         return origin.jvm().withNewChildren(_seq(jvm, children))
 
+    def _generating(self, origin: Origin, leaf: Any, arguments: Sequence[int | None]) -> Any:
+        """A generator over columns of a relation."""
+        jvm: Any = self.spark._jvm
+        node = origin.jvm()
+        given = node.generator()
+        children = jvm.java.util.ArrayList()
+        for i, at in enumerate(arguments):
+            children.add(given.children().apply(i) if at is None else leaf.output().apply(at))
+        return jvm.org.apache.spark.sql.catalyst.plans.logical.Generate(
+            given.withNewChildren(_seq(jvm, children)), _seq(jvm, jvm.java.util.ArrayList()), node.outer(),
+            node.qualifier(), node.generatorOutput(), leaf,
+        )  # fmt: skip
+
     def _jvm_id(self) -> Any:
         jvm: Any = self.spark._jvm
         return jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId().jvmId()
@@ -225,6 +249,19 @@ class Spark:
 
 def _seq(jvm: Any, items: Any) -> Any:
     return jvm.org.apache.spark.api.python.PythonUtils.toSeq(items)
+
+
+def _over(jvm: Any, expr: Expr, as_read: Any, attributes: Mapping[int, Any]) -> Any:
+    """An expression with attributes in the place of some of its columns."""
+    if isinstance(expr, Column):
+        return attributes.get(expr.id, as_read)
+    if not isinstance(expr, Call) or not columns_in([expr]) & set(attributes):
+        return as_read
+    found = expr.origin.jvm()
+    children = jvm.java.util.ArrayList()
+    for i in range(found.children().size()):
+        children.add(_over(jvm, expr.args[i], found.children().apply(i), attributes))
+    return found.withNewChildren(_seq(jvm, children))
 
 
 def _by_row(table: pa.Table, dtype: pa.DataType, rows: int) -> pa.Array:

@@ -209,11 +209,6 @@ def in_list(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
     return calling(BOOLEAN, compare_all, given)
 
 
-@rule("InSet")
-def in_set(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
-    return in_list(call, args, context)
-
-
 def choose(
     conditions: Sequence[Compiled], values: Sequence[Compiled], otherwise: Compiled | None, dtype: pa.DataType
 ) -> Compiled:
