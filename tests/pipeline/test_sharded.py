@@ -6,6 +6,7 @@ import pytest
 
 import dbspark
 from dbspark.pipeline.changes import TransactionError
+from dbspark.spark import superstep
 from tests.sql.oracle import difference, rows_of
 
 pytestmark = pytest.mark.spark
@@ -129,6 +130,22 @@ def test_state_is_opened_with_any_number_of_shards(spark, tmp_path):
     with dbspark.Pipeline("shop", location=location, spark=spark, config={"read_only": True}) as pipe:
         check(spark, pipe)
         assert pipe.tick == 5
+
+
+def test_much_that_a_tick_is_given_goes_through_a_file(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(superstep, "INLINE", 0)
+    with created(spark, 2, location=str(tmp_path)) as pipe:
+        pipe.create_view("everything", VIEWS["everything"])
+        load(pipe)
+        check(spark, pipe)
+        assert {f.name for f in tmp_path.glob("part-*")} == parts(pipe), "what the tick was given is gone"
+
+
+def parts(pipe):
+    """The files of tasks in which something is kept."""
+    records = [r for by_shard in pipe._shows._records.values() for kept in by_shard.values() for r in kept]
+    files = {e.place.file for r in records for e in r.entries if e.place is not None}
+    return {file for file in files if file.startswith("part-")}
 
 
 def test_what_is_not_a_number_of_shards_is_refused(spark):
