@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench bench-zset bench-trace bench-circuit bench-sql fuzz soak warm clean FORCE
+.PHONY: help demo test lint format bench bench-zset bench-trace bench-circuit bench-sql bench-spark fuzz soak warm clean FORCE
 
 VENV     := .venv
 PY       := $(VENV)/bin/python
@@ -60,6 +60,9 @@ bench-circuit: $(STAMP) warm  ## Run the benchmarks of circuits
 
 bench-sql: $(STAMP) warm  ## Run the benchmarks of SQL views: TPC-H against Spark, compiling, W1 through a pipeline
 	$(PY) -m benchmarks.sql
+
+bench-spark: $(STAMP) warm  ## Run the benchmarks of ticks on shards: beside a bare Spark job, over more rows
+	$(PY) -m benchmarks.spark
 
 fuzz: $(STAMP) warm  ## Compare random queries with Spark for as long as wished: make fuzz SECONDS=600 SEED=1
 	$(PY) -m tests.sql.fuzz --seconds $(SECONDS) --seed $(SEED)

@@ -35,6 +35,11 @@ from tests.sql.oracle import difference, rows_of
 
 SCALE: Final = 0.01 if QUICK else 0.1
 TICKS: Final = 5
+VIEW: Final = (
+    "SELECT region, count(*) AS cnt, sum(amount) AS total "
+    "FROM orders JOIN customers USING (customer_id) WHERE status < 8 GROUP BY region"
+)
+"""W1, see `benchmarks.circuit.w1`."""
 
 
 @contextmanager
@@ -174,17 +179,13 @@ def _w1(spark: Any, size: int, changes: int, location: str | None) -> tuple[floa
     with dbspark.Pipeline("w1", spark=spark, location=location) as pipe:
         pipe.create_table("orders", w1_data.ORDERS)
         pipe.create_table("customers", w1_data.CUSTOMERS)
-        pipe.create_view(
-            "revenue",
-            "SELECT region, count(*) AS cnt, sum(amount) AS total "
-            "FROM orders JOIN customers USING (customer_id) WHERE status < 8 GROUP BY region",
-        )
+        pipe.create_view("revenue", VIEW)
         begun = time.perf_counter()
-        _apply(pipe, work.base)
+        apply(pipe, work.base)
         load = work.base.rows / (time.perf_counter() - begun)
         times = []
         for change, expected in w1_data.pairs(work):
-            given = _tables(change)
+            given = tables_of(change)
             with no_gc():
                 begun = time.perf_counter()
                 with pipe.transaction() as tx:
@@ -198,14 +199,16 @@ def _w1(spark: Any, size: int, changes: int, location: str | None) -> tuple[floa
     return statistics.median(times), load
 
 
-def _apply(pipe: dbspark.Pipeline, change: w1_data.Change) -> None:
-    given = _tables(change)
+def apply(pipe: dbspark.Pipeline, change: w1_data.Change) -> None:
+    """A change of W1 as a transaction."""
+    given = tables_of(change)
     with pipe.transaction() as tx:
         for name, table in given.items():
             tx.apply(name, table, weight="w")
 
 
-def _tables(change: w1_data.Change) -> dict[str, pa.Table]:
+def tables_of(change: w1_data.Change) -> dict[str, pa.Table]:
+    """A change of W1 with its weights as `w`."""
     orders, customers, w_orders, w_customers = w1_data.arrow(change)
     return {
         "orders": orders.append_column("w", pa.array(w_orders)),

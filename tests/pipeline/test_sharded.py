@@ -6,6 +6,7 @@ import pytest
 
 import dbspark
 from dbspark.pipeline.changes import TransactionError
+from dbspark.spark import superstep
 from tests.sql.oracle import difference, rows_of
 
 pytestmark = pytest.mark.spark
@@ -166,6 +167,22 @@ def test_what_only_spark_can_evaluate_is_refused_by_name(spark):
         with pytest.raises(dbspark.DbsparkError, match=r"NOT_SHARDED.THROUGH_SPARK.*soundex.*shards=None"):
             pipe.create_view("v", "SELECT soundex(region) AS s FROM customers")
         assert pipe.views == []
+
+
+def test_much_that_a_tick_is_given_goes_through_a_file(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(superstep, "INLINE", 0)
+    with created(spark, 2, location=str(tmp_path)) as pipe:
+        pipe.create_view("everything", VIEWS["everything"])
+        load(pipe)
+        check(spark, pipe)
+        assert {f.name for f in tmp_path.glob("part-*")} == parts(pipe), "what the tick was given is gone"
+
+
+def parts(pipe):
+    """The files of tasks in which something is kept."""
+    records = [r for by_shard in pipe._shows._records.values() for kept in by_shard.values() for r in kept]
+    files = {e.place.file for r in records for e in r.entries if e.place is not None}
+    return {file for file in files if file.startswith("part-")}
 
 
 def test_what_is_not_a_number_of_shards_is_refused(spark):

@@ -1,20 +1,29 @@
 """Supersteps: the levels of a tick as one Spark job.
 
-    rows (shard, slot, payload) -> repartitionById -> level 0 -> repartitionById -> level 1 -> … -> reports
+    level 0 -> repartitionById -> level 1 -> repartitionById -> level 2 -> … -> reports
 
 Every level is a `mapInArrow` over as many partitions as there are shards; between two of them Spark shuffles whole
-batches as bytes, and never sees a row of ours. What comes to the driver at the end are the reports of the tasks, and
-what somebody has asked for. Levels are sent to the executors once, as a broadcast, and stay there between ticks.
+batches as bytes, rows (shard, slot, payload), and never sees a row of ours. What comes to the driver at the end are the
+reports of the tasks, and what somebody has asked for.
+
+Levels are sent to the executors once, as a broadcast, and stay there between ticks; Spark has analysed their plan once.
+What differs from tick to tick (the records of traces, and rows that the driver has split) travels as a property of the
+job, or in a file that it names, and every task takes what is for its level and shard. Rows of frames, which Spark has,
+come to level 0 through one more shuffle.
 
 The job runs in a session of its own, so that the settings it needs are not those of the user.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import pickle
+import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +31,8 @@ import pyarrow as pa
 from dbspark.errors import DbsparkError
 from dbspark.spark.levels import Level
 from dbspark.spark.task import ERROR, Job, Row, Work, raise_first
+from dbspark.storage.files import Files
+from dbspark.storage.manifest import PART_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,11 +50,45 @@ SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",  # there is nothing to generate code for, and it takes time every tick
 }
 
-WAKE = "wake"
-"""The slot of rows that say nothing."""
+PROPERTY = "dbspark.job"
+"""Of a job: what its tasks are given."""
+INLINE = 32 << 10
+"""Bytes that travel as a property; more are put into a file."""
+PLANS = 4
+"""Plans that are kept: that of ticks, and some of definitions."""
 
 Records = Mapping[str, Mapping[int, Sequence[Any]]]
 """The traces: by name and shard, the records of their spines as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the tasks of a job are given."""
+
+    job: Job
+    records: dict[tuple[int, int], bytes]
+    """By level and shard."""
+    rows: dict[int, list[tuple[str, bytes]]]
+    """By shard, for level 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class _InFile:
+    """Where it is."""
+
+    files: Callable[[], Files]
+    name: str
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Levels as Spark has them."""
+
+    levels: Sequence[Level]
+    sent: Any
+    tasks: list[Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]]
+    frame: DataFrame | None = None
+    """The job where no frames come in."""
 
 
 class Supersteps:
@@ -54,32 +99,26 @@ class Supersteps:
         self.session = spark.newSession()
         for name, value in SETTINGS.items():
             self.session.conf.set(name, value)
-        self._sent: dict[str, Any] = {}
+        self._plans: dict[int, _Plan] = {}
 
     def run(
-        self, job: Job, levels: Sequence[Level], records: Records, rows: Iterable[Row], frames: Iterable[DataFrame] = ()
+        self, job: Job, levels: Sequence[Level], records: Records, rows: Iterable[Row], frames: Sequence[DataFrame] = ()
     ) -> list[Row]:
         """Run levels on rows that the driver has and on those of frames; gives what leaves the last level."""
-        # A row for every shard, or Spark would leave out what it sees has no rows.
-        frame = self._frame([*rows, *((shard, WAKE, b"") for shard in range(self.shards))])
-        for given in frames:
-            frame = frame.unionAll(self.adopted(given))
-        digest, sent = self._broadcast(levels)
-        for number, level in enumerate(levels):
-            names = {name for step in level.steps for name in getattr(step, "reads", (step.id,))}
-            mine = {
-                shard: zlib.compress(json.dumps(found).encode(), 1)
-                for shard in range(self.shards)
-                if (found := {n: records[n][shard] for n in names if shard in records.get(n, ())})
-            }
-            frame = frame.repartitionById(self.shards, "shard")
-            frame = frame.mapInArrow(_task(job, number, digest, sent, mine), DDL)
+        frame = self._frame(self._plan(levels), frames)
+        context = self.session.sparkContext
+        given, file = self._given(job, levels, records, rows)
+        context.setLocalProperty(PROPERTY, given)
         try:
             collected = frame.collect()
         except Exception as error:
             raise DbsparkError(
                 f"tick {job.tick} failed in Spark and was not applied: {type(error).__name__}: {str(error)[:2000]}"
             ) from error
+        finally:
+            context.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
+            if file is not None:
+                job.files().remove(file)
         out = [(int(r.shard), str(r.slot), bytes(r.payload)) for r in collected]
         raise_first(payload for _, slot, payload in out if slot == ERROR)
         return out
@@ -92,27 +131,62 @@ class Supersteps:
         plan = frame._jdf.queryExecution().analyzed()
         return Frame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan), self.session)
 
-    def _frame(self, rows: Iterable[Row]) -> DataFrame:
-        given = zip(*rows, strict=True)
-        table = pa.Table.from_arrays(
-            [pa.array(column, field.type) for column, field in zip(given, ROWS, strict=True)], schema=ROWS
-        )
-        return self.session.createDataFrame(table)
+    def _given(
+        self, job: Job, levels: Sequence[Level], records: Records, rows: Iterable[Row]
+    ) -> tuple[str, str | None]:
+        """The property of a job, and the file that it names, if it does."""
+        given = _Given(job, {}, {})
+        for number, level in enumerate(levels):
+            names = {name for step in level.steps for name in getattr(step, "reads", (step.id,))}
+            for shard in range(self.shards):
+                found = {n: records[n][shard] for n in names if shard in records.get(n, ())}
+                if found:
+                    given.records[number, shard] = zlib.compress(json.dumps(found).encode(), 1)
+        for shard, slot, payload in rows:
+            given.rows.setdefault(shard, []).append((slot, payload))
+        data, file = pickle.dumps(given), None
+        if len(data) > INLINE:
+            file = f"{PART_PREFIX}{job.tick:016d}-{uuid.uuid4().hex}"
+            job.files().put(file, [data])
+            data = pickle.dumps(_InFile(job.files, file))
+        return base64.b64encode(data).decode(), file
 
-    def _broadcast(self, levels: Sequence[Level]) -> tuple[str, Any]:
+    def _frame(self, plan: _Plan, frames: Sequence[DataFrame]) -> DataFrame:
+        if plan.frame is not None and not frames:
+            # Once more the same plan, analysed as it is: one that has been run would not run again.
+            return self.adopted(plan.frame)
+        frame = self.session.range(0, self.shards, 1, self.shards)  # a row for every shard, so that it has a task
+        if frames:
+            frame = frame.selectExpr("CAST(id AS INT) AS shard", "'' AS slot", "X'' AS payload")
+            for given in frames:
+                frame = frame.unionAll(self.adopted(given))
+            frame = frame.repartitionById(self.shards, "shard")
+        for number, task in enumerate(plan.tasks):
+            if number:
+                frame = frame.repartitionById(self.shards, "shard")
+            frame = frame.mapInArrow(task, DDL)
+        if not frames:
+            plan.frame = frame
+        return frame
+
+    def _plan(self, levels: Sequence[Level]) -> _Plan:
         from pyspark import cloudpickle
 
-        data = cloudpickle.dumps(tuple(levels))  # type: ignore[no-untyped-call]
-        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-        if digest not in self._sent:
-            self._sent[digest] = self.session.sparkContext.broadcast(data)
-        return digest, self._sent[digest]
+        if id(levels) not in self._plans:
+            while len(self._plans) >= PLANS:
+                self._plans.pop(next(iter(self._plans))).sent.destroy()
+            data = cloudpickle.dumps(tuple(levels))  # type: ignore[no-untyped-call]
+            digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+            sent = self.session.sparkContext.broadcast(data)
+            tasks = [_task(number, digest, sent) for number in range(len(levels))]
+            self._plans[id(levels)] = _Plan(levels, sent, tasks)
+        return self._plans[id(levels)]
 
     def close(self) -> None:
         """Let the executors forget the levels."""
-        for sent in self._sent.values():
-            sent.destroy()
-        self._sent = {}
+        for plan in self._plans.values():
+            plan.sent.destroy()
+        self._plans = {}
 
 
 _levels: dict[str, tuple[Level, ...]] = {}
@@ -121,29 +195,39 @@ _levels: dict[str, tuple[Level, ...]] = {}
 
 def _known(digest: str, sent: Any) -> tuple[Level, ...]:
     if digest not in _levels:
-        import pickle
-
         while len(_levels) >= 8:
             del _levels[next(iter(_levels))]
         _levels[digest] = pickle.loads(sent.value)
     return _levels[digest]
 
 
-def _task(
-    job: Job, number: int, digest: str, sent: Any, records: Mapping[int, bytes]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _taken(value: str) -> _Given:
+    found = pickle.loads(base64.b64decode(value))
+    if isinstance(found, _InFile):
+        found = pickle.loads(found.files().read(found.name))
+    assert isinstance(found, _Given)
+    return found
+
+
+def _task(number: int, digest: str, sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
         shard = context.partitionId()
+        given = _taken(str(context.getLocalProperty(PROPERTY)))
         received: dict[str, list[bytes]] = {}
-        for batch in batches:
-            for slot, payload in zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True):
+        if number == 0:
+            for slot, payload in given.rows.get(shard, ()):
                 received.setdefault(slot, []).append(payload)
-        mine = json.loads(zlib.decompress(records[shard])) if shard in records else {}
-        work = Work(job, number, _known(digest, sent)[number], shard, mine, received)
+        for batch in batches:
+            if batch.num_columns == len(ROWS):
+                for slot, payload in zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True):
+                    received.setdefault(slot, []).append(payload)
+        packed_records = given.records.get((number, shard))
+        mine = {} if packed_records is None else json.loads(zlib.decompress(packed_records))
+        work = Work(given.job, number, _known(digest, sent)[number], shard, mine, received)
         yield from packed(work.run())
 
     return run

@@ -27,7 +27,7 @@ from dbspark.spark.levels import Level, Step
 from dbspark.spark.placement import owner, split
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import PART_PREFIX, TraceRecord, record_from_json
-from dbspark.storage.reading import Reading
+from dbspark.storage.reading import Opened, Reading
 from dbspark.storage.segment import decoded, encoded
 from dbspark.storage.writing import Shelf, Writing
 from dbspark.trace.spine import Spine
@@ -36,6 +36,9 @@ Row = tuple[int, str, bytes]
 """(shard it goes to, slot, payload)"""
 REPORT, ERROR, TOLD = "report", "error", "tell "
 """Slots that are handed on to the driver; those of what it is told begin so."""
+
+_opened = Opened(512 << 20)
+"""In a worker: the batches that it has opened, as they do not change."""
 
 
 class Runs(Protocol):
@@ -149,7 +152,7 @@ class Work:
     def _opened(self) -> tuple[Shelf, Reading]:
         if self._shelf is None or self._reading is None:
             files = self.job.files()
-            self._shelf, self._reading = Shelf(files), Reading(files, verify=False)
+            self._shelf, self._reading = Shelf(files), Reading(files, verify=False, opened=_opened)
         return self._shelf, self._reading
 
     def _step(self, step: Step) -> None:
@@ -207,8 +210,6 @@ class Work:
         for trace, state in self.kept.items():
             found[trace] = [work.record(spine.work()) for spine in state]
         work.compact(e.place for records in found.values() for r in records for e in r.entries if e.place is not None)
-        if work.files:
-            shelf.files.settle()
         if work.segment.parts:
             work.put()
         return {trace: [r.to_json() for r in records] for trace, records in found.items()}

@@ -54,8 +54,12 @@ class Files(ABC):
         """Write a batch file under a name that nobody knows yet; durable after `settle`. Returns its size."""
 
     @abstractmethod
+    def put_part(self, name: str, parts: Sequence[Any]) -> None:
+        """Write a file of these bytes under a name that nobody knows yet; durable after `settle`."""
+
+    @abstractmethod
     def settle(self) -> None:
-        """Make the names given so far durable."""
+        """Make the names given so far durable, by whatever process."""
 
     @abstractmethod
     def read(self, name: str) -> pa.Buffer:
@@ -117,6 +121,10 @@ class LocalFiles(Files):
 
     def put_batch(self, name: str, batch: Batch) -> int:
         return self._write_batch(name, batch)
+
+    def put_part(self, name: str, parts: Sequence[Any]) -> None:
+        self._write(name, parts)
+        self._sync(name)
 
     def settle(self) -> None:
         self._sync_directory()
@@ -231,6 +239,9 @@ class RemoteFiles(Files):
             self._upload(name, [mapped.read_buffer()])
         path.rename(path.with_name(name))  # what is read back later is here already
         return size
+
+    def put_part(self, name: str, parts: Sequence[Any]) -> None:
+        self._upload(name, parts)
 
     def settle(self) -> None:
         """What has been put is durable already."""

@@ -6,6 +6,8 @@ small batches for their checksums. A file that is missing, damaged, or another o
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch
@@ -22,12 +24,35 @@ def seal_of(files: Files, name: str) -> str:
     return bytes(pa.ipc.open_file(files.read(name)).metadata[b"dbspark.seal"]).decode()
 
 
+class Opened:
+    """Batches that have been opened, up to so many bytes on disk; those looked at longest ago are forgotten first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = 0
+        self._batches: dict[tuple[Any, ...], tuple[Batch, int]] = {}
+
+    def get(self, key: tuple[Any, ...]) -> Batch | None:
+        found = self._batches.pop(key, None)
+        if found is None:
+            return None
+        self._batches[key] = found
+        return found[0]
+
+    def add(self, key: tuple[Any, ...], batch: Batch, size: int) -> None:
+        self._batches[key] = batch, size
+        self._bytes += size
+        while self._bytes > self._limit:
+            self._bytes -= self._batches.pop(next(iter(self._batches)))[1]
+
+
 class Reading:
     """Opens what a manifest names; every file is mapped once."""
 
-    def __init__(self, files: Files, verify: bool) -> None:
+    def __init__(self, files: Files, verify: bool, opened: Opened | None = None) -> None:
         self._files = files
         self._verify = verify
+        self._opened = opened
         self._mapped: dict[str, pa.Buffer] = {}
 
     def extent(self, place: Place) -> pa.Buffer:
@@ -44,13 +69,23 @@ class Reading:
     def spine(self, record: TraceRecord, arrangement: Arrangement) -> Spine:
         entries = []
         for entry in record.entries:
-            batch = Batch.empty(arrangement) if entry.place is None else self._batch(entry.place, arrangement)
+            batch = Batch.empty(arrangement) if entry.place is None else self._known(entry.place, arrangement)
             if entry.description is not None:
                 batch = batch.described(entry.description)
             if entry.place is not None:
                 batch.__dict__["place"] = entry.place
             entries.append(batch)
         return Spine(arrangement, tuple(entries), compaction=record.compaction)
+
+    def _known(self, place: Place, arrangement: Arrangement) -> Batch:
+        if self._opened is None:
+            return self._batch(place, arrangement)
+        key = self._files.location, place.file, place.at, place.size, place.check, arrangement
+        batch = self._opened.get(key)
+        if batch is None:
+            batch = self._batch(place, arrangement)
+            self._opened.add(key, batch, place.size)
+        return batch.described(batch.description)  # it is the caller's to say where it is stored
 
     def _batch(self, place: Place, arrangement: Arrangement) -> Batch:
         where = self._files.where(place.file)
@@ -73,4 +108,4 @@ class Reading:
         return batch
 
 
-__all__ = ["Reading", "seal_of"]
+__all__ = ["Opened", "Reading", "seal_of"]

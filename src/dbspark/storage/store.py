@@ -91,6 +91,8 @@ class Store:
         self._rounds = 0
         self._pin: str | None = None
         self._failed: str | None = None
+        self._adopted = False
+        """Whether tasks have written files that no commit has named yet."""
         self.statistics = Statistics()
 
     # ------------------------------------------------------------------ opening
@@ -248,6 +250,7 @@ class Store:
         with self._guard:
             record = mf.record_from_json(given, self._shelf.owner)
             self._shelf.there.update(e.place.file for e in record.entries if e.place is not None)
+            self._adopted = True
             numbers = self._shelf.arrangements
             return replace(record, arrangement=numbers.setdefault(arrangement, len(numbers)))
 
@@ -343,10 +346,11 @@ class Store:
         )  # fmt: skip
         # What tasks have written they also copy; the driver reads none of it.
         work.compact([shape.place, *(e.place for r in records.values() for e in r.entries if e.place is not None)])
-        if work.files:
+        if work.files or self._adopted:
             self.files.settle()  # a manifest must not be there before what it names
         self.files.put(work.name, [mf.MAGIC, *work.segment.parts, manifest.sealed()])
         # Nothing below can fail: the tick is committed.
+        self._adopted = False
         self._shelf.there.add(work.name)
         self._shelf.sizes[work.name] = work.segment.size
         self._manifest_now, self._records, self._shape = manifest, records, shape

@@ -157,8 +157,8 @@ class Writing:
                 spread -= 1
 
     def put(self) -> None:
-        """Put the extents in place, as a part of a tick."""
-        self.shelf.files.put(self.name, [MAGIC, *self.segment.parts])
+        """Write the extents as a part of a tick; whoever commits the tick settles it."""
+        self.shelf.files.put_part(self.name, [MAGIC, *self.segment.parts])
 
     def _copy(self, name: str, places: list[Place]) -> bool:
         try:
