@@ -412,11 +412,14 @@ class Reader:
             if window is None:  # folded to a constant
                 around.append(p.Named(number, name, self.expr(inner)))
                 continue
+            function, spec = window.children
+            if function.name == "Literal":  # an aggregate of no rows, whatever the frame: FILTER (WHERE FALSE)
+                around.append(p.Named(number, name, self._around(inner, window, self.expr(function))))
+                continue
             if window is not inner:  # Spark computes something with the result, such as a decimal from its digits
                 hidden = p.Column(-2_000_000 - number, name, pa.null())
                 around.append(p.Named(number, name, self._around(inner, window, hidden)))
                 number = hidden.id
-            function, spec = window.children
             functions.append((number, name, self._window_call(function, spec.children[-1])))
         child = self.node(raw.children[0])
         made: p.Node = child if not functions else p.Window(
@@ -430,13 +433,13 @@ class Reader:
         columns = _columns_of(raw.origin.jvm().output())
         return p.Project(made, tuple(replaced.get(c.id) or p.Named(c.id, c.name, c) for c in columns))
 
-    def _around(self, raw: Raw, window: Raw, column: p.Column) -> p.Expr:
-        """An expression with a column in the place of its window function."""
+    def _around(self, raw: Raw, window: Raw, instead: p.Expr) -> p.Expr:
+        """An expression with another in the place of its window function."""
         if raw is window:
-            return column
+            return instead
         if _window_in(raw) is None:
             return self.expr(raw)
-        return self._call(raw, tuple(self._around(c, window, column) for c in raw.children))
+        return self._call(raw, tuple(self._around(c, window, instead) for c in raw.children))
 
     def _window_call(self, function: Raw, frame: Raw) -> p.WindowCall:
         kind = "rows" if "RowFrame" in str(frame.fields["frameType"]) else "range"
