@@ -164,7 +164,7 @@ def test_a_hot_key_does_not_pin_one_shard(spark, tmp_path):
 
 def test_what_only_spark_can_evaluate_is_refused_by_name(spark):
     with created(spark, 2) as pipe:
-        with pytest.raises(dbspark.DbsparkError, match=r"NOT_SHARDED.THROUGH_SPARK.*soundex.*shards=None"):
+        with pytest.raises(dbspark.DbsparkError, match=r"NOT_SHARDED.THROUGH_SPARK.*SoundEx.*shards=None"):
             pipe.create_view("v", "SELECT soundex(region) AS s FROM customers")
         assert pipe.views == []
 
