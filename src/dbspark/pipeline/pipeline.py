@@ -42,6 +42,7 @@ from dbspark.pipeline.runtime import Readable, Runtime, Shows
 from dbspark.pipeline.sharded import Sharded
 from dbspark.pipeline.statements import execute
 from dbspark.sql.program import Maintenance, Program
+from dbspark.storage.files import LocalFiles
 from dbspark.storage.store import Committed, Store
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class Pipeline:
             raise ConfigError("read_only: a pipeline in memory has no readers; give a location")
         self._temporary = None if shards is None or location is not None else tempfile.TemporaryDirectory("dbspark")
         place = location if self._temporary is None else self._temporary.name
-        self._store = None if place is None else Store.open(place, write=not self.read_only)
+        files = None if self._temporary is None else LocalFiles(self._temporary.name, durable=False)
+        self._store = None if place is None else Store.open(place, write=not self.read_only, files=files)
         try:
             self._shows: Shows = self._opened(shards)
         except BaseException:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import pickle
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -52,8 +52,8 @@ SETTINGS = {
 
 PROPERTY = "dbspark.job"
 """Of a job: what its tasks are given."""
-INLINE = 32 << 10
-"""Bytes that travel as a property; more are put into a file."""
+INLINE = 64 << 10
+"""Bytes, before they are compressed, that travel as a property; more are put into a file."""
 PLANS = 4
 """Plans that are kept: that of ticks, and some of definitions."""
 
@@ -61,23 +61,26 @@ Records = Mapping[str, Mapping[int, Sequence[Any]]]
 """The traces: by name and shard, the records of their spines as JSON."""
 
 
+Task = tuple[int, int]
+"""A level and a shard."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What the tasks of a job are given."""
+    """What a task is given."""
 
     job: Job
-    records: dict[tuple[int, int], bytes]
-    """By level and shard."""
-    rows: dict[int, list[tuple[str, bytes]]]
-    """By shard, for level 0."""
+    records: dict[str, Any]
+    rows: list[tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class _InFile:
-    """Where it is."""
+    """Where tasks find what they are given."""
 
     files: Callable[[], Files]
     name: str
+    places: dict[Task, tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -135,21 +138,23 @@ class Supersteps:
         self, job: Job, levels: Sequence[Level], records: Records, rows: Iterable[Row]
     ) -> tuple[str, str | None]:
         """The property of a job, and the file that it names, if it does."""
-        given = _Given(job, {}, {})
+        sent: dict[int, list[tuple[str, bytes]]] = {}
+        for shard, slot, payload in rows:
+            sent.setdefault(shard, []).append((slot, payload))
+        tasks: dict[Task, bytes] = {}
         for number, level in enumerate(levels):
             names = {name for step in level.steps for name in getattr(step, "reads", (step.id,))}
             for shard in range(self.shards):
                 found = {n: records[n][shard] for n in names if shard in records.get(n, ())}
-                if found:
-                    given.records[number, shard] = zlib.compress(json.dumps(found).encode(), 1)
-        for shard, slot, payload in rows:
-            given.rows.setdefault(shard, []).append((slot, payload))
-        data, file = pickle.dumps(given), None
-        if len(data) > INLINE:
-            file = f"{PART_PREFIX}{job.tick:016d}-{uuid.uuid4().hex}"
-            job.files().put(file, [data])
-            data = pickle.dumps(_InFile(job.files, file))
-        return base64.b64encode(data).decode(), file
+                given = _Given(job, found, sent.get(shard, []) if number == 0 else [])
+                tasks[number, shard] = pickle.dumps(given)
+        if sum(map(len, tasks.values())) <= INLINE:
+            return _property(tasks), None
+        file = f"{PART_PREFIX}{job.tick:016d}-{uuid.uuid4().hex}"
+        job.files().put(file, list(tasks.values()))
+        ends = accumulate(map(len, tasks.values()))
+        places = {task: (end - len(data), len(data)) for (task, data), end in zip(tasks.items(), ends, strict=True)}
+        return _property(_InFile(job.files, file, places)), file
 
     def _frame(self, plan: _Plan, frames: Sequence[DataFrame]) -> DataFrame:
         if plan.frame is not None and not frames:
@@ -201,12 +206,19 @@ def _known(digest: str, sent: Any) -> tuple[Level, ...]:
     return _levels[digest]
 
 
-def _taken(value: str) -> _Given:
-    found = pickle.loads(base64.b64decode(value))
+def _property(value: Any) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(value), 1)).decode()
+
+
+def _taken(text: str, task: Task) -> _Given:
+    """What a task finds in the property of its job."""
+    found = pickle.loads(zlib.decompress(base64.b64decode(text)))
     if isinstance(found, _InFile):
-        found = pickle.loads(found.files().read(found.name))
-    assert isinstance(found, _Given)
-    return found
+        given = pickle.loads(found.files().read(found.name).slice(*found.places[task]))
+    else:
+        given = pickle.loads(found[task])
+    assert isinstance(given, _Given)
+    return given
 
 
 def _task(number: int, digest: str, sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -216,18 +228,15 @@ def _task(number: int, digest: str, sent: Any) -> Callable[[Iterator[pa.RecordBa
         context = TaskContext.get()
         assert context is not None
         shard = context.partitionId()
-        given = _taken(str(context.getLocalProperty(PROPERTY)))
+        given = _taken(str(context.getLocalProperty(PROPERTY)), (number, shard))
         received: dict[str, list[bytes]] = {}
-        if number == 0:
-            for slot, payload in given.rows.get(shard, ()):
-                received.setdefault(slot, []).append(payload)
+        for slot, payload in given.rows:
+            received.setdefault(slot, []).append(payload)
         for batch in batches:
             if batch.num_columns == len(ROWS):
                 for slot, payload in zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True):
                     received.setdefault(slot, []).append(payload)
-        packed_records = given.records.get((number, shard))
-        mine = {} if packed_records is None else json.loads(zlib.decompress(packed_records))
-        work = Work(given.job, number, _known(digest, sent)[number], shard, mine, received)
+        work = Work(given.job, number, _known(digest, sent)[number], shard, given.records, received)
         yield from packed(work.run())
 
     return run

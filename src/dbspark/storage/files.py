@@ -96,14 +96,18 @@ class Files(ABC):
 
 
 class LocalFiles(Files):
-    """A directory on local disk. Each method that begins with an underscore is one call to the system."""
+    """A directory on local disk. Each method that begins with an underscore is one call to the system.
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    One that is not `durable`, because it does not outlive its process, is not waited for.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], durable: bool = True) -> None:
         self.directory = Path(directory)
         self.location = str(directory)
+        self.durable = durable
 
     def _again(self) -> Callable[[], Files]:
-        return partial(LocalFiles, os.path.abspath(self.directory))
+        return partial(LocalFiles, os.path.abspath(self.directory), self.durable)
 
     def make(self) -> None:
         """Create the directory where it is missing."""
@@ -172,7 +176,8 @@ class LocalFiles(Files):
         return path.stat().st_size
 
     def _sync(self, name: str) -> None:
-        _sync(self.directory / name)
+        if self.durable:
+            _sync(self.directory / name)
 
     def _link(self, aside: str, name: str) -> None:
         try:
@@ -188,7 +193,8 @@ class LocalFiles(Files):
         (self.directory / name).unlink(missing_ok=ASIDE in name)
 
     def _sync_directory(self) -> None:
-        _sync(self.directory)
+        if self.durable:
+            _sync(self.directory)
 
     def _map(self, name: str) -> pa.Buffer:
         path = self.directory / name
