@@ -53,8 +53,6 @@ _CUTS = 8
 """Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
 _FEW = 256
 """Rows that are not worth a merge for their space alone, unless nothing may be left of them: a call costs more."""
-_SMALL = 1024
-"""Batches of fewer rows wait for twice as many neighbours: to merge them costs a call, to read them next to nothing."""
 WALK = 128
 """Rows here for each row of a usual delta up to which deltas are looked up by walking along both sides."""
 SEARCH = 512
@@ -488,8 +486,9 @@ class Spine:
             if level > highest:
                 highest, of_highest = level, 0
             of_highest += level == highest
-            # R of one level become one of the next; what is smaller than a newer batch is taken up by it.
-            if of_highest >= (fanout if rows >= _SMALL else 2 * fanout) or level < highest:
+            # R of one level become one of the next; what is smaller than a newer batch is taken up by it. The smallest
+            # wait for twice as many: to merge them costs a call, to read them next to nothing.
+            if of_highest >= (fanout if 2 * rows >= self.config.at_once else 2 * fanout) or level < highest:
                 begin = i
         if begin == 0 or not whole:
             return begin
