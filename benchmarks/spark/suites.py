@@ -22,8 +22,8 @@ import pyarrow as pa
 import dbspark
 from benchmarks.circuit import w1
 from benchmarks.harness import QUICK, MismatchError, no_gc
-from benchmarks.report import Target, save, show, show_targets
-from benchmarks.sql.suites import VIEW, apply, session, tables_of, w1_suite
+from benchmarks.report import Target, save, show
+from benchmarks.sql.suites import VIEW, apply, run_suites, tables_of, w1_suite
 from dbspark.pipeline.routing import Routed
 from dbspark.pipeline.sharded import Sharded
 from dbspark.spark.superstep import DDL, ROWS
@@ -202,9 +202,4 @@ SUITES: Final[dict[str, Callable[[Any], list[Target]]]] = {
 
 def run(names: list[str]) -> list[Target]:
     """Run suites and show their targets."""
-    targets: list[Target] = []
-    with session() as spark:
-        for name in names or SUITES:
-            targets += SUITES[name](spark)
-    show_targets("Spark", targets)
-    return targets
+    return run_suites("Spark", SUITES, names)

@@ -223,9 +223,14 @@ SUITES: Final[dict[str, Callable[[Any], list[Target]]]] = {
 
 def run(names: list[str]) -> list[Target]:
     """Run suites and show their targets."""
+    return run_suites("SQL", SUITES, names)
+
+
+def run_suites(title: str, suites: dict[str, Callable[[Any], list[Target]]], names: list[str]) -> list[Target]:
+    """Run some suites, or all, in one session, and show their targets."""
     targets: list[Target] = []
     with session() as spark:
-        for name in names or SUITES:
-            targets += SUITES[name](spark)
-    show_targets("SQL", targets)
+        for name in names or suites:
+            targets += suites[name](spark)
+    show_targets(title, targets)
     return targets

@@ -42,21 +42,32 @@ def pipeline(
     return pipe
 
 
+def load(pipe: dbspark.Pipeline, data: Mapping[str, pa.Table]) -> None:
+    with pipe.transaction() as tx:
+        for name, rows in data.items():
+            tx.insert(name, rows)
+
+
+def refresh(
+    spark: Any, pipe: dbspark.Pipeline, data: dict[str, pa.Table], queries: Mapping[str, str], seed: int
+) -> None:
+    """The refresh streams of TPC-H, twice, with a look at every view after each."""
+    ticks = tpch.refresh(data, 0.01, seed=seed)
+    for _ in range(2):
+        with pipe.transaction() as tx:
+            for name, (inserts, deletes) in next(ticks).items():
+                tx.insert(name, inserts)
+                tx.delete(name, deletes)
+        check(spark, pipe, queries)
+
+
 @pytest.mark.parametrize("part", [0, 1])
 def test_tpch(spark: Any, part: int) -> None:
     queries = dict(list(tpch.QUERIES.items())[part::2])
     data = tpch.generate(0.01)
     with pipeline(spark, tpch.TABLES, queries) as pipe:
-        with pipe.transaction() as tx:
-            for name, rows in data.items():
-                tx.insert(name, rows)
-        ticks = tpch.refresh(data, 0.01, seed=part)
-        for _ in range(2):
-            with pipe.transaction() as tx:
-                for name, (inserts, deletes) in next(ticks).items():
-                    tx.insert(name, inserts)
-                    tx.delete(name, deletes)
-            check(spark, pipe, queries)
+        load(pipe, data)
+        refresh(spark, pipe, data, queries, seed=part)
 
 
 @pytest.mark.parametrize("shards", [2, 3])
@@ -64,19 +75,11 @@ def test_tpch_on_shards(spark: Any, shards: int) -> None:
     """All queries in one pipeline: a tick is one job for all of them."""
     data = tpch.generate(0.002)
     with pipeline(spark, tpch.TABLES, {}, shards) as pipe:
-        with pipe.transaction() as tx:
-            for name, rows in data.items():
-                tx.insert(name, rows)
+        load(pipe, data)
         for name, query in tpch.QUERIES.items():
             pipe.create_view(name, query, maintenance="incremental")
         check(spark, pipe, tpch.QUERIES)
-        ticks = tpch.refresh(data, 0.01, seed=shards)
-        for _ in range(2):
-            with pipe.transaction() as tx:
-                for name, (inserts, deletes) in next(ticks).items():
-                    tx.insert(name, inserts)
-                    tx.delete(name, deletes)
-            check(spark, pipe, tpch.QUERIES)
+        refresh(spark, pipe, data, tpch.QUERIES, seed=shards)
 
 
 def test_nexmark(spark: Any) -> None:

@@ -29,7 +29,7 @@ from dbspark.pipeline.runtime import Outcome, Runtime
 from dbspark.spark.balance import chosen
 from dbspark.spark.levels import Level, Policies, layout
 from dbspark.spark.placement import SHARD, key_of
-from dbspark.spark.superstep import Records, Supersteps
+from dbspark.spark.superstep import Records, Supersteps, packed_code
 from dbspark.spark.task import REPORT, TOLD, Job, Row, Work
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
@@ -122,12 +122,9 @@ class _Plan:
 
 def check_travels(graph: Graph) -> None:
     """Refuse what a task cannot do: it has no session to ask Spark in."""
-    from pyspark import cloudpickle
-
-    dumps: Callable[[Any], bytes] = cloudpickle.dumps
     for node in graph:
         try:
-            dumps(node.operator)
+            packed_code(node.operator)
         except Exception as error:
             raise ConfigError(
                 f"[NOT_SHARDED.THROUGH_SPARK] {node.label!r} is evaluated by Spark itself, which the tasks of a "

@@ -109,7 +109,7 @@ class Supersteps:
     ) -> list[Row]:
         """Run levels on rows that the driver has and on those of frames; gives what leaves the last level."""
         frame = self._frame(self._plan(levels), frames)
-        context = self.session.sparkContext
+        context: Any = self.session.sparkContext._jsc
         given, file = self._given(job, levels, records, rows)
         context.setLocalProperty(PROPERTY, given)
         try:
@@ -119,7 +119,7 @@ class Supersteps:
                 f"tick {job.tick} failed in Spark and was not applied: {type(error).__name__}: {str(error)[:2000]}"
             ) from error
         finally:
-            context.setLocalProperty(PROPERTY, None)  # type: ignore[arg-type]
+            context.setLocalProperty(PROPERTY, None)
             if file is not None:
                 job.files().remove(file)
         out = [(int(r.shard), str(r.slot), bytes(r.payload)) for r in collected]
@@ -175,12 +175,10 @@ class Supersteps:
         return frame
 
     def _plan(self, levels: Sequence[Level]) -> _Plan:
-        from pyspark import cloudpickle
-
         if id(levels) not in self._plans:
             while len(self._plans) >= PLANS:
                 self._plans.pop(next(iter(self._plans))).sent.destroy()
-            data = cloudpickle.dumps(tuple(levels))  # type: ignore[no-untyped-call]
+            data = packed_code(tuple(levels))
             digest = hashlib.blake2b(data, digest_size=16).hexdigest()
             sent = self.session.sparkContext.broadcast(data)
             tasks = [_task(number, digest, sent) for number in range(len(levels))]
@@ -242,6 +240,14 @@ def _task(number: int, digest: str, sent: Any) -> Callable[[Iterator[pa.RecordBa
     return run
 
 
+def packed_code(what: Any) -> bytes:
+    """Something with functions in it, as bytes for another process; raises where it cannot leave this one."""
+    from pyspark import cloudpickle
+
+    dumps: Callable[[Any], bytes] = cloudpickle.dumps
+    return dumps(what)
+
+
 def packed(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
     """Rows as Arrow batches of a few megabytes."""
     some: list[Row] = []
@@ -261,4 +267,4 @@ def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
 
 
-__all__ = ["ROWS", "Records", "Supersteps", "packed"]
+__all__ = ["ROWS", "Records", "Supersteps", "packed", "packed_code"]
