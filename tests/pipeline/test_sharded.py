@@ -135,6 +135,7 @@ def test_state_is_opened_with_any_number_of_shards(spark, tmp_path):
 def test_a_hot_key_does_not_pin_one_shard(spark, tmp_path):
     """Nearly all orders are of one customer: the few customers go everywhere, and the orders stay where they lie."""
     query = "SELECT o.id, c.region FROM orders o JOIN customers c ON o.customer = c.customer"
+    every = "SELECT c.region, o.amount FROM customers c LEFT JOIN orders o ON c.customer = o.customer AND o.id < 10"
     with created(spark, 3, location=str(tmp_path / "state")) as pipe:
         pipe.create_view("of", query)
         with pipe.transaction() as tx:
@@ -154,12 +155,16 @@ def test_a_hot_key_does_not_pin_one_shard(spark, tmp_path):
         assert len(rows) == 3
         assert max(rows) < 6_000
         assert [pipe._shows._store.spine(kept[0]).rows for kept in customers.values()] == [2, 2, 2]
+        # A view that reads the customers as well, and must not find each of them three times.
+        pipe.create_view("all", every)
+        assert pipe._shows._policies == {}
+        check(spark, pipe, {"of": query, "all": every})
     for shards in (2, None):
         with dbspark.Pipeline("shop", location=str(tmp_path / "state"), spark=spark, shards=shards) as pipe:
             with pipe.transaction() as tx:
                 tx.delete_keys("orders", [(7,), (50,)])
                 tx.insert("customers", [(1, "west")])
-            check(spark, pipe, {"of": query})
+            check(spark, pipe, {"of": query, "all": every})
 
 
 def test_what_only_spark_can_evaluate_is_refused_by_name(spark):

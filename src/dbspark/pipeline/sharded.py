@@ -157,6 +157,8 @@ class Sharded(Runtime):
         self._planned = None
 
     def add_views(self, names: Sequence[str], tick: int) -> None:
+        self._planned = None
+        self._balance(tick)  # a join may have to share a side now, which then lies by its key again
         graph = self._program.builder.graph
         part = Graph()
         part.nodes, part.outputs = graph.nodes, {name: graph.outputs[name] for name in names}

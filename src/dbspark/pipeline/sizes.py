@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from dbspark.circuit.executor import Circuit
 from dbspark.sql.explain import Size
 from dbspark.trace.spine import Merging, Spine
 
@@ -16,12 +15,6 @@ from dbspark.trace.spine import Merging, Spine
 def rows_of(spines: Iterable[Spine]) -> int:
     """Rows that spines hold."""
     return sum(spine.rows for spine in spines)
-
-
-def rows_by_label(circuit: Circuit) -> dict[str, int]:
-    """Rows that the operators of a circuit hold, by what people call them."""
-    nodes = circuit.graph.nodes
-    return {f"{nodes[n].label} #{n[:6]}": rows_of(spines) for n, spines in circuit._states.items() if spines}
 
 
 def size_of(spines: Iterable[Spine]) -> Size:
@@ -42,4 +35,4 @@ def sizes_of(states: Mapping[str, Iterable[Spine]]) -> dict[str, Size]:
     return {name: size_of(spines) for name, spines in states.items()}
 
 
-__all__ = ["rows_by_label", "rows_of", "size_of", "sizes_of"]
+__all__ = ["rows_of", "size_of", "sizes_of"]
