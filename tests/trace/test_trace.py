@@ -252,7 +252,7 @@ class Machine(RuleBasedStateMachine):
         for updates, description in wrong:
             with pytest.raises(TimeError):
                 trace.insert(batch_of(trace.arrangement, updates).described(description))
-        assert (trace.spine.entries, trace.upper, trace.since) == before or trace._jobs
+        assert (trace.spine.entries, trace.upper, trace.since) == before or trace._beside.jobs
         self.check(slot)
 
     # ------------------------------------------------------------------ holding

@@ -134,6 +134,10 @@ class Builder:
         """Left minus right, weights below zero included; for EXCEPT see `combine`."""
         return self._sum((left, right), [1, -1])
 
+    def consolidate(self, stream: Stream) -> Stream:
+        """The same rows, equal ones as one."""
+        return self._linear(linear.Consolidate(stream.schema), stream)
+
     def exchange(self, stream: Stream, key: Sequence[str]) -> Stream:
         """Says that rows change shard by some columns."""
         return self._linear(linear.Exchange(stream.schema, [stream.schema.index(c) for c in key]), stream)

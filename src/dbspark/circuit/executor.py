@@ -3,6 +3,9 @@
 A tick reads (delays show what they hold), computes (every node once, after its inputs), writes and commits. States are
 values: a tick computes new ones beside the old and puts them all in place at the end, in one assignment, together
 with what the delays hold. An operator that raises leaves every state, every delay and every output as before.
+
+Large merges of states may run beside the ticks (`config.background`): they begin when a tick is over, and the next one
+takes over what has been merged.
 """
 
 from __future__ import annotations
@@ -15,14 +18,20 @@ from dbspark.circuit.graph import Graph, Node
 from dbspark.errors import CircuitError
 from dbspark.operators.delta import Delta, Parts
 from dbspark.operators.operator import State
+from dbspark.trace.background import Beside
+from dbspark.trace.spine import DEFAULT, SpineConfig
 from dbspark.zset import ZSet
 
 
 class Circuit:
     """A validated graph with its state."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, config: SpineConfig = DEFAULT) -> None:
+        """`config`: of the spines of all states."""
         self.graph = graph.pruned()
+        self._config = config
+        self._beside: dict[str, list[Beside]] = {}
+        """By node, the merges of its spines that run beside the ticks."""
         self._schedule = [n for n in self.graph.schedule() if n.role == "operator"]
         self._sources = {str(n.name): n for n in self.graph if n.role == "source"}
         self._delays = [n for n in self.graph if n.role == "delay"]
@@ -30,7 +39,9 @@ class Circuit:
         """Nodes that are passed over in a tick in which nothing comes to them."""
         self.tick_number = 0
         """Ticks that have been committed."""
-        self._states: dict[str, State] = {n.id: n.operator.fresh() for n in self._schedule if n.operator is not None}
+        self._states: dict[str, State] = {
+            n.id: self.configured(n.operator.fresh()) for n in self._schedule if n.operator is not None
+        }
         self._held: dict[str, Any] = {n.id: _seed(n) for n in self._delays}
 
     def tick(self, inputs: Mapping[str, Any] | None = None) -> dict[str, ZSet]:
@@ -41,10 +52,15 @@ class Circuit:
         """Run one tick on what streams carry; returns the outputs as streams carry them."""
         return self._run(inputs, _complete)
 
+    def configured(self, state: State) -> State:
+        """A state whose spines are merged as this circuit merges them."""
+        return tuple(spine.configured(self._config) for spine in state)
+
     def _run(self, inputs: Mapping[str, Any], finished: Callable[[Any], Any]) -> dict[str, Any]:
         unknown = sorted(set(inputs) - set(self._sources))
         if unknown:
             raise CircuitError(f"no source {', '.join(unknown)}; the sources are {', '.join(self._sources)}")
+        self._take_over()
         values: dict[str, Any] = dict(self._held)
         for name, node in self._sources.items():
             change = inputs.get(name)
@@ -63,10 +79,30 @@ class Circuit:
         held = {n.id: values[n.inputs[0].id] for n in self._delays}
         outputs = {name: finished(values[node.id]) for name, node in self.graph.outputs.items()}
         # Nothing above has changed anything; nothing below can fail.
+        if self._config.background is not None:
+            states = {name: self._merging(name, state) for name, state in states.items()}
         self._states = {**self._states, **states}
         self._held = held
         self.tick_number += 1
         return outputs
+
+    def _merging(self, name: str, state: State) -> State:
+        """Begin the large merges of a state beside the ticks."""
+        beside = self._beside.setdefault(name, [Beside() for _ in state])
+        return tuple(b.begun(spine) for b, spine in zip(beside, state, strict=True))
+
+    def _take_over(self) -> None:
+        """Take over what has been merged beside the ticks."""
+        for name, beside in self._beside.items():
+            if any(b.jobs for b in beside):
+                merged = tuple(b.adopted(spine) for b, spine in zip(beside, self._states[name], strict=True))
+                self._states = {**self._states, name: merged}
+
+    def close(self) -> None:
+        """Stop the merges that run beside the ticks; what they merge stays readable."""
+        for beside in self._beside.values():
+            for merges in beside:
+                merges.cancel()
 
     def snapshot(self) -> Any:
         """Everything that a tick changes, as it is now; a value, which costs nothing to take."""

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbspark.batch import Arrangement
 from dbspark.batch.conform import conform
 from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError
@@ -203,6 +204,23 @@ class Sum(Stateless):
 
     def label(self) -> str:
         return " ".join("+" if s == 1 else "-" if s == -1 else f"{s:+}" for s in self.signs)
+
+
+class Consolidate(Stateless):
+    """The same rows, equal ones as one with the sum of their weights: worth it before what makes many rows of each."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+
+    def apply(self, inputs: Sequence[Delta]) -> Delta:
+        delta = inputs[0]
+        return Delta.of(delta.arranged(Arrangement(self.schema))) if delta.rows else delta
+
+    def parameters(self) -> tuple[Any, ...]:
+        return ()
+
+    def label(self) -> str:
+        return "consolidate"
 
 
 class Exchange(Stateless):

@@ -22,6 +22,10 @@ from dbspark.pipeline.state import restore, state_of
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
 from dbspark.storage.store import Store
+from dbspark.trace.spine import Spine, SpineConfig
+
+MERGES = SpineConfig(background=1 << 15)
+"""Merges from so many rows on run beside the ticks: they take milliseconds, and most machines have a second core."""
 
 
 class Embedded(Runtime):
@@ -39,7 +43,7 @@ class Embedded(Runtime):
     # ------------------------------------------------------------------ definitions
 
     def add_table(self, table: TableDefinition) -> None:
-        self._add_table(table, History(table.arrangement, self._keep, table.created))
+        self._add_table(table, self._history(table.arrangement, table.created))
         self._circuit = self._rebuilt(self.states(), table.created)
 
     def _add_table(self, table: TableDefinition, history: History) -> None:
@@ -49,12 +53,14 @@ class Embedded(Runtime):
     def add_views(self, names: Sequence[str], tick: int) -> None:
         fresh, out = self._computed(names)
         states = {**state_of(fresh), **self.states()}
-        circuit = self._program.circuit()
+        circuit = self._new_circuit()
         restore(circuit, states, tick)
         views = dict(self._views)
         for name in names:
             # The rows belong to the tick that is past: a view has no history before it was made.
-            history = History(Arrangement(self._program.views[name].schema), self._keep, tick - 1, known=False)
+            history = History(
+                Arrangement(self._program.views[name].schema), self._keep, tick - 1, known=False, config=MERGES
+            )
             history.append(out[name].arranged(history.arrangement), tick)
             views[name] = history
         self._circuit, self._views = circuit, views
@@ -65,14 +71,20 @@ class Embedded(Runtime):
         self._views = {n: h for n, h in self._views.items() if n != name}
         self._circuit = self._rebuilt(self.states(), tick)
 
+    def _history(self, arrangement: Arrangement, tick: int, spine: Spine | None = None, known: bool = True) -> History:
+        return History(arrangement, self._keep, tick, spine, known, MERGES)
+
+    def _new_circuit(self) -> Circuit:
+        return Circuit(self._program.builder.graph, MERGES)
+
     def _rebuilt(self, states: Mapping[str, Any], tick: int) -> Circuit:
         """The circuit of the present program, with the state that there is for its nodes."""
-        circuit = self._program.circuit()
+        circuit = self._new_circuit()
         missing = restore(circuit, states, tick)
         if missing:
             fresh, _ = self._computed(list(self._program.views))
             restore_missing = {**states, **{n: s for n, s in state_of(fresh).items() if n in set(missing)}}
-            circuit = self._program.circuit()
+            circuit = self._new_circuit()
             restore(circuit, restore_missing, tick)
         return circuit
 
@@ -136,13 +148,13 @@ class Embedded(Runtime):
         states = whole_states(store, described)
         for table in tables:
             kept = states.get(f"table {table.name}")
-            self._add_table(table, History(table.arrangement, self._keep, tick, kept[0] if kept else None))
+            self._add_table(table, self._history(table.arrangement, tick, kept[0] if kept else None))
         for name, view in self._program.views.items():
             arrangement = Arrangement(view.schema)
             spine = states[f"view {name}"][0]
             if spine.arrangement is not arrangement:  # as shards keep it
                 states[f"view {name}"] = (spine := rearranged(spine, arrangement),)
-            self._views[name] = History(arrangement, self._keep, tick, spine)
+            self._views[name] = self._history(arrangement, tick, spine)
         self._circuit = self._rebuilt(states, tick)
 
     def readable(self, name: str, tick: int) -> History:
@@ -157,4 +169,6 @@ class Embedded(Runtime):
         return out | {n: rows_of(spines) for n, spines in self._circuit._states.items() if spines}
 
     def close(self) -> None:
-        pass
+        self._circuit.close()
+        for history in (*(t.history for t in self._tables.values()), *self._views.values()):
+            history.close()

@@ -17,21 +17,27 @@ from dbspark.errors import TimeError
 from dbspark.kernels.nodes import ROW_BITS
 from dbspark.trace import Antichain, Trace
 from dbspark.trace.reading import Hits, Keys, ends_unordered
-from dbspark.trace.spine import Spine
+from dbspark.trace.spine import DEFAULT, Spine, SpineConfig
 
 
 class History:
     """See the module's preface."""
 
     def __init__(
-        self, arrangement: Arrangement, keep: int, tick: int, spine: Spine | None = None, known: bool = True
+        self,
+        arrangement: Arrangement,
+        keep: int,
+        tick: int,
+        spine: Spine | None = None,
+        known: bool = True,
+        config: SpineConfig = DEFAULT,
     ) -> None:
         """What a spine holds up to and including `tick`; without one, nothing, or nothing that is known."""
         self.keep = keep
         if spine is not None and spine.batches:
-            self.trace = Trace.from_batches(spine.batches, arrangement)
+            self.trace = Trace.from_batches(spine.batches, arrangement, config=config)
         else:
-            self.trace = Trace(arrangement, lower=Antichain.at(tick if known else tick + 1))
+            self.trace = Trace(arrangement, config=config, lower=Antichain.at(tick if known else tick + 1))
         self._agent = self.trace.agent()
         if self.trace.upper != Antichain.at(tick + 1):
             self.trace.seal(Antichain.at(tick + 1))
@@ -52,6 +58,10 @@ class History:
     def append(self, change: Batch, tick: int) -> None:
         """The change of a tick. Ticks that change nothing may be left out: whoever asks for their times adds them."""
         self._agent.append(change, tick, Antichain.at(max(tick - self.keep, 0)))
+
+    def close(self) -> None:
+        """Stop what is being merged beside the ticks; all is readable as it is."""
+        self.trace.stop()
 
     def rows(self, keys: Keys) -> Hits:
         """The rows of some keys as they are now, with their weights."""

@@ -45,7 +45,7 @@ def restore(circuit: Circuit, states: Mapping[str, tuple[Spine, ...]], tick: int
                 f"the state of {label!r} is kept in another order than it is read in; drop the view and create it again"
             )
         else:
-            found[node] = tuple(state)
+            found[node] = circuit.configured(state)
     held = dict(circuit._held)
     for delay in circuit._delays:
         state = states.get(delay.id)

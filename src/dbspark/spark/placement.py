@@ -33,7 +33,7 @@ from dbspark.operators.aggregate import GroupAggregate
 from dbspark.operators.constant import Constant
 from dbspark.operators.distinct import Combine, Distinct
 from dbspark.operators.join import Join
-from dbspark.operators.linear import Exchange, Filter, FlatMap, Map, Project, Scale, Select, Stateless, Sum
+from dbspark.operators.linear import Consolidate, Exchange, Filter, FlatMap, Map, Project, Scale, Select, Stateless, Sum
 from dbspark.operators.operator import Arrange, Operator
 from dbspark.operators.ordered import TopK
 from dbspark.operators.recompute import RecomputeGroups
@@ -178,7 +178,7 @@ def _beside(join: Join, side: int, inputs: Sequence[Placed]) -> Placed:
 
 def _passed(operator: Operator, before: Placed) -> Placed:
     """The placement of a stream after an operator that looks at rows one by one."""
-    if isinstance(operator, Filter | Scale):
+    if isinstance(operator, Filter | Scale | Consolidate):
         return before
     if isinstance(operator, Fused):
         for step in operator.steps:

@@ -35,6 +35,7 @@ from dbspark.sql.expressions.compiler import Compiler
 from dbspark.sql.expressions.rules import Compiled, Context, constant
 from dbspark.sql.shapes import (
     all_there,
+    below_expand,
     call_of,
     columns_in,
     counts_rows,
@@ -50,6 +51,7 @@ from dbspark.sql.shapes import (
 )
 from dbspark.sql.steps import evaluating, expanding, filtering, generating, only_row, testing
 from dbspark.sql.through_spark import Spark
+from dbspark.sql.timewindows import pane
 from dbspark.sql.types import loosened
 
 Mode = Literal["incremental", "affected groups", "full"]
@@ -91,6 +93,9 @@ class Rel:
     @property
     def typed(self) -> dict[int, pa.DataType]:
         return dict(zip(self.ids, self.types, strict=True))
+
+    def columns(self) -> list[p.Column]:
+        return [p.Column(number, f"c{i}", t) for i, (number, t) in enumerate(self.typed.items())]
 
 
 @dataclass(slots=True)
@@ -258,6 +263,7 @@ class PlanCompiler:
         condition: p.Expr | None = None
         if (
             isinstance(child, p.Filter)
+            and not isinstance(below_expand(child), p.Expand)
             and id(child) not in scope.known
             and has_no_subquery(child.condition)
             and not isinstance(child.child, p.Window)  # a filter on ranks is the window's business
@@ -284,7 +290,7 @@ class PlanCompiler:
             columns = [rel.position(e.id) for _, e in outputs if isinstance(e, p.Column)]
             return Rel(self._selected(b, rel, condition, columns), ids)
         compiler = self.compiler(rel)
-        compiled = [compiler.compile(e) for _, e in outputs]
+        compiled = compiler.compile_all([e for _, e in outputs])
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = ", ".join(p.text(e, names) for _, e in outputs)
         schema = schema_of([c.type for c in compiled])
@@ -303,6 +309,9 @@ class PlanCompiler:
         return f"{label} [{'ansi' if self.context.ansi else 'legacy'}, {self.context.timezone}]"
 
     def _filter(self, node: p.Filter, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        pushed = below_expand(node)
+        if isinstance(pushed, p.Expand) and id(node.child) not in scope.known:
+            return self._expand(pushed, scope, needed)
         below = None if needed is None else needed | columns_in([node.condition])
         first = self._first_ranks(node, scope, below)
         rel = self.relation(node.child, scope, below) if first is None else first
@@ -365,22 +374,29 @@ class PlanCompiler:
         return Rel(scope.builder.union(*streams), self._ids(node.columns))
 
     def _expand(self, node: p.Expand, scope: Scope, needed: frozenset[int] | None) -> Rel:
-        exprs = [e for row in node.projections for e in row]
+        kept = [i for i, c in enumerate(node.columns) if needed is None or c.id in needed] or [0]
+        columns = [node.columns[i] for i in kept]
+        exprs = [row[i] for row in node.projections for i in kept]
         rel = self.relation(node.child, scope, columns_in(exprs))
         rel, exprs = self._without_subqueries(rel, exprs, scope)
-        width = len(node.columns)
+        paned = pane(exprs)
+        if paned is not None:  # times in the same pane are in the same windows: few rows are left to expand
+            time, begin = paned
+            rel = self._mapped(scope, rel, [(c.id, begin if c.id == time.id else c) for c in rel.columns()])
+            rel = replace(rel, stream=scope.builder.consolidate(rel.stream))
+        width = len(columns)
+        compiled = self.compiler(rel).compile_all(exprs)
         projections = [exprs[i : i + width] for i in range(0, len(exprs), width)]
-        compiler = self.compiler(rel)
-        rows = [[compiler.compile(e) for e in row] for row in projections]
+        rows = [compiled[i : i + width] for i in range(0, len(exprs), width)]
         types = []
-        for i, column in enumerate(node.columns):
+        for i, column in enumerate(columns):
             found = [row[i].type for row in rows if not pa.types.is_null(row[i].type)]
             types.append(found[0] if found else column.type)
         schema = schema_of(types)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = "; ".join(", ".join(p.text(e, names) for e in row) for row in projections)
         function = Function(expanding(rows, schema.types), self._named(f"expand {label}"))
-        return Rel(scope.builder.flat_map(rel.stream, function, schema), tuple(c.id for c in node.columns))
+        return Rel(scope.builder.flat_map(rel.stream, function, schema), tuple(c.id for c in columns))
 
     def _generate(self, node: p.Generate, scope: Scope, needed: frozenset[int] | None) -> Rel:
         rel = self.relation(node.child, scope)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 import pyarrow as pa
 
@@ -25,6 +25,25 @@ def has_no_subquery(expr: p.Expr) -> bool:
 
 def columns_in(exprs: Sequence[p.Expr]) -> frozenset[int]:
     return frozenset(e.id for expr in exprs for e in p.walk(expr) if isinstance(e, p.Column))
+
+
+def below_expand(node: p.Filter) -> p.Node:
+    """A filter over an expansion that asks whether columns are there, which it only passes on, can come before it."""
+    expand = node.child
+    if not isinstance(expand, p.Expand):
+        return node
+    passed = {
+        column.id: row[0]
+        for column, *row in zip(expand.columns, *expand.projections, strict=True)
+        if isinstance(row[0], p.Column) and all(e == row[0] for e in row)
+    }
+    below: p.Node = expand.child
+    for test in p.conjuncts(node.condition):
+        asked = test.args[0] if isinstance(test, p.Call) and test.name == "IsNotNull" else None
+        if not isinstance(asked, p.Column) or asked.id not in passed:
+            return node
+        below = p.Filter(below, p.Call("IsNotNull", (passed[asked.id],)))
+    return replace(expand, child=below)
 
 
 def all_there(args: Sequence[p.Expr]) -> p.Expr:

@@ -298,6 +298,12 @@ class Spine:
         """The same spine with other permissions for the merges to come."""
         return Spine(self.arrangement, self.entries, self.config, self.stats, self.credit, self._bound, compaction)
 
+    def configured(self, config: SpineConfig) -> Spine:
+        """The same spine with other knobs."""
+        if config is self.config:
+            return self
+        return Spine(self.arrangement, self.entries, config, self.stats, self.credit, self._bound, self.compaction)
+
     def insert_all(self, batches: Iterable[Batch]) -> Spine:
         """The spine with the sum of some batches."""
         spine = self

@@ -19,14 +19,13 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.batch.batch import merge
 from dbspark.errors import SchemaError, TimeError
 from dbspark.trace import reading
-from dbspark.trace.background import Job
+from dbspark.trace.background import Beside
 from dbspark.trace.cursor import Cursor
 from dbspark.trace.reading import Hits, Keys
 from dbspark.trace.retention import Retention
@@ -74,7 +73,7 @@ class Trace:
         self._lock = threading.RLock()
         self._listeners: list[Callable[[Batch | None], None]] = []
         self._exert_logic: ExertLogic | None = None
-        self._jobs: list[Job] = []
+        self._beside = Beside()
         self.retention = Retention()
         self.spine = Spine(arrangement, entries, config, compaction=Compaction(since, since))
 
@@ -171,50 +170,12 @@ class Trace:
 
     def _after_work(self) -> None:
         """Hand large merges to the background, and wait for one that falls behind."""
-        threshold = self.spine.config.background
-        if threshold is None:
-            return
-        entries = self.spine.entries
-        if not self._jobs and not any(type(e) is Merging and e.total >= threshold for e in entries):
-            return
-        running = {job.token for job in self._jobs}
-        for entry in entries:
-            if type(entry) is Merging and entry.total >= threshold and entry.token not in running:
-                self._jobs.append(Job(entry))
-        for job in list(self._jobs):
-            newer = 0
-            for entry in reversed(self.spine.entries):
-                if isinstance(entry, Merging) and entry.token is job.token:
-                    break
-                newer += entry.total if isinstance(entry, Merging) else entry.rows
-            if newer >= job.total:
-                job.wait()
-                self._adopt()
+        self.spine = self._beside.begun(self.spine)
 
     def _adopt(self) -> None:
         """Take over what the background has merged so far."""
-        for job in list(self._jobs):
-            error = job.failed()
-            if error is not None:
-                self._jobs.remove(job)
-                raise error
-            latest = job.latest
-            entries = list(self.spine.entries)
-            found = ((i, e) for i, e in enumerate(entries) if isinstance(e, Merging) and e.token is job.token)
-            at, installed = next(found, (0, None))
-            if installed is None:  # the spine went another way
-                job.cancel()
-                self._jobs.remove(job)
-                continue
-            if isinstance(latest, Batch):
-                entries[at] = latest.described(installed.description)
-                self.spine.stats.merged(job.total, latest.rows)
-                self._jobs.remove(job)
-            elif latest.unread == installed.unread:
-                continue
-            else:
-                entries[at] = replace(latest, description=installed.description)
-            self.spine = self.spine.replaced(tuple(entries))
+        if self._beside.jobs:
+            self.spine = self._beside.adopted(self.spine)
 
     # ------------------------------------------------------------------ compaction
 
@@ -277,20 +238,23 @@ class Trace:
             if self._exert_logic is not None and not effort and self.spine.outdated():
                 effort = self.spine.config.step
             if not effort:
-                return bool(self._jobs)
+                return bool(self._beside.jobs)
             spine = self.spine.exert(effort)
             worked = spine is not self.spine
             self.spine = spine
             self._after_work()
-            return worked or bool(self._jobs)
+            return worked or bool(self._beside.jobs)
 
     def finish(self) -> None:
         """Wait for merges in the background and do those that are due."""
         with self._lock:
-            while self._jobs:
-                self._jobs[0].wait()
-                self._adopt()
-            self.spine = self.spine.work(None)
+            self.spine = self._beside.finished(self.spine)
+
+    def stop(self) -> None:
+        """Stop merges in the background. All stays readable."""
+        with self._lock:
+            self._adopt()
+            self._beside.cancel()
 
     # ------------------------------------------------------------------ sharing
 
@@ -322,7 +286,7 @@ class Trace:
 
     def reading(self) -> Spine:
         """The spine as it is now: a value, which later inserts and merges do not change."""
-        if self._jobs:
+        if self._beside.jobs:
             with self._lock:
                 self._adopt()
         return self.spine

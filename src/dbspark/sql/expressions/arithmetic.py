@@ -444,6 +444,8 @@ def add(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | No
     if mode == "LEGACY" and not (left.bit_width == 32 and is_year_month(call)):
         return strict(left, _WRAPPING[call.name], args)
     mode = "TRY" if mode == "TRY" else "ANSI"
+    if call.name != "Multiply" and args[1].constant is not None and args[1].constant.as_py() == 0:
+        return args[0]
     return strict(left, checked(call.name, mode), args, mode == "ANSI")
 
 
@@ -527,6 +529,9 @@ def remainder(call: Call, args: Sequence[Compiled], context: Context) -> Compile
             out = np.where(out < 0, np.fmod(out + b, safe), out)
         return out, zero
 
+    divisor = None if args[1].constant is None else args[1].constant.as_py()
+    if divisor and divisor > 0 and not floating and not small and call.name == "Remainder":
+        return calling(left, by_numpy(left, lambda a: np.fmod(a, divisor)), args[:1])
     error = REMAINDER_BY_ZERO if mode == "ANSI" else None
     return _dividing(left, by_numpy(left, run, 1, error), args, mode)
 

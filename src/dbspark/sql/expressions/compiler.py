@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
 import dbspark.sql.expressions as package
 from dbspark.errors import DbsparkError
-from dbspark.sql.expressions.rules import RAW_RULES, RULES, Compiled, Context, Frame, constant
+from dbspark.sql.expressions.rules import RAW_RULES, RULES, Compiled, Context, Datum, Frame, constant
 from dbspark.sql.plan import Call, Column, Constant, Expr, Subquery
 
 for _module in pkgutil.iter_modules(package.__path__):  # rules register themselves
@@ -33,8 +36,27 @@ class Compiler:
         self.types = types
         self.context = context
         self.elsewhere = elsewhere
+        self._number: dict[int, int] = {}
+        """For expressions that occur several times, by identity: equal ones have the same number."""
+        self._shared: dict[int, Compiled] = {}
+
+    def compile_all(self, exprs: Sequence[Expr]) -> list[Compiled]:
+        """Several expressions over the same rows: what they have in common is evaluated once."""
+        self._number = repeated(exprs)
+        try:
+            return [self.compile(e) for e in exprs]
+        finally:
+            self._number, self._shared = {}, {}
 
     def compile(self, expr: Expr) -> Compiled:
+        number = self._number.get(id(expr))
+        if number is None:
+            return self._compiled(expr)
+        if number not in self._shared:
+            self._shared[number] = _once(self._compiled(expr))
+        return self._shared[number]
+
+    def _compiled(self, expr: Expr) -> Compiled:
         if isinstance(expr, Column):
             if expr.id not in self.positions:
                 raise DbsparkError(f"column {expr.name}#{expr.id} is not among the columns of the input")
@@ -73,6 +95,43 @@ class Compiler:
             return None
         # Where a part has no rule, Spark evaluates the part, not the whole.
         return known(call, [self.compile(arg) for arg in call.args], self.context)
+
+
+def repeated(exprs: Sequence[Expr]) -> dict[int, int]:
+    """The calls that occur several times in some expressions, by identity; equal ones have the same number."""
+    numbers: dict[Any, int] = {}
+    of: dict[int, int] = {}
+    count: Counter[int] = Counter()
+
+    def visit(expr: Expr) -> int:
+        if isinstance(expr, Call):
+            form: Any = expr.name, repr(expr.options), tuple(visit(a) for a in expr.args)
+        else:
+            form = expr if isinstance(expr, Column) else repr(expr)
+        number = numbers.setdefault(form, len(numbers))
+        if isinstance(expr, Call) and expr.name not in RAW_RULES:
+            of[id(expr)] = number
+            count[number] += 1
+        return number
+
+    for expr in exprs:
+        visit(expr)
+    return {i: number for i, number in of.items() if count[number] > 1}
+
+
+def _once(given: Compiled) -> Compiled:
+    """The same expression, evaluated once on a frame."""
+    if given.constant is not None:
+        return given
+    itself = object()
+
+    def run(frame: Frame) -> Datum:
+        value = frame.found.get(itself)
+        if value is None:
+            value = frame.found[itself] = given.run(frame)
+        return value
+
+    return replace(given, run=run)
 
 
 class _MissingError(Exception):

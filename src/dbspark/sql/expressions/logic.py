@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from dbspark.sql.expressions.rules import Compiled, Context, Datum, Frame, as_array, calling, constant, rule
 from dbspark.sql.plan import Call
+from dbspark.sql.timewindows import floor_mod
 
 BOOLEAN = pa.bool_()
 
@@ -253,8 +254,19 @@ def _same(values: Sequence[Compiled]) -> pa.DataType | None:
     return types.pop() if len(types) == 1 else (pa.null() if not types else None)
 
 
+def _not_negative(rest: Datum, divisor: int) -> Datum:
+    negative = pc.less(rest, 0)
+    if not pc.any(negative).as_py():
+        return rest
+    return pc.if_else(negative, pc.add(rest, divisor), rest)
+
+
 @rule("CaseWhen")
 def case_when(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
+    below_zero = floor_mod(call)
+    if below_zero is not None:  # time windows are full of it
+        divisor = below_zero[1]
+        return calling(args[-1].type, lambda rest: _not_negative(rest, divisor), args[-1:])
     pairs = len(args) // 2
     otherwise = args[-1] if len(args) % 2 else None
     values = [args[2 * i + 1] for i in range(pairs)]

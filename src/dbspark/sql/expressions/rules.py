@@ -10,7 +10,7 @@ says.
 
 Values during evaluation are arrays of as many rows as the frame has, or scalars, which stand for any number of rows.
 Expressions that can fail (`can_fail`) are evaluated only on rows on which Spark would evaluate them: CASE, IF, AND, OR
-and COALESCE see to that.
+and COALESCE see to that. What several expressions of a step have in common is evaluated once on each frame.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Frame:
 
     columns: Sequence[pa.Array]
     rows: int
+    found: dict[object, Datum] = field(default_factory=dict, compare=False)
+    """The values of expressions that several others are made of."""
 
     def at(self, rows: pa.Array) -> Frame:
         """The frame at some rows, given by number."""

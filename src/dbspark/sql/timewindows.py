@@ -1,0 +1,74 @@
+"""What Spark makes of `window(…)`, recognised.
+
+Spark's analyser turns a time window into arithmetic: microseconds, less a remainder that a CASE keeps from being
+negative, is where the last window begins that a time falls into; the windows before it begin some slides earlier, each
+a row of an Expand. Two things follow. The CASE is one operation (`floor_mod`). And what an Expand makes of a time
+depends only on where its last window begins, its *pane*: times may be replaced by their panes before they are
+expanded, and rows that are equal then are one row with the sum of their weights. Of thousands of rows in a second,
+expanded five times each, few are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from dbspark.sql import plan as p
+
+_CONVERSION = "PreciseTimestampConversion"
+
+
+def floor_mod(expr: p.Expr) -> tuple[p.Expr, int] | None:
+    """(x, n) of `CASE WHEN x % n < 0 THEN x % n + n ELSE x % n END` for a positive constant n."""
+    if not isinstance(expr, p.Call) or expr.name != "CaseWhen" or len(expr.args) != 3:
+        return None
+    test, raised, rest = expr.args
+    if not isinstance(rest, p.Call) or rest.name != "Remainder":
+        return None
+    x, n = rest.args
+    if not isinstance(n, p.Constant) or not pa.types.is_int64(n.type) or not n.value or n.value < 0:
+        return None
+    if not isinstance(test, p.Call) or test.name != "LessThan" or test.args != (rest, p.Constant(0, n.type)):
+        return None
+    if not isinstance(raised, p.Call) or raised.name != "Add" or raised.args != (rest, n):
+        return None
+    return x, int(n.value)
+
+
+def pane(exprs: Sequence[p.Expr]) -> tuple[p.Column, p.Expr] | None:
+    """A column of times of which the expressions use nothing but its panes, and the pane as a time."""
+    for expr in exprs:
+        for part in p.walk(expr):
+            time = _paned(part)
+            if time is None or any(_uses(e, time, part) for e in exprs):
+                continue
+            micros = part.args[0] if isinstance(part, p.Call) else None
+            assert isinstance(micros, p.Call)
+            options = (("fromType", micros.option("toType")), ("toType", micros.option("fromType")))
+            return time, p.Call(_CONVERSION, (part,), options)
+    return None
+
+
+def _paned(expr: p.Expr) -> p.Column | None:
+    """The time of which an expression is the beginning of the last window, in microseconds."""
+    if not isinstance(expr, p.Call) or expr.name != "Subtract":
+        return None
+    micros, rest = expr.args
+    found = floor_mod(rest)
+    if found is None or not isinstance(micros, p.Call) or micros.name != _CONVERSION:
+        return None
+    time = micros.args[0]
+    shifted = found[0]
+    if not isinstance(time, p.Column) or not isinstance(shifted, p.Call) or shifted.name != "Subtract":
+        return None
+    return time if shifted.args[0] == micros and isinstance(shifted.args[1], p.Constant) else None
+
+
+def _uses(expr: p.Expr, column: p.Column, but_in: p.Expr) -> bool:
+    """Whether an expression looks at a column elsewhere than in some part."""
+    if expr == but_in:
+        return False
+    if isinstance(expr, p.Column):
+        return expr.id == column.id
+    return isinstance(expr, p.Call) and any(_uses(a, column, but_in) for a in expr.args)
