@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -42,6 +41,7 @@ from dbspark.kernels import nodes as nd
 from dbspark.kernels import probe as kp
 from dbspark.kernels import timed as kt
 from dbspark.kernels.sort import sort_hashes
+from dbspark.lazy import Lazy
 
 INT64_MAX = (1 << 63) - 1
 _BUILD_ROWS = 1 << 21
@@ -81,7 +81,7 @@ class Batch:
     def __repr__(self) -> str:
         return f"Batch({self.rows} rows, {len(self.chunks)} chunks, {self.arrangement!r})"
 
-    @cached_property
+    @Lazy
     def fences(self) -> UInt64s:
         """The first key hash of each chunk."""
         out = np.empty(len(self.chunks), np.uint64)
@@ -103,14 +103,14 @@ class Batch:
         """The exact sum of the weights."""
         return (self._survey[2] << 32) + self._survey[3]
 
-    @cached_property
+    @Lazy
     def _survey(self) -> list[int]:
         info = np.empty(4, np.int64)
         km.survey_weights(self.tables, self.lens, info)
         survey: list[int] = info.tolist()
         return survey
 
-    @cached_property
+    @Lazy
     def _time_survey(self) -> list[int]:
         info = np.zeros(1 + 2 * nd.TIMES, np.int64)
         kt.survey_times(self.tables, self.lens, info)
@@ -172,6 +172,9 @@ class Batch:
             weights = _checked(weights, data.num_rows)
         if isinstance(data, pa.RecordBatch):
             return _from_arrays(arrangement, conform(schema, data.schema, data.columns), data.num_rows, weights)
+        if all(column.num_chunks == 1 for column in data.columns):
+            arrays = conform(schema, data.schema, [column.chunk(0) for column in data.columns])
+            return _from_arrays(arrangement, arrays, data.num_rows, weights)
         whole = data.combine_chunks()
         pieces = []
         at = 0

@@ -1,8 +1,9 @@
 """The first rows of keys in order: top-k, LIMIT and OFFSET.
 
 Takes a stream arranged by key and ordered inside it. For the keys in the delta, the first rows before the tick are
-taken away and the first rows after it are given; what is in both cancels. Cost: limit + offset rows for every key
-touched, however many rows it has. Rows of weight n count n times.
+taken away and the first rows after it are given; what is in both cancels, and where it is in the same place in memory,
+as most of it is, it is not even read. Cost: limit + offset rows for every key touched, however many rows it has. Rows
+of weight n count n times.
 
 A limit without an order takes the rows that come first in the arrangement: some rows, always the same.
 """
@@ -10,12 +11,16 @@ A limit without an order takes the rows that come first in the arrangement: some
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dbspark.batch import Arrangement
 from dbspark.batch.chunk import gather_columns
+from dbspark.batch.memory import Int64s
+from dbspark.batch.schema import Schema
+from dbspark.kernels.nodes import ROW_BITS, ROW_MASK
 from dbspark.operators.delta import Delta
 from dbspark.operators.join import distinct_keys
 from dbspark.operators.operator import Arranged, Operator, State
@@ -37,12 +42,16 @@ class TopK(Operator):
         if not given.delta.rows or self.limit == 0:
             return (), Delta.empty(self.schema)
         keys = distinct_keys(given.delta)
-        out = [self._first(spine, keys, sign) for spine, sign in ((given.before, -1), (given.after, 1))]
+        before, after = (self._first(spine, keys) for spine in (given.before, given.after))
+        same = _in_both(before, after)
+        out = [found.rows(self.schema, keep) for found, keep in zip((before, after), same, strict=True)]
+        out[0] = Delta(self.schema, out[0].columns, -out[0].weights) if out[0].rows else out[0]
         return (), Delta.sum(self.schema, out)
 
-    def _first(self, spine: Spine, keys: Keys, sign: int) -> Delta:
+    def _first(self, spine: Spine, keys: Keys) -> _Found:
         if not spine.entries:
-            return Delta.empty(self.schema)
+            none = np.empty(0, np.int64)
+            return _Found(spine, none, none, none)
         hits = ends_unordered(spine, keys, self.limit + self.offset)
         weights = np.maximum(hits.weights, 0)
         total = np.cumsum(weights)
@@ -51,11 +60,45 @@ class TopK(Operator):
         taken = np.clip(before + weights, self.offset, self.offset + self.limit)
         taken -= np.clip(before, self.offset, self.offset + self.limit)
         here = taken > 0
-        columns = gather_columns(self.schema, spine.sources[0], hits.pos[here], range(self.schema.columns))
-        return Delta(self.schema, columns, sign * taken[here])
+        return _Found(spine, hits.which[here], hits.pos[here], taken[here])
 
     def parameters(self) -> tuple[Any, ...]:
         return self.limit, self.offset
 
     def label(self) -> str:
         return f"first {self.limit}" + (f" after {self.offset}" if self.offset else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Rows of a spine: for which key, where they are, and how often they count."""
+
+    spine: Spine
+    which: Int64s
+    pos: Int64s
+    taken: Int64s
+
+    def places(self) -> Int64s:
+        """For each row the chunk in memory, the row there, its key and its count."""
+        tables = self.spine.sources[0]
+        return np.stack((tables[self.pos >> ROW_BITS], self.pos & ROW_MASK, self.which, self.taken))
+
+    def rows(self, schema: Schema, keep: Any) -> Delta:
+        """Those that are to be kept."""
+        if not keep.any():
+            return Delta.empty(schema)
+        columns = gather_columns(schema, self.spine.sources[0], self.pos[keep], range(schema.columns))
+        return Delta(schema, columns, self.taken[keep])
+
+
+def _in_both(before: _Found, after: _Found) -> tuple[Any, Any]:
+    """Which rows of each are not in the same place in the other: those have not changed, and are not read at all."""
+    keep = np.ones(len(before.pos), bool), np.ones(len(after.pos), bool)
+    if not len(before.pos) or not len(after.pos):
+        return keep
+    places = before.places(), after.places()
+    words = [(p[0] ^ (p[1] << 17)) * 0x9E3779B97F4A7C1 + p[2] for p in places]
+    _, old, new = np.intersect1d(*words, return_indices=True)
+    same = (places[0][:, old] == places[1][:, new]).all(axis=0)
+    keep[0][old[same]] = keep[1][new[same]] = False
+    return keep

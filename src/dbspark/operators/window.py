@@ -23,7 +23,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -37,6 +36,7 @@ from dbspark.batch.schema import Schema
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import window as kw
+from dbspark.lazy import Lazy
 from dbspark.operators.delta import Delta
 from dbspark.operators.join import distinct_keys
 from dbspark.operators.operator import Arranged, Operator, State
@@ -161,7 +161,7 @@ class Partitions:
         """How many of the rows are those before the tick."""
         return int(self.starts[len(self.starts) // 2])
 
-    @cached_property
+    @Lazy
     def peers(self) -> Bounds:
         """The first peer of each row, and the row after its last."""
         first, last = int64s(self.rows), int64s(self.rows)

@@ -8,7 +8,6 @@ only when somebody asks for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from dbspark.kernels import timed as kt
 from dbspark.kernels.ends import ends_of_keys
 from dbspark.kernels.merge import OVERFLOW
 from dbspark.kernels.probe import LEAST
+from dbspark.lazy import Lazy
 from dbspark.trace.spine import END, Spine
 
 
@@ -87,7 +87,7 @@ class Hits:
     def __len__(self) -> int:
         return len(self.pos)
 
-    @cached_property
+    @Lazy
     def weights(self) -> Int64s:
         out = int64s(len(self.pos))
         kp.weights_at(self.spine.sources[0], self.pos, out)

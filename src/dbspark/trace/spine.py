@@ -33,7 +33,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,10 +40,11 @@ import numpy as np
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import INT64_MAX, Plan, bounds, run
 from dbspark.batch.chunk import CHUNK_ROWS, Chunk, check_plan
-from dbspark.batch.memory import Int64s, int64s
+from dbspark.batch.memory import Int64s, UInt64s, int64s
 from dbspark.kernels import probe as kp
 from dbspark.kernels.merge import OVERFLOW
 from dbspark.kernels.nodes import ROW_BITS, ROW_MASK, TIMES, WEIGHT
+from dbspark.lazy import Lazy
 from dbspark.trace.time import Antichain, Description
 
 END = (INT64_MAX,) * TIMES
@@ -278,14 +278,18 @@ class Spine:
             bound = sum(b.largest for b in self.batches) + batch.largest  # it had only grown with every insert
             if bound > INT64_MAX:  # a sum of some of the batches might overflow where that of all does not
                 return self._with(entries, self.credit, bound)
-        entries = self._scheduled(entries)
+        appended, entries = entries, self._scheduled(entries)
         credit = self.credit + batch.rows * self.config.credit
         if pay and credit >= self.config.step:
             if any(type(e) is Merging for e in entries):
                 entries, credit = self._advance(entries, credit, self.config.background)
             else:
                 credit = 0
-        return self._with(entries, credit, bound)
+        out = self._with(entries, credit, bound)
+        if entries is appended and "_listed" in self.__dict__:  # one more to read, and the others as they were
+            out.__dict__["_listed"] = listed = self._listed.and_one(batch)
+            out.__dict__["batches"] = listed.batches
+        return out
 
     def compacting(self, compaction: Compaction) -> Spine:
         """The spine with other permissions for merges, and with those begun that they allow."""
@@ -545,7 +549,7 @@ class Spine:
         """Where a spine with times ends, None where nothing has been inserted."""
         return self.entries[-1].description.upper if self.entries else None
 
-    @cached_property
+    @Lazy
     def batches(self) -> tuple[Batch, ...]:
         """Everything to read, oldest first. A row's weight is its sum over these."""
         out: list[Batch] = []
@@ -556,7 +560,7 @@ class Spine:
                 out.append(entry)  # type: ignore[arg-type]
         return tuple(out)
 
-    @cached_property
+    @Lazy
     def rows(self) -> int:
         """Rows held, before consolidation across batches."""
         return sum(e.rows for e in self.entries)
@@ -568,12 +572,16 @@ class Spine:
             found.setdefault(self._level(batch.rows), []).append(batch.rows)
         return [(level, len(sizes), sum(sizes)) for level, sizes in sorted(found.items(), reverse=True)]
 
-    @cached_property
-    def sources(self) -> tuple[Int64s, Int64s, Any, Int64s]:
+    @property
+    def sources(self) -> Sources:
         """All chunks for the kernels: node tables, lengths, fences, and where each batch's chunks start."""
-        return sources_of(self.batches)
+        return self._listed.sources
 
-    @cached_property
+    @Lazy
+    def _listed(self) -> Listed:
+        return Listed.of(self.batches)
+
+    @Lazy
     def _consolidated(self) -> Batch:
         batches = self.batches
         if not batches:
@@ -589,7 +597,7 @@ class Spine:
         """All rows as one batch; computed once for this value."""
         return self._consolidated
 
-    @cached_property
+    @Lazy
     def _corrected(self) -> tuple[Batch, Batch, Int64s] | None:
         """The largest batch, the sum of all others, and where the latter's rows are in the former (-1: nowhere).
 
@@ -684,7 +692,11 @@ def positions_in(batch: Batch, probe: Batch) -> Int64s:
     return out
 
 
-def sources_of(batches: Sequence[Batch]) -> tuple[Int64s, Int64s, Any, Int64s]:
+Sources = tuple[Int64s, Int64s, UInt64s, Int64s]
+"""Node tables, lengths and fences of chunks, and where each batch's chunks start."""
+
+
+def sources_of(batches: Sequence[Batch]) -> Sources:
     starts = [0]
     for batch in batches:
         starts.append(starts[-1] + len(batch.chunks))
@@ -702,7 +714,52 @@ def sources_of(batches: Sequence[Batch]) -> tuple[Int64s, Int64s, Any, Int64s]:
     )
 
 
-def weights_in(sources: tuple[Int64s, Int64s, Any, Int64s], probe: Batch) -> Int64s:
+class Listed:
+    """Batches as the kernels read them, with room for more behind them.
+
+    A spine with one more batch writes it there and shares the rest: its own list is a longer view of the same memory.
+    Only the newest may; whoever comes second finds the room taken and copies.
+    """
+
+    __slots__ = ("_room", "batches", "sources")
+
+    def __init__(self, batches: tuple[Batch, ...], sources: Sources, room: tuple[Sources, list[int]]) -> None:
+        self.batches = batches
+        """Kept, because kernels read them by address."""
+        self.sources = sources
+        self._room = room
+        """The memory, and how many batches have been written there."""
+
+    @staticmethod
+    def of(batches: tuple[Batch, ...]) -> Listed:
+        sources = sources_of(batches)
+        return Listed(batches, sources, (sources, [len(batches)]))
+
+    def and_one(self, batch: Batch) -> Listed:
+        """The list with one more batch."""
+        (tables, lens, fences, starts), written = self._room
+        chunks, more = len(self.sources[0]), len(batch.chunks)
+        count = len(self.batches)
+        if written[0] != count or chunks + more > len(tables) or count + 2 > len(starts):
+            tables, lens, fences, starts = (
+                _roomy(a, n) for a, n in zip(self.sources, (more, more, more, 1), strict=True)
+            )
+            written = [count]
+        end = chunks + more
+        tables[chunks:end], lens[chunks:end], fences[chunks:end] = batch.tables, batch.lens, batch.fences
+        starts[count + 1] = end
+        written[0] = count + 1
+        sources = tables[:end], lens[:end], fences[:end], starts[: count + 2]
+        return Listed((*self.batches, batch), sources, ((tables, lens, fences, starts), written))
+
+
+def _roomy(array: Any, more: int) -> Any:
+    out = np.empty(2 * len(array) + more + 8, array.dtype)
+    out[: len(array)] = array
+    return out
+
+
+def weights_in(sources: Sources, probe: Batch) -> Int64s:
     out = int64s(probe.rows)
     schema = probe.schema
     at = 0

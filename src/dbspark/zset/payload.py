@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from dbspark.batch.memory import Int64s
 from dbspark.batch.point import Codec, Directory, codec_of
 from dbspark.batch.rows import Row, decode_arrays
 from dbspark.kernels import nodes as nd
+from dbspark.lazy import Lazy
 from dbspark.trace.spine import Spine, SpineConfig, summable
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, add_rows, batch_of_rows, overflow
@@ -234,7 +234,7 @@ class HashPayload(Payload):
     def bound(self) -> int:
         return 0  # the dict checks every sum itself
 
-    @cached_property
+    @Lazy
     def _batch(self) -> Batch:
         return batch_of_rows(self.arrangement, self.rows())
 
@@ -334,7 +334,7 @@ class FastPayload(Payload):
         chunks = self.version.read(read)
         return self.batch().chunks if chunks is None else chunks
 
-    @cached_property
+    @Lazy
     def _batch(self) -> Batch:
         return self.version.read(Memtable.batch)
 

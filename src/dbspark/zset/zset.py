@@ -472,7 +472,7 @@ def split_weight(table: pa.Table, weight: str | None) -> tuple[pa.Table, Int64s 
         raise SchemaError(f"the weights in column {weight!r} must be integers without NULLs, not {column.type}")
     try:
         exact = column if pa.types.is_int64(column.type) else column.cast(pa.int64())
-        weights = exact.combine_chunks().to_numpy(zero_copy_only=False)
+        weights = (exact.chunk(0) if exact.num_chunks == 1 else exact.combine_chunks()).to_numpy(zero_copy_only=False)
     except pa.ArrowInvalid:
         raise WeightOverflowError(f"a weight in column {weight!r} is beyond int64; nothing was applied") from None
     return table.remove_column(at), weights
