@@ -27,6 +27,7 @@ from dbspark.operators.aggregate import Count
 from dbspark.operators.collect import Recompute, any_value
 from dbspark.operators.constant import Constant as ConstantRows
 from dbspark.operators.function import Function
+from dbspark.operators.linear import Project as Projection
 from dbspark.operators.recompute import RecomputeGroups
 from dbspark.sql import aggregates, generators, windows
 from dbspark.sql import plan as p
@@ -50,6 +51,7 @@ from dbspark.sql.shapes import (
     upper_bound,
 )
 from dbspark.sql.steps import evaluating, expanding, filtering, generating, only_row, testing
+from dbspark.sql.structs import flat_keys
 from dbspark.sql.through_spark import Spark
 from dbspark.sql.timewindows import pane
 from dbspark.sql.types import loosened
@@ -242,6 +244,9 @@ class PlanCompiler:
         return Rel(self._choose(scope.builder, stream, range(len(ids))), ids)
 
     def _choose(self, b: Builder, stream: Stream, columns: Sequence[int]) -> Stream:
+        inner = stream.node.operator
+        if isinstance(inner, Projection):  # one after the other is one
+            stream, columns = stream.node.inputs[0].stream, [inner.columns[c] for c in columns]
         names = [f"c{i}" for i in range(len(columns))]
         chosen = [stream.schema.names[c] for c in columns]
         if chosen == list(stream.schema.names) == names:
@@ -554,6 +559,8 @@ class PlanCompiler:
 
     def _aggregate(self, node: p.Aggregate, scope: Scope, needed: frozenset[int] | None) -> Rel:
         b = scope.builder
+        if id(node.child) not in scope.known:
+            node = flat_keys(node, self._number)
         exprs = [k.expr for k in node.keys]
         for _, aggregation in node.aggregations:
             exprs += aggregation.call.args
