@@ -25,7 +25,7 @@ PYTEST = $(PY) -m pytest --benchmark-disable $(PYTEST_ARGS)
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) warm  ## Run the main job: Spark, 200 000 orders, 20 ticks of changes, checked against Spark
+demo: $(STAMP) warm  ## Run the main job: streams into a shop on Spark, seven views on two shards, checked against Spark
 	$(VENV)/bin/dbspark demo
 
 # Tests that need Spark share one session, so they run apart, in one process.

@@ -15,7 +15,7 @@ from dbspark.cli import demo as demo_module
 from dbspark.cli.demo import TABLES, VIEWS, Workload, differences, logs
 from dbspark.errors import JavaNotFoundError
 
-SMALL = Workload(rows=500, ticks=3, changes=200)
+SMALL = Workload(rows=500, ticks=2, changes=300)
 
 
 @pytest.fixture
@@ -53,16 +53,17 @@ def test_the_demo_agrees_with_spark_and_is_plain_when_piped(spark: SparkSession)
 
 @pytest.mark.usefixtures("once")
 def test_the_demo_notices_a_change_that_was_not_applied(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    apply = demo_module._apply
+    deliver = demo_module._Shop.deliver
 
-    def forgetful(pipe: dbspark.Pipeline, change: demo_module.Change) -> None:
-        if pipe.tick == 2:
-            change = {**change, "orders": {k: rows for k, rows in change["orders"].items() if k != "insert"}}
-        apply(pipe, change)
+    def forgetful(shop: demo_module._Shop, tick: int) -> None:
+        if tick == 2:
+            for file in (shop.folder / "written" / "orders").glob(f"tick={tick}/*.parquet"):
+                file.unlink()
+        deliver(shop, tick)
 
-    monkeypatch.setattr(demo_module, "_apply", forgetful)
+    monkeypatch.setattr(demo_module._Shop, "deliver", forgetful)
     out = io.StringIO()
-    assert not demo_module.run(SMALL, Console(file=out, width=120))
+    assert not demo_module.run(SMALL, Console(file=out, width=120), shards=None)
     assert "MISMATCH in spending: only Spark has" in out.getvalue()
 
 

@@ -37,8 +37,7 @@ def pipeline(
     pipe = dbspark.Pipeline("workload", spark=spark, shards=shards)
     for name, ddl in tables.items():
         pipe.create_table(name, ddl)
-    for name, query in queries.items():
-        pipe.create_view(name, query, maintenance="incremental")
+    pipe.create_views(queries, maintenance="incremental")
     return pipe
 
 
@@ -76,8 +75,7 @@ def test_tpch_on_shards(spark: Any, shards: int) -> None:
     data = tpch.generate(0.002)
     with pipeline(spark, tpch.TABLES, {}, shards) as pipe:
         load(pipe, data)
-        for name, query in tpch.QUERIES.items():
-            pipe.create_view(name, query, maintenance="incremental")
+        pipe.create_views(tpch.QUERIES, maintenance="incremental")
         check(spark, pipe, tpch.QUERIES)
         refresh(spark, pipe, data, tpch.QUERIES, seed=shards)
 

@@ -141,22 +141,22 @@ def _explain(
 
 @app.command("demo", epilog="Example: `dbspark demo --rows 1000000 --ticks 10`")
 def _demo(
-    rows: Annotated[int, typer.Option(min=1_000, help="Orders in the shop at the start.")] = 200_000,
-    ticks: Annotated[int, typer.Option(min=1, help="Transactions to apply.")] = 20,
-    changes: Annotated[int, typer.Option(min=10, help="Orders that change in a transaction.")] = 1_000,
-    cores: Annotated[int | None, typer.Option(min=1, help="Cores for Spark, by default all.")] = None,
+    rows: Annotated[int, typer.Option(min=1_000, help="Orders in the shop at the start.")] = 100_000,
+    ticks: Annotated[int, typer.Option(min=1, help="Ticks: files for the streams of all tables.")] = 6,
+    changes: Annotated[int, typer.Option(min=10, help="Orders that change in a tick.")] = 1_000,
+    cores: Annotated[int, typer.Option(min=1, help="Cores for Spark.")] = 2,
     location: Annotated[
         str | None, typer.Option(help="Keep the shop in this folder, by default in memory: nothing is left.")
     ] = None,
     shards: Annotated[
         int, typer.Option(min=0, help="Shards: every transaction is one Spark job over them. 0: in this process.")
-    ] = 0,
+    ] = 2,
 ) -> None:
     """Keep the views of a shop up to date, and check them against Spark.
 
-    Spark generates customers, products, orders and what happens to them. Seven views (joins, aggregates, a top three,
-    a window, a recursive one) follow, transaction by transaction, beside Spark computing them anew now and then.
-    Fails if a view is not what Spark computes at the end.
+    Spark generates customers, products, orders and what happens to them, and streams bring it in. Seven views (joins,
+    aggregates, a top three, a window, a recursive one) follow, transaction by transaction, beside Spark computing them
+    anew now and then. Fails if a view is not what Spark computes at the end.
     """
     from dbspark.cli.demo import Workload, run
 
