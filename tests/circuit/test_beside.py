@@ -12,6 +12,7 @@ from dbspark.circuit import Builder
 from dbspark.circuit.executor import Circuit
 from dbspark.errors import DbsparkError
 from dbspark.trace.spine import SpineConfig
+from tests.operators.model import contents
 
 EAGER = SpineConfig(fanout=2, at_once=0, step=1, background=1)
 """Every merge runs beside the ticks."""

@@ -71,7 +71,8 @@ class TestPane:
     def test_where_only_the_window_is_used(self) -> None:
         windows: list[p.Expr] = [call("Subtract", last_start(10), long(10 * i)) for i in range(5)]
         found = pane([*windows, NUMBER])
-        assert found is not None and found[0] == TIME
+        assert found is not None
+        assert found[0] == TIME
         assert pane([*windows, TIME]) is None
         assert pane([*windows, last_start(20)]) is None
         assert pane([NUMBER]) is None
