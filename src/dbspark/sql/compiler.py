@@ -41,6 +41,7 @@ from dbspark.sql.shapes import (
     columns_in,
     counts_rows,
     equality,
+    first_ranks,
     function_name,
     has_no_subquery,
     independent,
@@ -48,7 +49,6 @@ from dbspark.sql.shapes import (
     never_null,
     order_by,
     stays,
-    upper_bound,
 )
 from dbspark.sql.steps import evaluating, expanding, filtering, generating, only_row, testing
 from dbspark.sql.structs import flat_keys
@@ -318,8 +318,19 @@ class PlanCompiler:
         if isinstance(pushed, p.Expand) and id(node.child) not in scope.known:
             return self._expand(pushed, scope, needed)
         below = None if needed is None else needed | columns_in([node.condition])
-        first = self._first_ranks(node, scope, below)
-        rel = self.relation(node.child, scope, below) if first is None else first
+        limit, exact = first_ranks(node)
+        window = node.child
+        if limit and isinstance(window, p.Window):
+            rank = window.functions[0][0]
+            if exact and (limit == 1 or (needed is not None and rank not in needed)):
+                # The first rows are all that is asked for: nobody has to number them.
+                rel = self._window(window, scope, below, limit, numbered=False)
+                every: list[tuple[int, p.Expr]] = [(c.id, c) for c in rel.columns()]
+                ranks: list[tuple[int, p.Expr]] = [(rank, p.Constant(1, pa.int32()))]
+                return rel if needed is not None and rank not in needed else self._mapped(scope, rel, every + ranks)
+            rel = self._window(window, scope, below, limit)
+        else:
+            rel = self.relation(node.child, scope, below)
         width = len(rel.ids)
         rel, (condition,) = self._without_subqueries(rel, [node.condition], scope)
         kept = self._filtered(scope.builder, rel, condition)
@@ -355,20 +366,6 @@ class PlanCompiler:
         there = [p.Call("IsNotNull", (c,)) for c in never_null(parts)]
         tests = [compiler.compile(c) for c in (*there, *parts)]
         return sorted(tests, key=lambda t: t.can_fail)
-
-    def _first_ranks(self, node: p.Filter, scope: Scope, needed: frozenset[int] | None) -> Rel | None:
-        """`row_number() <= k` over a window: only the first k rows of a partition matter to it."""
-        window = node.child
-        if not isinstance(window, p.Window) or len(window.functions) != 1 or not window.order:
-            return None
-        number, _, call = window.functions[0]
-        if not isinstance(call.function, p.Call) or call.function.name != "RowNumber":
-            return None
-        bounds = [upper_bound(c, number) for c in p.conjuncts(node.condition)]
-        limit = min((n for n in bounds if n is not None), default=0)
-        if limit < 1:
-            return None
-        return self._window(window, scope, needed, limit)
 
     def _union(self, node: p.Union, scope: Scope, needed: frozenset[int] | None) -> Rel:
         streams = []
@@ -632,7 +629,15 @@ class PlanCompiler:
 
     # ------------------------------------------------------------------ windows and tops
 
-    def _window(self, node: p.Window, scope: Scope, needed: frozenset[int] | None, limit: int | None = None) -> Rel:
+    def _window(
+        self,
+        node: p.Window,
+        scope: Scope,
+        needed: frozenset[int] | None,
+        limit: int | None = None,
+        numbered: bool = True,
+    ) -> Rel:
+        """A window; with `limit`, over the first rows of partitions, or just those if they are not to be `numbered`."""
         b = scope.builder
         exprs: list[p.Expr] = [*node.partition, *(o.expr for o in node.order)]
         for _, _, call in node.functions:
@@ -658,6 +663,8 @@ class PlanCompiler:
         if limit is not None:
             stream = b.top(stream, partition, order, limit)
             self._note(Note(f"first {limit} rows of each partition", "incremental"))
+            if not numbered:
+                return Rel(self._choose(b, stream, range(width)), rel.ids[:width])
         ids = (*rel.ids, *(number for number, _, _ in node.functions))
         missing = [function_name(call) for (_, _, call), f in zip(node.functions, functions, strict=True) if f is None]
         if missing:

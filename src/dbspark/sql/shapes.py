@@ -92,6 +92,22 @@ def upper_bound(part: p.Expr, number: int) -> int | None:
     return {"LessThan": b.value - 1, "LessThanOrEqual": b.value, "EqualTo": b.value}.get(name or "")
 
 
+def first_ranks(node: p.Filter) -> tuple[int, bool]:
+    """k where a filter wants no rows of a window beyond `row_number() <= k`, else 0; and whether it wants just that."""
+    window = node.child
+    if not isinstance(window, p.Window) or len(window.functions) != 1 or not window.order:
+        return 0, False
+    number, _, call = window.functions[0]
+    if not isinstance(call.function, p.Call) or call.function.name != "RowNumber":
+        return 0, False
+    parts = p.conjuncts(node.condition)
+    bounds = [upper_bound(part, number) for part in parts]
+    limit = max(min((n for n in bounds if n is not None), default=0), 0)
+    asked = zip(parts, bounds, strict=True)
+    exact = all(n is not None and (n == 1 or getattr(part, "name", "") != "EqualTo") for part, n in asked)
+    return limit, exact
+
+
 _STRICT = frozenset({
     "EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Not", "Cast", "Add", "Subtract",
     "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod", "UnaryMinus", "Abs", "Ceil", "Floor", "Length",
