@@ -21,6 +21,7 @@ from dbspark.batch.schema import Schema
 from dbspark.circuit.graph import Graph, Node
 from dbspark.errors import CircuitError
 from dbspark.operators.operator import Operator
+from dbspark.spark.combine import combined
 from dbspark.spark.placement import ANYWHERE, Key, Placed, Policy, alone, key_of, placed, wanted
 
 _STAYS = ("arranged", "nested")
@@ -93,7 +94,7 @@ class Layout:
 
 def layout(graph: Graph, sources: Mapping[str, Placed], policies: Policies | None = None) -> Layout:
     """Cut a graph into levels; `sources` says how each source is placed, `policies` how the sides of joins are."""
-    return _Planner(graph, sources, policies or {}).layout()
+    return _Planner(combined(graph), sources, policies or {}).layout()
 
 
 class _Planner:
