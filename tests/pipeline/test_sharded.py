@@ -21,6 +21,13 @@ VIEWS = {
     "unknown": "SELECT DISTINCT o.customer FROM orders o LEFT ANTI JOIN customers c ON o.customer = c.customer",
     "ranks": "SELECT id, rank() OVER (PARTITION BY customer ORDER BY amount) AS r FROM orders",
 }
+OF_ALL = {
+    "ends": "SELECT min(amount) AS least, max(customer) AS last, avg(amount) AS mean, sum(amount) AS total, "
+    "count_if(amount > 50) AS many, stddev(amount / 7) AS spread FROM orders WHERE amount <> 3",
+    "next": "SELECT amount FROM orders WHERE customer < 6 ORDER BY amount DESC LIMIT 3 OFFSET 2",
+    "of_join": "SELECT max(region) AS r, count(*) AS n FROM orders JOIN customers USING (customer)",
+}
+"""Of all rows, so that shards combine what they have."""
 
 
 def created(spark, shards, **more):
@@ -30,7 +37,8 @@ def created(spark, shards, **more):
     return pipe
 
 
-def check(spark, pipe, views=VIEWS):
+def check(spark, pipe, views=None):
+    views = views or VIEWS | OF_ALL
     for name in pipe.tables:
         spark.createDataFrame(pipe.table(name).to_arrow()).createOrReplaceTempView(name)
     try:
@@ -62,6 +70,8 @@ def test_views_are_what_spark_says_after_every_transaction(spark, shards):
     with created(spark, shards) as pipe:
         for name in ("revenue", "everything", "first"):
             pipe.create_view(name, VIEWS[name])
+        for name, query in OF_ALL.items():
+            pipe.create_view(name, query)
         seen = []
         pipe.view("everything").subscribe(lambda changes, tick: seen.append((tick, len(changes))))
         load(pipe, spark)
@@ -78,7 +88,8 @@ def test_views_are_what_spark_says_after_every_transaction(spark, shards):
             for name in pipe.tables:
                 tx.delete(name, pipe.table(name).to_arrow())
         check(spark, pipe)
-        assert rows_left(pipe) == {"everything": 1}  # an aggregate that speaks of no rows
+        # Aggregates that speak of no rows.
+        assert rows_left(pipe) == {"everything": 1, "ends": 1, "of_join": 1}
 
 
 def rows_left(pipe):
@@ -121,6 +132,9 @@ def test_state_is_opened_with_any_number_of_shards(spark, tmp_path):
                 for name, query in VIEWS.items():
                     pipe.create_view(name, query)
                 load(pipe)
+            if "ends" not in pipe.views and shards is not None:
+                for name, query in OF_ALL.items():
+                    pipe.create_view(name, query)
             check(spark, pipe)
             before = pipe.view("everything").to_arrow()
             with pipe.transaction() as tx:

@@ -30,6 +30,7 @@ from dbspark.circuit.nested import LIMIT, Fixpoint, Result
 from dbspark.errors import CircuitError, SchemaError
 from dbspark.operators import linear
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, FloatSum, GroupAggregate, Sum
+from dbspark.operators.bucket import Bucket
 from dbspark.operators.collect import CollectList, First, Mode, any_value, count_distinct, median
 from dbspark.operators.distinct import Combine, Distinct, SetOperation
 from dbspark.operators.function import Function
@@ -138,6 +139,10 @@ class Builder:
         """Says that rows change shard by some columns."""
         return self._linear(linear.Exchange(stream.schema, [stream.schema.index(c) for c in key]), stream)
 
+    def bucket(self, stream: Stream, key: Sequence[str]) -> Stream:
+        """Rows with a last column that says in which bucket of the hashes of some columns they are."""
+        return self._linear(Bucket(stream.schema, [stream.schema.index(c) for c in key]), stream)
+
     # ------------------------------------------------------------------ with state
 
     def arrange(self, stream: Stream, key: Sequence[str] | None, order: Sequence[OrderBy] = ()) -> Stream:
@@ -212,6 +217,15 @@ class Builder:
         operator = GroupAggregate(schema, [schema.index(c) for c in key], made, list(aggregates))
         orders = operator.orders()
         return self.with_state(operator, [stream] * (1 + len(orders)), [None, *orders])
+
+    def aggregate_of_buckets(self, stream: Stream, bucket: str, aggregates: Mapping[str, Aggregate]) -> Stream:
+        """Aggregates of all rows; those that look for an end, look at the first row of each bucket only."""
+        schema = stream.schema
+        operator = GroupAggregate(schema, (), list(aggregates.values()), list(aggregates))
+        wanted = operator.orders()
+        by_bucket = [Arrangement(schema, [schema.index(bucket)], a.order) for a in wanted]
+        firsts = [self.with_state(TopK(a, 1), [stream], [a]) for a in by_bucket]
+        return self.with_state(operator, [stream, *firsts], [None, *wanted])
 
     def top(self, stream: Stream, key: Sequence[str], order: Sequence[OrderBy], limit: int, offset: int = 0) -> Stream:
         """The first rows of every key by some order; of all rows where there is no key."""

@@ -28,7 +28,7 @@ from dbspark.pipeline.routing import Routed, routed, sent
 from dbspark.pipeline.runtime import Outcome, Runtime
 from dbspark.spark.balance import chosen
 from dbspark.spark.levels import Level, Policies, layout
-from dbspark.spark.placement import SHARD, key_of
+from dbspark.spark.placement import RANGES, SHARD, key_of
 from dbspark.spark.superstep import Records, Supersteps, packed_code
 from dbspark.spark.task import REPORT, TOLD, Job, Row, Work
 from dbspark.sql.explain import Size
@@ -337,7 +337,7 @@ class Sharded(Runtime):
     def described(self) -> dict[str, Any]:
         everywhere = sorted(n for n, kept in self._present().traces.items() if kept.lies == "everywhere")
         policies = {join: list(given) for join, given in self._policies.items()}
-        return {"shards": self.shards, "policies": policies, "everywhere": everywhere}
+        return {"shards": self.shards, "ranges": RANGES, "policies": policies, "everywhere": everywhere}
 
     def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:
         self.tables = {table.name: table for table in tables}
@@ -350,7 +350,7 @@ class Sharded(Runtime):
             trace, shard = (name, 0) if shards is None else trace_of(name)
             if trace in plan.traces:
                 old.setdefault(trace, {})[shard] = kept
-        if shards == self.shards:
+        if shards == self.shards and described.get("ranges") == RANGES:
             self._records = old
             return
         moved = {}

@@ -23,7 +23,7 @@ from dbspark.circuit.builder import Builder
 from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError
 from dbspark.operators.aggregate import Aggregate as AggregateFunction
-from dbspark.operators.aggregate import Count
+from dbspark.operators.aggregate import Count, Extreme
 from dbspark.operators.collect import Recompute, any_value
 from dbspark.operators.constant import Constant as ConstantRows
 from dbspark.operators.function import Function
@@ -45,6 +45,7 @@ from dbspark.sql.shapes import (
     is_lambda,
     never_null,
     order_by,
+    origin_of_rows,
     stays,
     upper_bound,
 )
@@ -53,6 +54,9 @@ from dbspark.sql.through_spark import Spark
 from dbspark.sql.types import loosened
 
 Mode = Literal["incremental", "affected groups", "full"]
+
+FEW = 1_000
+"""First rows that are looked for in buckets, on shards; there may be so many of each bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,9 @@ class Rel:
 
     def position(self, number: int) -> int:
         return self.positions[number]
+
+    def name(self, number: int) -> str:
+        return self.stream.schema.names[self.position(number)]
 
     @property
     def typed(self) -> dict[int, pa.DataType]:
@@ -128,9 +135,16 @@ class _Comparison:
 class PlanCompiler:
     """Compiles plans into one graph."""
 
-    def __init__(self, spark: Spark, context: Context, remarks: Sequence[str] = ()) -> None:
+    def __init__(
+        self, spark: Spark, context: Context, remarks: Sequence[str] = (),
+        homes: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:  # fmt: skip
+        """With `homes`, the columns by which the rows of tables lie on shards, the circuit is one for shards."""
         self.spark = spark
         self.context = context
+        self.homes = homes
+        self._buckets: dict[int, int] = {}
+        """Nodes, by their identity, whose rows are to say in which bucket they are, and the column that does."""
         self.notes: list[Note] = [Note("order", "incremental", "ORDER_IGNORED", r) for r in dict.fromkeys(remarks)]
         self._fresh = -1_000_000
         self._synthetic: set[int] = set()
@@ -230,6 +244,10 @@ class PlanCompiler:
             raise DbsparkError(f"no table or view {node.name!r}; there are {', '.join(scope.tables) or 'none'}")
         stream = scope.tables[node.name]
         ids = tuple(c.id for c in node.columns)
+        if id(node) in self._buckets and self.homes is not None:
+            home = self.homes.get(node.name) or stream.schema.names
+            stream = scope.builder.bucket(stream, home)
+            ids = (*ids, self._buckets[id(node)])
         if needed is not None and (needed & set(ids)) != set(ids):
             # A projection of a table keeps what is needed; equal ones are shared.
             keep = [i for i, number in enumerate(ids) if number in needed] or [0]
@@ -264,10 +282,12 @@ class PlanCompiler:
         ):
             condition, child = child.condition, child.child
         exprs = [n.expr for n in outputs]
-        below = columns_in(exprs if condition is None else [*exprs, condition])
+        buckets = [n for n in self._buckets.values() if needed is None or n in needed]
+        below = columns_in(exprs if condition is None else [*exprs, condition]).union(buckets)
         rel = self.relation(child, scope, below)
         rel, exprs = self._without_subqueries(rel, exprs, scope)
-        return self._mapped(scope, rel, [(n.id, e) for n, e in zip(outputs, exprs, strict=True)], condition)
+        made = [*zip([n.id for n in outputs], exprs, strict=True), *((n, _bucket(n)) for n in buckets if n in rel.ids)]
+        return self._mapped(scope, rel, made, condition)
 
     def _mapped(
         self, scope: Scope, rel: Rel, outputs: Sequence[tuple[int, p.Expr]], condition: p.Expr | None = None
@@ -459,6 +479,12 @@ class PlanCompiler:
                     ids.append(number)
         if not select:
             select, ids = [(0, "c0")], [left.ids[0]]
+        width = len(select)
+        home: list[tuple[int, str]] = []  # rows lie by the key of the side that is in all of them
+        if id(node) in self._buckets and node.how != "full":
+            home = [(1, f"c{k}") for k in right_keys] if node.how == "right" else [(0, f"c{k}") for k in left_keys]
+            more = [c for c in home if c not in select]
+            select, ids = [*select, *more], [*ids, *(self._number() for _ in more)]
         if node.how == "existence":
             assert node.exists is not None
             ids.append(node.exists.id)
@@ -468,7 +494,11 @@ class PlanCompiler:
             ranges=between, where=residual, select=select, names=names_out, null_safe=null_safe,
         )  # fmt: skip
         self._note(Note(f"{node.how} join", "incremental"))
-        return Rel(joined, tuple(ids))
+        if not home:
+            return Rel(joined, tuple(ids))
+        bucketed = Rel(b.bucket(joined, [names_out[select.index(c)] for c in home]), (*ids, self._buckets[id(node)]))
+        keep = [i for i in range(len(bucketed.ids)) if not width <= i < len(select)]
+        return Rel(self._choose(b, bucketed.stream, keep), tuple(bucketed.ids[i] for i in keep))
 
     def _condition_without_subqueries(
         self, left: Rel, right: Rel, condition: Sequence[p.Expr], scope: Scope
@@ -542,7 +572,10 @@ class PlanCompiler:
         for _, aggregation in node.aggregations:
             exprs += aggregation.call.args
             exprs += [aggregation.where] if aggregation.where is not None else []
-        rel = self.relation(node.child, scope, columns_in(exprs))
+        ends = not node.keys and any(a.call.name in ("Min", "Max") for _, a in node.aggregations)
+        bucket = self._bucket_below(node.child, scope) if ends else None
+        below = columns_in(exprs)
+        rel = self.relation(node.child, scope, below if bucket is None else below | {bucket})
         rel, exprs = self._without_subqueries(rel, exprs, scope)
         rewritten = iter(exprs)
         # One column for each different expression: keys first, then arguments and filters.
@@ -557,7 +590,10 @@ class PlanCompiler:
             columns = [] if counts_rows(aggregation, args) else [outputs.setdefault(a, len(outputs)) for a in args]
             at = None if where is None else outputs.setdefault(where, len(outputs))
             calls.append((replace(aggregation, call=replace(aggregation.call, args=tuple(args))), columns, at))
-        given = self._mapped(scope, rel, [(self._number(), e) for e in outputs])
+        made_of = [(self._number(), e) for e in outputs]
+        if bucket in rel.ids:
+            made_of.append((bucket, _bucket(bucket)))
+        given = self._mapped(scope, rel, made_of)
         if not node.aggregations and not node.keys:  # one row, whatever there is
             made = Rel(self._positional(b, b.aggregate(given.stream, [], n=Count(None))), (self._number(),))
         elif not node.aggregations:
@@ -568,13 +604,39 @@ class PlanCompiler:
                 f"a{i}": self._aggregate_function(call, columns, given.types, where)
                 for i, (call, columns, where) in enumerate(calls)
             }
-            stream = b.aggregate(given.stream, [f"c{k}" for k in keys], **functions)
+            stream = self._aggregated(b, given, [f"c{k}" for k in keys], functions, bucket)
             ids = (*(k.id for k in node.keys), *(c.id for c, _ in node.aggregations))
             self._synthetic |= {c.id for c, _ in node.aggregations} | {k.id for k in node.keys if k.id < 0}
             made = Rel(self._positional(b, stream), ids)
         outs = [n for n in node.outputs if needed is None or n.id in needed]
         finished, finals = self._without_subqueries(made, [n.expr for n in outs], scope)
         return self._mapped(scope, finished, [(n.id, e) for n, e in zip(outs, finals, strict=True)])
+
+    def _aggregated(
+        self, b: Builder, given: Rel, keys: Sequence[str], functions: Mapping[str, AggregateFunction],
+        bucket: int | None,
+    ) -> Stream:  # fmt: skip
+        """Aggregates over a relation; where rows are in buckets and it is of any use, over what those say."""
+        if bucket is None or not all(f.additive or isinstance(f, Extreme) for f in functions.values()):
+            return b.aggregate(given.stream, keys, **functions)
+        given = self._in_buckets(b, given, bucket)
+        return b.aggregate_of_buckets(given.stream, given.name(bucket), functions)
+
+    def _bucket_below(self, node: p.Node, scope: Scope) -> int | None:
+        """On shards: a column for the bucket of each row, which a table or join below then gives, if there is one."""
+        if self.homes is None or scope.known or scope.loops:  # a recursion is on one shard
+            return None
+        number = self._number()
+        origin = origin_of_rows(node)
+        if origin is not None:
+            self._buckets[id(origin)] = number
+        return number
+
+    def _in_buckets(self, b: Builder, rel: Rel, bucket: int) -> Rel:
+        """A relation that says the bucket of each row: the one where the row lies, or one of whole rows."""
+        if bucket in rel.ids:
+            return rel
+        return Rel(b.bucket(rel.stream, rel.stream.schema.names), (*rel.ids, bucket))
 
     def _positional(self, b: Builder, stream: Stream) -> Stream:
         """A stream with its columns named by position, and nothing inside nested types that may not be NULL."""
@@ -670,17 +732,23 @@ class PlanCompiler:
     def _top(self, node: p.Top, scope: Scope, needed: frozenset[int] | None) -> Rel:
         b = scope.builder
         exprs = [o.expr for o in node.order]
-        below = None if needed is None else needed | columns_in(exprs)
+        limit = node.limit if node.limit is not None else (1 << 62)
+        bucket = self._bucket_below(node.child, scope) if limit + node.offset <= FEW else None
+        below = None if needed is None else needed.union(columns_in(exprs), () if bucket is None else (bucket,))
         # A limit counts rows, and which ones are the first may depend on any column: nothing is dropped below it.
         rel = self.relation(node.child, scope, below if node.order else None)
         width = len(rel.ids)
         rel, exprs = self._without_subqueries(rel, exprs, scope)
         rel, columns = self._with_keys(scope, rel, exprs)
         order = [order_by(f"c{c}", o) for c, o in zip(columns, node.order, strict=True)]
-        limit = node.limit if node.limit is not None else (1 << 62)
-        stream = b.top(rel.stream, [], order, limit, node.offset)
+        stream = rel.stream
+        if bucket is not None:
+            rel = self._in_buckets(b, rel, bucket)
+            stream = b.top(rel.stream, [rel.name(bucket)], order, limit + node.offset)
+        stream = b.top(stream, [], order, limit, node.offset)
         self._note(Note(f"first {node.limit} rows", "incremental"))
-        return Rel(self._choose(b, stream, range(width)), rel.ids[:width])
+        own = [i for i in range(width) if rel.ids[i] != bucket]
+        return Rel(self._choose(b, stream, own), tuple(rel.ids[i] for i in own))
 
     # ------------------------------------------------------------------ recursion
 
@@ -780,6 +848,10 @@ _COMPILE: dict[type, Callable[..., Rel]] = {
     p.LoopRef: PlanCompiler._loop_ref,
     p.Foreign: PlanCompiler._foreign,
 }
+
+
+def _bucket(number: int) -> p.Column:
+    return p.Column(number, "", pa.int64())
 
 
 def not_deterministic(name: str) -> DbsparkError:

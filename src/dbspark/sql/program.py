@@ -12,7 +12,7 @@ Spark, in temporary views that are there only while a query is analysed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,6 +63,8 @@ class Program:
         self._given = spark
         self.builder = Builder()
         self.tables: dict[str, Schema] = {}
+        self._homes: dict[str, tuple[str, ...]] = {}
+        """The columns by which the rows of tables lie on shards; all of them where none are named."""
         self.views: dict[str, ViewPlan] = {}
         self._streams: dict[str, Stream] = {}
 
@@ -86,12 +88,13 @@ class Program:
         if "leaves" in self.__dict__:
             self.leaves.add(name, _struct(schema))
 
-    def table(self, name: str, schema: SchemaLike) -> None:
+    def table(self, name: str, schema: SchemaLike, key: Sequence[str] = ()) -> None:
         """Declare a table."""
         self._check_new(name)
         given = Schema.of(schema)
         self._streams[name] = self.builder.source(name, given)
         self.tables[name] = given
+        self._homes[name] = tuple(key)
         self._add_leaf(name, given)
 
     def view(
@@ -101,13 +104,17 @@ class Program:
         *,
         maintenance: Maintenance = "auto",
         recursive: SchemaLike | None = None,
+        buckets: bool = False,
     ) -> ViewPlan:
-        """Define a view by SQL or by a DataFrame over `frame`s; with `recursive`, its columns, it may name itself."""
+        """Define a view by SQL or by a DataFrame over `frame`s; with `recursive`, its columns, it may name itself.
+
+        With `buckets`, what looks for the first of all rows looks for the first of each bucket before, as shards can.
+        """
         self._check_new(name)
         if recursive is not None:
             return self.recursive_views({name: (query, recursive)}, maintenance=maintenance)[0]
         given = self._read(query)
-        compiler = PlanCompiler(self.evaluator, self.context(), given.remarks)
+        compiler = PlanCompiler(self.evaluator, self.context(), given.remarks, self._homes if buckets else None)
         rel = compiler.relation(given.plan, Scope(self.builder, self._streams))
         columns = given.columns
         stream = self._finished(rel.stream, [rel.position(c.id) for c in columns], [c.name for c in columns])
