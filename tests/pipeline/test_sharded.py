@@ -181,10 +181,47 @@ def test_a_hot_key_does_not_pin_one_shard(spark, tmp_path):
             check(spark, pipe, {"of": query, "all": every})
 
 
-def test_what_only_spark_can_evaluate_is_refused_by_name(spark):
+BY_SPARK = {
+    "sounds": "SELECT customer, upper(region) AS r, soundex(region) AS s, twice(customer) AS t FROM customers",
+    "some": "SELECT id, amount FROM orders WHERE amount > 5 AND soundex(CAST(amount AS STRING)) <> '7' "
+    "AND assert_true(amount < 5000) IS NULL",
+    "counts": "SELECT soundex(region) AS s, max(soundex(region)) AS m, sum(twice(o.customer)) AS t, count(*) AS n "
+    "FROM orders o JOIN customers c ON o.customer = c.customer GROUP BY soundex(region)",
+    "most": "SELECT soundex(max(region)) AS s, count(*) AS n FROM customers",
+    "made": "SELECT customer, a FROM customers LATERAL VIEW json_tuple(concat('{\"a\": \"', region, '\"}'), 'a') AS a",
+}
+
+
+def test_what_only_spark_can_evaluate_is_asked_between_levels(spark, tmp_path):
+    from pyspark.sql.functions import udf
+
+    spark.udf.register("twice", udf(lambda x: None if x is None else 2 * x, "bigint"))
+    for shards in (2, None, 3):
+        with dbspark.Pipeline("shop", location=str(tmp_path), spark=spark, shards=shards) as pipe:
+            if not pipe.tables:
+                pipe.create_table("orders", ORDERS, primary_key=["id"])
+                pipe.create_table("customers", CUSTOMERS)
+                for name, query in BY_SPARK.items():
+                    pipe.create_view(name, query)
+                load(pipe)
+                check(spark, pipe, BY_SPARK)
+                change(pipe)
+            else:
+                with pipe.transaction() as tx:
+                    tx.upsert("orders", [(300 + pipe.tick, 1, 7), (7, 2, 8)])
+                    tx.insert("customers", [(2, None), (2, "south-west")])
+            check(spark, pipe, BY_SPARK)
+            before = pipe.tick
+            with pytest.raises(Exception, match=r"assert_true|is not true"), pipe.transaction() as tx:
+                tx.upsert("orders", [(1000, 1, 6000)])
+            assert pipe.tick == before
+            check(spark, pipe, BY_SPARK)
+
+
+def test_groups_that_only_spark_can_evaluate_are_refused_by_name(spark):
     with created(spark, 2) as pipe:
-        with pytest.raises(dbspark.DbsparkError, match=r"NOT_SHARDED.THROUGH_SPARK.*SoundEx.*shards=None"):
-            pipe.create_view("v", "SELECT soundex(region) AS s FROM customers")
+        with pytest.raises(dbspark.DbsparkError, match=r"NOT_SHARDED.THROUGH_SPARK.*HistogramNumeric.*shards=None"):
+            pipe.create_view("v", "SELECT histogram_numeric(amount, 3) AS h FROM orders")
         assert pipe.views == []
 
 

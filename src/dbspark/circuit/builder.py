@@ -30,6 +30,7 @@ from dbspark.circuit.nested import LIMIT, Fixpoint, Result
 from dbspark.errors import CircuitError, SchemaError
 from dbspark.operators import linear
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, FloatSum, GroupAggregate, Sum
+from dbspark.operators.asked import Asked
 from dbspark.operators.bucket import Bucket
 from dbspark.operators.collect import CollectList, First, Mode, any_value, count_distinct, median
 from dbspark.operators.distinct import Combine, Distinct, SetOperation
@@ -102,6 +103,10 @@ class Builder:
     def flat_map(self, stream: Stream, function: Callable[..., Any] | Function, schema: SchemaLike) -> Stream:
         """Any number of rows for every row: the function gives columns, and the row that each comes from."""
         return self._linear(linear.FlatMap(Schema.of(schema), Function.of(function)), stream)
+
+    def asked(self, stream: Stream, function: Function, schema: SchemaLike, question: Any) -> Stream:
+        """As `flat_map`, by another engine: `question` is how it is asked where the function cannot."""
+        return self._linear(Asked(Schema.of(schema), function, question), stream)
 
     def project(self, stream: Stream, columns: Sequence[str], names: Sequence[str] | None = None) -> Stream:
         """Some columns, perhaps under other names."""

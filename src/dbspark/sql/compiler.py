@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -147,6 +148,8 @@ class PlanCompiler:
         """Nodes, by their identity, whose rows are to say in which bucket they are, and the column that does."""
         self.notes: list[Note] = [Note("order", "incremental", "ORDER_IGNORED", r) for r in dict.fromkeys(remarks)]
         self._fresh = -1_000_000
+        self._through_spark_calls = 0
+        """Expressions so far that Spark is to evaluate."""
         self._synthetic: set[int] = set()
         """Columns that Spark's plan does not have: results of aggregates and subqueries."""
         self._fillers: set[int] = set()
@@ -174,6 +177,7 @@ class PlanCompiler:
             value = self.spark.constant(call.origin)
             return constant(value, value.type)
         self._note(Note(call.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
+        self._through_spark_calls += 1
         if any(c.id in self._synthetic for c in used) and call.args:
             computed = [None if stays(a) else compiler.compile(a) for a in call.args]
             inside = columns_in([a for a in call.args if is_lambda(a)])
@@ -304,14 +308,23 @@ class PlanCompiler:
             columns = [rel.position(e.id) for _, e in outputs if isinstance(e, p.Column)]
             return Rel(self._selected(b, rel, condition, columns), ids)
         compiler = self.compiler(rel)
+        before = self._through_spark_calls
         compiled = [compiler.compile(e) for _, e in outputs]
+        tests = [] if condition is None else self._tests(compiler, condition)
+        if self._through_spark_calls > before:
+            if condition is not None:
+                rel = self._filtered(b, rel, condition)
+            asked, exprs = self._asked(b, rel, [e for _, e in outputs])
+            if asked is not rel:
+                return self._mapped(scope, asked, list(zip(ids, exprs, strict=True)))
+            if condition is not None:
+                return self._mapped(scope, rel, outputs)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = ", ".join(p.text(e, names) for _, e in outputs)
         schema = schema_of([c.type for c in compiled])
         kept = {i: rel.position(e.id) for i, (_, e) in enumerate(outputs) if isinstance(e, p.Column)}
         if condition is None:
             return Rel(b.map(rel.stream, Function(evaluating(compiled), self._named(label), kept), schema), ids)
-        tests = self._tests(compiler, condition)
         label = f"{label} where {p.text(condition, names)}"
         # What is neither looked at by the condition nor by the outputs is not copied.
         used = {rel.position(number) for number in columns_in([e for _, e in outputs]) if number in rel.ids}
@@ -336,12 +349,69 @@ class PlanCompiler:
     def _filtered(self, b: Builder, rel: Rel, condition: p.Expr) -> Rel:
         return Rel(self._selected(b, rel, condition, range(len(rel.ids))), rel.ids)
 
+    def _asked(self, b: Builder, rel: Rel, exprs: Sequence[p.Expr]) -> tuple[Rel, list[p.Expr]]:
+        """What Spark evaluates in expressions as columns, beside those of a relation, and the expressions over those.
+
+        Spark is given the whole expression that it has read, not its smallest part: on which rows a part is evaluated
+        is Spark's business then.
+        """
+        compiler = self.compiler(rel)
+        columns = [p.Column(n, f"c{i}", t) for i, (n, t) in enumerate(zip(rel.ids, rel.types, strict=True))]
+        found: dict[p.Call, p.Column] = {}
+
+        def rewrite(expr: p.Expr) -> p.Expr:
+            if not isinstance(expr, p.Call) or expr in found:
+                return found.get(expr, expr) if isinstance(expr, p.Call) else expr
+            before = self._through_spark_calls
+            dtype = compiler.compile(expr).type
+            if self._through_spark_calls == before:
+                return expr
+            if expr.origin is not None and self.spark.columns([expr], columns, self._synthetic) is not None:
+                found[expr] = p.Column(self._number(), expr.name, dtype)
+                return found[expr]
+            return replace(expr, args=tuple(a if stays(a) else rewrite(a) for a in expr.args))
+
+        rewritten = [rewrite(e) for e in exprs]
+        question = self.spark.columns(list(found), columns, self._synthetic) if found else None
+        if question is None:
+            return rel, list(exprs)
+        names = {number: f"c{i}" for number, i in rel.positions.items()}
+        label = self._named(", ".join(p.text(e, names) for e in found))
+        kept = dict(enumerate(question.kept))
+        schema = schema_of([*rel.types, *question.types])
+        stream = b.asked(rel.stream, Function(question.answer, label, kept), schema, question)
+        return Rel(stream, (*rel.ids, *(c.id for c in found.values()))), rewritten
+
+    def _selected_by_spark(self, b: Builder, rel: Rel, condition: p.Expr, columns: Sequence[int]) -> Stream | None:
+        """As `_selected`, where Spark evaluates some of the condition: on rows for which the rest holds."""
+        parts = p.conjuncts(condition)
+        compiler = self.compiler(rel)
+        before = self._through_spark_calls
+        sure: list[p.Expr] = [p.Call("IsNotNull", (c,)) for c in never_null(parts)]
+        rest: list[p.Expr] = []
+        for part in parts:
+            (rest if compiler.compile(part).can_fail or self._through_spark_calls > before else sure).append(part)
+            before = self._through_spark_calls
+        given = self._filtered(b, rel, reduce(lambda a, c: p.Call("And", (a, c)), sure)) if sure else rel
+        whole = self.spark.both(rest)
+        asked, tests = self._asked(b, given, rest if whole is None else [whole])
+        if asked is given:
+            return None
+        for test in tests:
+            asked = self._filtered(b, asked, test)
+        return self._choose(b, asked.stream, columns)
+
     def _selected(self, b: Builder, rel: Rel, condition: p.Expr, columns: Sequence[int]) -> Stream:
         """Some columns of the rows where a condition holds, which is given the columns that it names and no others."""
         given = sorted(rel.position(number) for number in columns_in([condition]) if number in rel.ids) or [0]
         known = {rel.ids[c]: i for i, c in enumerate(given)}
         types = {rel.ids[c]: rel.types[c] for c in given}
+        before = self._through_spark_calls
         tests = self._tests(Compiler(known, types, self.context, self._elsewhere), condition)
+        if self._through_spark_calls > before:
+            made = self._selected_by_spark(b, rel, condition, columns)
+            if made is not None:
+                return made
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         where = Function(testing(*tests), self._named(p.text(condition, names)))
         own = rel.stream.schema.names
@@ -419,8 +489,10 @@ class PlanCompiler:
         schema = schema_of([*(rel.types[i] for i in kept), *(c.type for c in node.columns)])
         generator = generators.native(node, self.compiler(rel))
         if generator is None:
-            generator = generators.through_spark(node, rel.ids, rel.types, self.spark, as_read)
+            question = generators.through_spark(node, rel.ids, kept, self.spark, as_read)
             self._note(Note(node.generator.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
+            by_spark = Function(question.answer, self._named(label), dict(enumerate(kept)))
+            return Rel(scope.builder.asked(rel.stream, by_spark, schema, question), ids)
         function = Function(generating(generator, kept), self._named(label), dict(enumerate(kept)))
         return Rel(scope.builder.flat_map(rel.stream, function, schema), ids)
 
@@ -820,10 +892,13 @@ class PlanCompiler:
         columns = [[p.Column(n, f"c{i}", t) for i, (n, t) in enumerate(zip(r.ids, r.types, strict=True))] for r in rels]
         ids = tuple(c.id for c in node.columns)
         if node.linear and len(rels) == 1:
-            evaluate = self.spark.flat_map(node.origin, columns[0], node.columns)
+            (rel,) = rels
+            question = self.spark.flat_map(node.origin, rel.ids, (), node.columns)
             schema = schema_of([c.type for c in node.columns])
+            same = {i: rel.position(c.id) for i, c in enumerate(node.columns) if c.id in rel.ids}
             self._note(Note(node.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
-            return Rel(b.flat_map(rels[0].stream, Function(evaluate, self._named(node.text)), schema), ids)
+            function = Function(question.answer, self._named(node.text), same)
+            return Rel(b.asked(rel.stream, function, schema, question), ids)
         self._note(Note(node.name, "full", "OPERATOR", f"no rule for {node.name}; Spark computes it anew"))
         whole = self.spark.over_all(node.origin, columns)
         arrangements = [Arrangement(r.stream.schema, []) for r in rels]

@@ -19,8 +19,6 @@ from functools import cached_property
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import pyarrow as pa
-
 from dbspark.batch.schema import Schema, SchemaLike
 from dbspark.circuit.builder import Builder
 from dbspark.circuit.executor import Circuit
@@ -32,6 +30,7 @@ from dbspark.sql.explain import Sizes, render
 from dbspark.sql.expressions.rules import Context
 from dbspark.sql.shapes import tables_of
 from dbspark.sql.through_spark import Spark
+from dbspark.sql.types import struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +76,7 @@ class Program:
     def leaves(self) -> Tables:
         leaves = Tables(self.spark)
         for name, stream in self._streams.items():
-            leaves.add(name, _struct(stream.schema))
+            leaves.add(name, struct_of(stream.schema))
         return leaves
 
     @cached_property
@@ -86,7 +85,7 @@ class Program:
 
     def _add_leaf(self, name: str, schema: Schema) -> None:
         if "leaves" in self.__dict__:
-            self.leaves.add(name, _struct(schema))
+            self.leaves.add(name, struct_of(schema))
 
     def table(self, name: str, schema: SchemaLike, key: Sequence[str] = ()) -> None:
         """Declare a table."""
@@ -127,7 +126,7 @@ class Program:
         schemas = {name: Schema.of(schema) for name, (_, schema) in views.items()}
         for name in views:
             self._check_new(name)
-            self.leaves.add(name, _struct(schemas[name]))
+            self.leaves.add(name, struct_of(schemas[name]))
         try:
             read = {name: self._read(query) for name, (query, _) in views.items()}
             compiler = PlanCompiler(self.evaluator, self.context())
@@ -291,13 +290,3 @@ class Program:
                     self.spark.conf.unset(key)
                 else:
                     self.spark.conf.set(key, old)
-
-
-def _struct(schema: Schema) -> Any:
-    """A Spark schema of an Arrow one."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import StructField, StructType
-
-    plain = pa.schema([pa.field(f.name, f.type, f.nullable) for f in schema.arrow])
-    made = from_arrow_schema(plain, prefer_timestamp_ntz=True)
-    return StructType([StructField(f.name, f.dataType, f.nullable) for f in made.fields])
