@@ -9,6 +9,7 @@ import pyarrow as pa
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.rows import encode_rows
 from dbspark.operators.delta import Delta
+from dbspark.operators.linear import FlatMap
 from dbspark.spark.levels import layout
 from dbspark.spark.placement import split
 from dbspark.spark.task import ERROR, REPORT, TOLD, Job, Work, raise_first
@@ -49,11 +50,21 @@ def run_levels(job, levels, records, rows, travelled=None):
             for _ in range(2):
                 out = list(Work(job, number, level, shard, mine, dict(given)).run())
             rows += out
+        rows += [row for ask in level.asks for row in _answered(ask, rows)]
         for emit in level.emits if travelled is not None else ():
             sent = [decoded(pa.py_buffer(p), level.streams[emit.slot]).rows for _, s, p in rows if s == emit.slot]
             if emit.to != "same":
                 travelled[emit.slot] = travelled.get(emit.slot, 0) + sum(sent)
     return rows
+
+
+def _answered(ask, rows):
+    """What comes of the rows that leave a level for a question, which is a function here."""
+    for shard, slot, payload in rows:
+        if slot == ask.slot:
+            given = Delta.of(decoded(pa.py_buffer(payload), Arrangement(ask.source)))
+            answer = FlatMap(ask.schema, ask.question).apply([given])
+            yield shard, ask.answer, b"".join(encoded(answer.arranged(Arrangement(ask.schema))))
 
 
 class Shards:

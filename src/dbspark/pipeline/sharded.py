@@ -131,8 +131,8 @@ def check_travels(graph: Graph) -> None:
         except Exception as error:
             raise ConfigError(
                 f"[NOT_SHARDED.THROUGH_SPARK] {node.label!r} is evaluated by Spark itself, which the tasks of a "
-                "pipeline on shards cannot ask. Open the pipeline with shards=None, or write the query without it: "
-                "explain names the expressions that Spark evaluates"
+                "pipeline on shards cannot ask about whole groups, inside an outer join or in a recursion. Open the "
+                "pipeline with shards=None, or write the query without it: explain names what Spark evaluates"
             ) from error
 
 

@@ -12,9 +12,9 @@ else everything. `Note`s say for every operator how it is maintained, and why no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,6 +34,7 @@ from dbspark.sql import plan as p
 from dbspark.sql.catalyst import NOT_DETERMINISTIC
 from dbspark.sql.expressions.compiler import Compiler
 from dbspark.sql.expressions.rules import Compiled, Context, constant
+from dbspark.sql.relations import Mode, Note, Rel, Scope, schema_of
 from dbspark.sql.shapes import (
     all_there,
     call_of,
@@ -52,69 +53,9 @@ from dbspark.sql.shapes import (
 )
 from dbspark.sql.steps import evaluating, expanding, filtering, generating, only_row, testing
 from dbspark.sql.through_spark import Spark
-from dbspark.sql.types import loosened
-
-Mode = Literal["incremental", "affected groups", "full"]
 
 FEW = 1_000
 """First rows that are looked for in buckets, on shards; there may be so many of each bucket."""
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """How an operator is maintained."""
-
-    operator: str
-    mode: Mode
-    code: str = ""
-    why: str = ""
-
-    def __str__(self) -> str:
-        reason = f"  [NOT_INCREMENTAL.{self.code}] {self.why}" if self.code and self.mode != "incremental" else ""
-        remark = f"  [{self.code}] {self.why}" if self.code and self.mode == "incremental" else ""
-        return f"{self.operator}: {self.mode}{reason}{remark}"
-
-
-@dataclass(frozen=True, slots=True)
-class Rel:
-    """A stream and the numbers of its columns."""
-
-    stream: Stream
-    ids: tuple[int, ...]
-
-    @property
-    def types(self) -> tuple[pa.DataType, ...]:
-        return self.stream.schema.types
-
-    @property
-    def positions(self) -> dict[int, int]:
-        return {number: i for i, number in enumerate(self.ids)}
-
-    def position(self, number: int) -> int:
-        return self.positions[number]
-
-    def name(self, number: int) -> str:
-        return self.stream.schema.names[self.position(number)]
-
-    @property
-    def typed(self) -> dict[int, pa.DataType]:
-        return dict(zip(self.ids, self.types, strict=True))
-
-
-@dataclass(slots=True)
-class Scope:
-    """What a plan is compiled into: a builder, and the relations that are there already."""
-
-    builder: Builder
-    tables: Mapping[str, Stream]
-    known: dict[int, Rel] = field(default_factory=dict)
-    """Relations of plan nodes that were compiled outside, by the identity of the node."""
-    loops: dict[int, Rel] = field(default_factory=dict)
-
-
-def schema_of(types: Sequence[pa.DataType]) -> Schema:
-    """A schema with columns named by position."""
-    return Schema(pa.schema([pa.field(f"c{i}", loosened(t)) for i, t in enumerate(types)]))
 
 
 _COMPARISONS: dict[str, Any] = {
@@ -533,30 +474,36 @@ class PlanCompiler:
                 rest += [p.Call("IsNotNull", (a,)) for a, _, safe in pairs if not safe]
         on = [(f"c{a}", f"c{c}") for a, c in zip(left_keys, right_keys, strict=True)]
         residual = None
+        both = {**left.positions, **{n: len(left.ids) + i for n, i in right.positions.items()}}
+        compiler = Compiler(both, {**left.typed, **right.typed}, self.context, self._elsewhere)
+        # What Spark is to judge, it judges after the join, if that comes to the same.
+        later = [c for c in rest if self._asks(compiler, c)] if node.how == "inner" else []
+        rest = [c for c in rest if c not in later]
         if rest:
-            both = {**left.positions, **{n: len(left.ids) + i for n, i in right.positions.items()}}
             names = {number: f"c{i}" for number, i in both.items()}
-            compiler = Compiler(both, {**left.typed, **right.typed}, self.context, self._elsewhere)
             tests = self._tests(compiler, *rest)
             label = " and ".join(p.text(e, names) for e in rest)
             residual = Function(testing(*tests), self._named(label))
         one_sided = node.how in ("semi", "anti", "existence")
+        looked_at = columns_in(later)
+        extra: set[int] = set()  # columns that nobody above looks at
         select, ids = [], []
         for side, rel in enumerate((left, right)):
             if side and one_sided:
                 continue
             for i, number in enumerate(rel.ids):
-                if number in originals[side] and (needed is None or number in needed):
+                shown = number in originals[side] and (needed is None or number in needed)
+                if shown or number in looked_at:
                     select.append((side, f"c{i}"))
                     ids.append(number)
+                    extra |= set() if shown else {number}
         if not select:
             select, ids = [(0, "c0")], [left.ids[0]]
-        width = len(select)
         home: list[tuple[int, str]] = []  # rows lie by the key of the side that is in all of them
         if id(node) in self._buckets and node.how != "full":
             home = [(1, f"c{k}") for k in right_keys] if node.how == "right" else [(0, f"c{k}") for k in left_keys]
-            more = [c for c in home if c not in select]
-            select, ids = [*select, *more], [*ids, *(self._number() for _ in more)]
+            more = {self._number(): c for c in home if c not in select}
+            select, ids, extra = [*select, *more.values()], [*ids, *more], extra.union(more)
         if node.how == "existence":
             assert node.exists is not None
             ids.append(node.exists.id)
@@ -566,11 +513,19 @@ class PlanCompiler:
             ranges=between, where=residual, select=select, names=names_out, null_safe=null_safe,
         )  # fmt: skip
         self._note(Note(f"{node.how} join", "incremental"))
-        if not home:
-            return Rel(joined, tuple(ids))
-        bucketed = Rel(b.bucket(joined, [names_out[select.index(c)] for c in home]), (*ids, self._buckets[id(node)]))
-        keep = [i for i in range(len(bucketed.ids)) if not width <= i < len(select)]
-        return Rel(self._choose(b, bucketed.stream, keep), tuple(bucketed.ids[i] for i in keep))
+        made = Rel(joined, tuple(ids))
+        if home:
+            made = Rel(b.bucket(joined, [names_out[select.index(c)] for c in home]), (*ids, self._buckets[id(node)]))
+        if later:
+            made = self._filtered(b, made, reduce(lambda a, c: p.Call("And", (a, c)), later))
+        keep = [i for i, number in enumerate(made.ids) if number not in extra] or [0]
+        return Rel(self._choose(b, made.stream, keep), tuple(made.ids[i] for i in keep))
+
+    def _asks(self, compiler: Compiler, expr: p.Expr) -> bool:
+        """Whether Spark has to evaluate some of an expression."""
+        before = self._through_spark_calls
+        compiler.compile(expr)
+        return self._through_spark_calls > before
 
     def _condition_without_subqueries(
         self, left: Rel, right: Rel, condition: Sequence[p.Expr], scope: Scope

@@ -25,9 +25,10 @@ from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.sql.catalyst import EXCLUDED_RULES, Query, Tables, behind, not_deterministic_names, read
-from dbspark.sql.compiler import Note, PlanCompiler, Scope, not_deterministic
+from dbspark.sql.compiler import PlanCompiler, not_deterministic
 from dbspark.sql.explain import Sizes, render
 from dbspark.sql.expressions.rules import Context
+from dbspark.sql.relations import Note, Scope
 from dbspark.sql.shapes import tables_of
 from dbspark.sql.through_spark import Spark
 from dbspark.sql.types import struct_of
