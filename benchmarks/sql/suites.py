@@ -29,8 +29,9 @@ from benchmarks.workloads import tpcds, tpch
 from dbspark.circuit.builder import Builder
 from dbspark.spark import get_session
 from dbspark.sql.catalyst import read
-from dbspark.sql.compiler import PlanCompiler, Scope
+from dbspark.sql.compiler import PlanCompiler
 from dbspark.sql.program import Program
+from dbspark.sql.relations import Scope
 from tests.sql.oracle import difference, rows_of
 
 SCALE: Final = 0.01 if QUICK else 0.1

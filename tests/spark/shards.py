@@ -9,6 +9,7 @@ import pyarrow as pa
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.rows import encode_rows
 from dbspark.operators.delta import Delta
+from dbspark.operators.linear import FlatMap
 from dbspark.spark.levels import layout
 from dbspark.spark.placement import split
 from dbspark.spark.task import ERROR, REPORT, TOLD, Job, Work, raise_first
@@ -34,8 +35,11 @@ class Told:
             work.keep(self.id, (work.state(self.id, [self.arrangement])[0].insert(batch),))
 
 
-def run_levels(job, levels, records, rows):
-    """What Spark does, in this process; every task is run twice, as a retried one is."""
+def run_levels(job, levels, records, rows, travelled=None):
+    """What Spark does, in this process; every task is run twice, as a retried one is.
+
+    `travelled` takes, by slot, the rows that go from one shard to another, or might.
+    """
     for number, level in enumerate(levels):
         received = [{} for _ in range(job.shards)]
         for shard, slot, payload in rows:
@@ -46,7 +50,21 @@ def run_levels(job, levels, records, rows):
             for _ in range(2):
                 out = list(Work(job, number, level, shard, mine, dict(given)).run())
             rows += out
+        rows += [row for ask in level.asks for row in _answered(ask, rows)]
+        for emit in level.emits if travelled is not None else ():
+            sent = [decoded(pa.py_buffer(p), level.streams[emit.slot]).rows for _, s, p in rows if s == emit.slot]
+            if emit.to != "same":
+                travelled[emit.slot] = travelled.get(emit.slot, 0) + sum(sent)
     return rows
+
+
+def _answered(ask, rows):
+    """What comes of the rows that leave a level for a question, which is a function here."""
+    for shard, slot, payload in rows:
+        if slot == ask.slot:
+            given = Delta.of(decoded(pa.py_buffer(payload), Arrangement(ask.source)))
+            answer = FlatMap(ask.schema, ask.question).apply([given])
+            yield shard, ask.answer, b"".join(encoded(answer.arranged(Arrangement(ask.schema))))
 
 
 class Shards:
@@ -76,7 +94,8 @@ class Shards:
         for node in self.graph:
             if node.role == "source" and changes.get(node.name):
                 rows += self._routed(node, changes[node.name])
-        out = run_levels(job, self.levels, self.records, rows)
+        self.travelled = {}
+        out = run_levels(job, self.levels, self.records, rows, self.travelled)
         raise_first(p for _, slot, p in out if slot == ERROR)
         told = {}
         for _, slot, payload in out:

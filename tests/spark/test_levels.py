@@ -1,11 +1,14 @@
 """Circuits cut into levels give what they give whole, on any number of shards."""
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dbspark.circuit import Builder
 from dbspark.errors import CircuitError
+from dbspark.operators.function import Function
 from dbspark.operators.join import Join
 from dbspark.spark.balance import chosen
 from dbspark.spark.placement import broadcastable
@@ -13,7 +16,25 @@ from tests.circuit.test_forms import QUERIES, SCHEMA, TICKS
 from tests.operators.model import Run, plus
 from tests.spark.shards import Shards
 
-SHARDED = {name: query for name, query in QUERIES.items() if name != "delay"}
+
+def asked(b, stream):
+    """Every row as often as its n says, up to twice, by somebody else."""
+
+    def answer(columns):
+        times = np.clip(columns[1].fill_null(0).to_numpy(), 0, 2)
+        origin = np.repeat(np.arange(len(times)), times)
+        return [c.take(pa.array(origin)) for c in columns], origin
+
+    function = Function(answer, "some rows twice", {0: 0, 1: 1})
+    return b.asked(stream, function, SCHEMA, function)
+
+
+ASKED = {
+    "asked": lambda b, x, y: asked(b, asked(b, x)),
+    "asked, then sums": lambda b, x, y: b.aggregate(asked(b, x), ["n"], s=("sum", "k"), most=("max", "k")),
+    "asked, then a join": lambda b, x, y: b.join(asked(b, x), b.union(asked(b, y), x), on=["k"], how="left"),
+}
+SHARDED = {name: query for name, query in QUERIES.items() if name != "delay"} | ASKED
 
 
 def built(query):

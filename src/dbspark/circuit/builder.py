@@ -30,6 +30,8 @@ from dbspark.circuit.nested import LIMIT, Fixpoint, Result
 from dbspark.errors import CircuitError, SchemaError
 from dbspark.operators import linear
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, FloatSum, GroupAggregate, Sum
+from dbspark.operators.asked import Asked
+from dbspark.operators.bucket import Bucket
 from dbspark.operators.collect import CollectList, First, Mode, any_value, count_distinct, median
 from dbspark.operators.distinct import Combine, Distinct, SetOperation
 from dbspark.operators.function import Function
@@ -102,6 +104,10 @@ class Builder:
         """Any number of rows for every row: the function gives columns, and the row that each comes from."""
         return self._linear(linear.FlatMap(Schema.of(schema), Function.of(function)), stream)
 
+    def asked(self, stream: Stream, function: Function, schema: SchemaLike, question: Any) -> Stream:
+        """As `flat_map`, by another engine: `question` is how it is asked where the function cannot."""
+        return self._linear(Asked(Schema.of(schema), function, question), stream)
+
     def project(self, stream: Stream, columns: Sequence[str], names: Sequence[str] | None = None) -> Stream:
         """Some columns, perhaps under other names."""
         chosen = [stream.schema.index(c) for c in columns]
@@ -141,6 +147,10 @@ class Builder:
     def exchange(self, stream: Stream, key: Sequence[str]) -> Stream:
         """Says that rows change shard by some columns."""
         return self._linear(linear.Exchange(stream.schema, [stream.schema.index(c) for c in key]), stream)
+
+    def bucket(self, stream: Stream, key: Sequence[str]) -> Stream:
+        """Rows with a last column that says in which bucket of the hashes of some columns they are."""
+        return self._linear(Bucket(stream.schema, [stream.schema.index(c) for c in key]), stream)
 
     # ------------------------------------------------------------------ with state
 
@@ -216,6 +226,15 @@ class Builder:
         operator = GroupAggregate(schema, [schema.index(c) for c in key], made, list(aggregates))
         orders = operator.orders()
         return self.with_state(operator, [stream] * (1 + len(orders)), [None, *orders])
+
+    def aggregate_of_buckets(self, stream: Stream, bucket: str, aggregates: Mapping[str, Aggregate]) -> Stream:
+        """Aggregates of all rows; those that look for an end, look at the first row of each bucket only."""
+        schema = stream.schema
+        operator = GroupAggregate(schema, (), list(aggregates.values()), list(aggregates))
+        wanted = operator.orders()
+        by_bucket = [Arrangement(schema, [schema.index(bucket)], a.order) for a in wanted]
+        firsts = [self.with_state(TopK(a, 1), [stream], [a]) for a in by_bucket]
+        return self.with_state(operator, [stream, *firsts], [None, *wanted])
 
     def top(self, stream: Stream, key: Sequence[str], order: Sequence[OrderBy], limit: int, offset: int = 0) -> Stream:
         """The first rows of every key by some order; of all rows where there is no key."""

@@ -83,6 +83,8 @@ class Aggregate(ABC):
 
     name: str
     out: pa.DataType
+    additive = False
+    """Whether accumulators of parts of a group, column by column, add up to that of the group."""
 
     @abstractmethod
     def fields(self) -> list[pa.DataType]:
@@ -114,6 +116,7 @@ class Count(Aggregate):
 
     name = "count"
     out = pa.int64()
+    additive = True
 
     def __init__(self, column: int | None = None, where: int | None = None) -> None:
         self.column = column
@@ -146,6 +149,8 @@ class Sum(Aggregate):
             raise SchemaError(f"a sum of {dtype} is not a sum of integers or decimals")
         self.total = pa.decimal128(38, dtype.scale if decimal else 0)
         self.out = pa.decimal128(min(dtype.precision + 10, 38), dtype.scale) if decimal else pa.int64()
+        # Of wider ones a part may be beyond 38 digits where the whole is not.
+        self.additive = not decimal or dtype.precision + 10 <= 38
 
     def fields(self) -> list[pa.DataType]:
         return [self.total, pa.int64()]
@@ -173,6 +178,7 @@ class FloatSum(Aggregate):
 
     name = "sum"
     out = pa.float64()
+    additive = True
 
     def __init__(self, column: int, where: int | None = None) -> None:
         self.column = column
@@ -238,6 +244,7 @@ class Average(Aggregate):
         self.where = where
         floating = pa.types.is_floating(dtype)
         self.sum: Sum | FloatSum = FloatSum(column, where) if floating else Sum(column, dtype, where)
+        self.additive = self.sum.additive
         if pa.types.is_decimal(dtype):
             self.out = pa.decimal128(min(dtype.precision + 4, 38), min(dtype.scale + 4, 38))
         else:
@@ -349,10 +356,7 @@ class GroupAggregate(Operator):
         spine = state[0]
         touched = self._touched(delta, spine, arranged)
         width = len(self.key)
-        counts = touched.old_numbers(width)
-        chunk = touched.chunk
-        self._check_counts(touched, counts)
-        kg.count_rows(chunk.table, chunk.rows, -1, _NO_MASK, touched.ids, counts)
+        counts = self._counts(touched)
         new: list[pa.Array] = [*touched.keys.chunk.arrays(), pa.array(counts)]
         for aggregate, (begin, _) in zip(self.aggregates, self.spans, strict=True):
             new += aggregate.update(touched, begin)
@@ -393,6 +397,14 @@ class GroupAggregate(Operator):
         old_row = np.full(groups, -1, np.int64)
         old_row[hits.which] = np.arange(len(hits))
         return Touched(delta, chunk, ids, keys, old, old_row, arranged)
+
+    def _counts(self, touched: Touched) -> Int64s:
+        """How many rows the groups have now."""
+        counts = touched.old_numbers(len(self.key))
+        chunk = touched.chunk
+        self._check_counts(touched, counts)
+        kg.count_rows(chunk.table, chunk.rows, -1, _NO_MASK, touched.ids, counts)
+        return counts
 
     def _check_counts(self, touched: Touched, counts: Int64s) -> None:
         """Raise where the weights of a group add up to more than int64 holds."""

@@ -115,6 +115,7 @@ class Moments(Aggregate):
     """
 
     out = pa.float64()
+    additive = True
     sums: tuple[str, ...]
     """The products that are summed, named by their factors."""
 
@@ -355,6 +356,8 @@ class Regression(Moments):
 
 class Booleans(Aggregate):
     """bool_and (every), bool_or (some, any), count_if. Accumulator: how many are true, how many are false."""
+
+    additive = True
 
     def __init__(self, kind: str, column: int, where: int | None = None) -> None:
         if kind not in ("and", "or", "count"):

@@ -126,7 +126,7 @@ class Pipeline:
             self._positions = self._stored_positions = dict(found.positions)
             tables = tables_of(found)
             for table in tables:
-                self._program.table(table.name, table.schema)
+                self._program.table(table.name, table.schema, table.primary_key)
             for given in found.program["views"]:
                 self._define(given)
             runtime.recover(store, tables, found.tick, found.program)
@@ -149,7 +149,7 @@ class Pipeline:
             for column in key:
                 given.index(column)
             with self._all_or_nothing():
-                self._program.table(name, given)
+                self._program.table(name, given, key)
                 self._runtime.add_table(TableDefinition(name, given, key, self.tick))
                 self._commit_definitions()
             return Table(self, name)
@@ -181,9 +181,10 @@ class Pipeline:
                 return []
             begun = time.perf_counter()
             with self._all_or_nothing():
+                buckets = self.shards is not None
                 for name, (query, recursive) in queries.items():
                     _check_name(name)
-                    self._program.view(name, query, maintenance=maintenance, recursive=recursive)
+                    self._program.view(name, query, maintenance=maintenance, recursive=recursive, buckets=buckets)
                     self._definitions[name] = self._definition(query, maintenance, recursive)
                 self._runtime.add_views(list(queries), self.tick)
                 self._commit_definitions()
@@ -500,8 +501,9 @@ class Pipeline:
                     "a view by a DataFrame cannot be found again when the location is reopened; give the query as SQL"
                 )
             return {"query": None}
+        shards = {} if self.shards is None else {"buckets": True}  # how it is computed stays, whoever opens it
         declared = None if recursive is None else schema_text(Schema.of(recursive))
-        return {"query": query, "maintenance": maintenance, "recursive": declared}
+        return {"query": query, "maintenance": maintenance, "recursive": declared, **shards}
 
     def _described(self) -> dict[str, Any]:
         """The program, as it is kept beside the state."""
@@ -563,7 +565,10 @@ class Pipeline:
     def _define(self, given: Mapping[str, Any]) -> None:
         """A view as it is described beside the state."""
         declared = None if given["recursive"] is None else schema_of(given["recursive"])
-        self._program.view(given["name"], given["query"], maintenance=given["maintenance"], recursive=declared)
+        self._program.view(
+            given["name"], given["query"], maintenance=given["maintenance"], recursive=declared,
+            buckets=given.get("buckets", False),
+        )  # fmt: skip
         self._definitions[given["name"]] = {k: v for k, v in given.items() if k != "name"}
 
     def _reader(self, store: Store, found: Committed) -> Reader:
@@ -572,7 +577,7 @@ class Pipeline:
         tables = tables_of(found)
         self._program = Program(self._spark)
         for table in tables:
-            self._program.table(table.name, table.schema)
+            self._program.table(table.name, table.schema, table.primary_key)
         self._definitions = {v["name"]: {k: x for k, x in v.items() if k != "name"} for v in found.program["views"]}
         return Reader(store, tables, found.program.get("shards"), int(self.config["history"]))
 

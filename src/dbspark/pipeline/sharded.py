@@ -19,6 +19,7 @@ import pyarrow as pa
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.circuit.graph import Graph
 from dbspark.errors import ConfigError
+from dbspark.operators.asked import Asked
 from dbspark.operators.delta import Delta
 from dbspark.pipeline.changes import Kind, TableDefinition, TableState
 from dbspark.pipeline.history import Histories, History, history_of
@@ -28,7 +29,7 @@ from dbspark.pipeline.routing import Routed, routed, sent
 from dbspark.pipeline.runtime import Outcome, Runtime
 from dbspark.spark.balance import chosen
 from dbspark.spark.levels import Level, Policies, layout
-from dbspark.spark.placement import SHARD, key_of
+from dbspark.spark.placement import RANGES, SHARD, key_of
 from dbspark.spark.superstep import Records, Supersteps, packed_code
 from dbspark.spark.task import REPORT, TOLD, Job, Row, Work
 from dbspark.sql.explain import Size
@@ -123,13 +124,15 @@ class _Plan:
 def check_travels(graph: Graph) -> None:
     """Refuse what a task cannot do: it has no session to ask Spark in."""
     for node in graph:
+        if isinstance(node.operator, Asked):
+            continue  # Spark is asked between the levels
         try:
             packed_code(node.operator)
         except Exception as error:
             raise ConfigError(
                 f"[NOT_SHARDED.THROUGH_SPARK] {node.label!r} is evaluated by Spark itself, which the tasks of a "
-                "pipeline on shards cannot ask. Open the pipeline with shards=None, or write the query without it: "
-                "explain names the expressions that Spark evaluates"
+                "pipeline on shards cannot ask about whole groups, inside an outer join or in a recursion. Open the "
+                "pipeline with shards=None, or write the query without it: explain names what Spark evaluates"
             ) from error
 
 
@@ -159,6 +162,12 @@ class Sharded(Runtime):
     def add_views(self, names: Sequence[str], tick: int) -> None:
         self._planned = None
         self._balance(tick)  # a join may have to share a side now, which then lies by its key again
+        self._fill(names, tick)
+        self._views |= set(names)
+        self._planned = None
+
+    def _fill(self, names: Sequence[str], tick: int) -> None:
+        """Compute from the tables what is not kept yet of some views."""
         graph = self._program.builder.graph
         part = Graph()
         part.nodes, part.outputs = graph.nodes, {name: graph.outputs[name] for name in names}
@@ -167,8 +176,6 @@ class Sharded(Runtime):
         job = Job(tick, self.shards, self._files(), fresh=True, known=frozenset(self._records))
         tables = {name: given for name, given in self._records.items() if name.startswith("table ")}
         self._run(job, plan, tables, (), ())
-        self._views |= set(names)
-        self._planned = None
 
     def remove(self, name: str, tick: int) -> None:
         self.tables = {n: t for n, t in self.tables.items() if n != name}
@@ -337,7 +344,15 @@ class Sharded(Runtime):
     def described(self) -> dict[str, Any]:
         everywhere = sorted(n for n, kept in self._present().traces.items() if kept.lies == "everywhere")
         policies = {join: list(given) for join, given in self._policies.items()}
-        return {"shards": self.shards, "policies": policies, "everywhere": everywhere}
+        nodes = self._kept_nodes()
+        return {
+            "shards": self.shards, "ranges": RANGES, "policies": policies, "everywhere": everywhere, "nodes": nodes,
+        }  # fmt: skip
+
+    def _kept_nodes(self) -> list[str]:
+        """The nodes that keep something, or may."""
+        plan = self._present()
+        return sorted(name for name in plan.traces if name in plan.graph.nodes)
 
     def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:
         self.tables = {table.name: table for table in tables}
@@ -350,9 +365,19 @@ class Sharded(Runtime):
             trace, shard = (name, 0) if shards is None else trace_of(name)
             if trace in plan.traces:
                 old.setdefault(trace, {})[shard] = kept
-        if shards == self.shards:
+        if shards == self.shards and described.get("ranges") == RANGES:
             self._records = old
-            return
+        else:
+            self._slice(store, old, shards, tick)
+        stored = described.get("nodes", old)  # a node without rows may have nothing stored, and is known all the same
+        if not set(self._kept_nodes()) <= set(stored):  # what has a name that differs in every process
+            self._fill(list(self._program.views), tick)
+
+    def _slice(
+        self, store: Store, old: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]], shards: int | None, tick: int
+    ) -> None:
+        """Take over what other shards, or none, have kept."""
+        plan = self._present()
         moved = {}
         for name, by_shard in old.items():
             stored = tuple(store.arrangement(record) for record in next(iter(by_shard.values())))

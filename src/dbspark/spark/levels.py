@@ -7,6 +7,9 @@ stream exchanged by some columns. A slot that is needed several levels later is 
 Arranged streams do not travel: an integral stays where it is kept. So an arrange node belongs to the first level that
 reads it, which keeps its state; a later level that reads it too gets the delta, and reads the integral before the tick.
 
+What another engine is asked about rows (`Asked`) is asked between two levels: the rows leave the one, and what comes of
+them is there in the next, each row on the shard where it was. Nothing of it is a step.
+
 Where a trace lies (`Lies`) is part of the layout: policies of joins change it, and state has to be moved then.
 """
 
@@ -20,7 +23,9 @@ from dbspark.batch import Arrangement
 from dbspark.batch.schema import Schema
 from dbspark.circuit.graph import Graph, Node
 from dbspark.errors import CircuitError
+from dbspark.operators.asked import Asked
 from dbspark.operators.operator import Operator
+from dbspark.spark.combine import combined
 from dbspark.spark.placement import ANYWHERE, Key, Placed, Policy, alone, key_of, placed, wanted
 
 _STAYS = ("arranged", "nested")
@@ -62,6 +67,21 @@ class Emit:
     """Each row to the shard that it belongs to, all rows to all shards, or to the shard where they are."""
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A slot that leaves a level for a question, and the one in which the answer comes to the next."""
+
+    slot: str
+    source: Schema
+    answer: str
+    schema: Schema
+    question: Any
+    """See `operators.asked`; it is put by the driver, and stays there."""
+
+    def __reduce__(self) -> Any:
+        return Ask, (self.slot, self.source, self.answer, self.schema, None)
+
+
 @dataclass(slots=True)
 class Level:
     """What is done between two exchanges. Steps are run in order."""
@@ -70,6 +90,8 @@ class Level:
     emits: list[Emit] = field(default_factory=list)
     streams: dict[str, Arrangement] = field(default_factory=dict)
     """The slots that come in or go out, and the order in which they travel."""
+    asks: list[Ask] = field(default_factory=list)
+    """What is asked about what leaves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +115,7 @@ class Layout:
 
 def layout(graph: Graph, sources: Mapping[str, Placed], policies: Policies | None = None) -> Layout:
     """Cut a graph into levels; `sources` says how each source is placed, `policies` how the sides of joins are."""
-    return _Planner(graph, sources, policies or {}).layout()
+    return _Planner(combined(graph), sources, policies or {}).layout()
 
 
 class _Planner:
@@ -133,7 +155,10 @@ class _Planner:
         for given, key in zip(node.inputs, wanted(node, inputs, policy), strict=True):
             there = self.level[given.id]
             slot = slot_of(given.id)
-            if policy == "broadcast":
+            if isinstance(node.operator, Asked):
+                slot = f"{given.id} asked"
+                there += 1
+            elif policy == "broadcast":
                 slot = self._broadcast(given)
                 there += 1
             elif key is not None and key not in self.placed[given.id]:
@@ -182,6 +207,9 @@ class _Planner:
         for node in self.order:
             if node.operator is None:
                 continue
+            if isinstance(node.operator, Asked):
+                self._ask(levels, node, node.operator)
+                continue
             where = self.arranged.get(node.id) or [self.level[node.id]]
             inputs = tuple(
                 (slot, None if given.kind in _STAYS else given.schema)
@@ -196,6 +224,15 @@ class _Planner:
             self._emit(levels, slot, max(read))
         lies = {n.id: self._lies(n) for n in self.order if n.operator is not None and n.operator.kept()}
         return Layout(tuple(levels), self.outputs, lies)
+
+    def _ask(self, levels: list[Level], node: Node, operator: Asked) -> None:
+        (slot,), (given,), at = self.slots[node.id], node.inputs, self.level[node.id]
+        before = levels[at - 1]
+        if slot not in before.streams:
+            before.emits.append(Emit(slot, given.id, "same"))
+            before.streams[slot] = Arrangement(given.schema)
+        before.asks.append(Ask(slot, given.schema, node.id, node.schema, operator.question))
+        levels[at].streams[node.id] = Arrangement(node.schema)
 
     def _lies(self, node: Node) -> Lies:
         if alone(node):

@@ -1,4 +1,4 @@
-"""Which shard a row is on: a shard is a range of key hashes.
+"""Which shard a row is on: a shard is a range of key hashes, made of whole buckets (`operators.bucket`).
 
 Rows of a stream are *placed* by some columns when each lies on the shard that owns the hash of those columns. Batches
 are ordered by the hash of their key, so the rows of a shard follow each other in a batch: to split one is to slice it,
@@ -30,6 +30,7 @@ from dbspark.circuit.optimise import Fused
 from dbspark.errors import CircuitError
 from dbspark.kernels import nodes as nd
 from dbspark.operators.aggregate import GroupAggregate
+from dbspark.operators.bucket import BITS, Bucket
 from dbspark.operators.constant import Constant
 from dbspark.operators.distinct import Combine, Distinct
 from dbspark.operators.join import Join
@@ -50,17 +51,18 @@ SHARD: tuple[Policy, Policy] = ("shard", "shard")
 
 ANYWHERE: Placed = frozenset()
 TOGETHER: Placed = frozenset({()})
-_BITS = 32
+RANGES = 1 << BITS
+"""A shard is some of these; the more shards there are, the less even they can be."""
 
 
 def first_hash(shard: int, shards: int) -> int:
     """The smallest hash of a shard."""
-    return -((-shard << _BITS) // shards) << (64 - _BITS)
+    return -((-shard << BITS) // shards) << (64 - BITS)
 
 
 def shard_of(hashes: UInt64s, shards: int) -> UInt64s:
     """The shard that owns each hash."""
-    return ((hashes >> np.uint64(64 - _BITS)) * np.uint64(shards)) >> np.uint64(_BITS)
+    return ((hashes >> np.uint64(64 - BITS)) * np.uint64(shards)) >> np.uint64(BITS)
 
 
 def owner(shards: int) -> int:
@@ -180,6 +182,8 @@ def _passed(operator: Operator, before: Placed) -> Placed:
     """The placement of a stream after an operator that looks at rows one by one."""
     if isinstance(operator, Filter | Scale | Consolidate):
         return before
+    if isinstance(operator, Bucket):
+        return before | {(operator.schema.columns - 1,)} if operator.key in before else before
     if isinstance(operator, Fused):
         for step in operator.steps:
             before = _passed(step, before)

@@ -11,6 +11,10 @@ What differs from tick to tick (the records of traces, and rows that the driver 
 job, or in a file that it names, and every task takes what is for its level and shard. Rows of frames, which Spark has,
 come to level 0 through one more shuffle.
 
+Between two levels Spark may be asked something about rows (`Ask`): they are decoded into columns that Spark sees, its
+own plan is put over them, and what that gives is encoded again. It is one shuffle more, from which all questions read,
+and which Spark makes once.
+
 The job runs in a session of its own, so that the settings it needs are not those of the user.
 """
 
@@ -27,12 +31,19 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from dbspark.batch import Arrangement
+from dbspark.batch.schema import Schema
 from dbspark.errors import DbsparkError
-from dbspark.spark.levels import Level
+from dbspark.operators.delta import Delta
+from dbspark.operators.linear import fitting
+from dbspark.spark.levels import Ask, Level
 from dbspark.spark.task import ERROR, Job, Row, Work, raise_first
+from dbspark.sql.types import struct_of
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import PART_PREFIX
+from dbspark.storage.segment import decoded, encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,6 +61,10 @@ SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",  # there is nothing to generate code for, and it takes time every tick
 }
 
+AS_GIVEN = ("spark.sql.ansi.enabled", "spark.sql.session.timeZone")
+"""Settings that say what expressions mean: those of the session that is given."""
+_SHARD, _WEIGHT = pa.field("__shard", pa.int32(), False), pa.field("__weight", pa.int64(), False)
+"""Columns of rows that Spark sees."""
 PROPERTY = "dbspark.job"
 """Of a job: what its tasks are given."""
 INLINE = 64 << 10
@@ -102,6 +117,8 @@ class Supersteps:
         self.session = spark.newSession()
         for name, value in SETTINGS.items():
             self.session.conf.set(name, value)
+        for name in AS_GIVEN:
+            self.session.conf.set(name, str(spark.conf.get(name)))
         self._plans: dict[int, _Plan] = {}
 
     def run(
@@ -169,10 +186,22 @@ class Supersteps:
         for number, task in enumerate(plan.tasks):
             if number:
                 frame = frame.repartitionById(self.shards, "shard")
+                if plan.levels[number - 1].asks:
+                    frame = self._asked(frame, plan.levels[number - 1].asks).repartitionById(self.shards, "shard")
             frame = frame.mapInArrow(task, DDL)
         if not frames:
             plan.frame = frame
         return frame
+
+    def _asked(self, frame: DataFrame, asks: Sequence[Ask]) -> DataFrame:
+        """What leaves a level, with the answers to its questions."""
+        out = frame
+        for ask in asks:
+            # No filter: Spark would push it below the exchange, which were then another one for every question.
+            seen = struct_of(Schema(pa.schema([*ask.source.arrow, _SHARD, _WEIGHT])))
+            rows = frame.mapInArrow(_decoding(ask), seen)
+            out = out.unionAll(ask.question.frame(rows, 2).mapInArrow(_encoding(ask), DDL))
+        return out
 
     def _plan(self, levels: Sequence[Level]) -> _Plan:
         if id(levels) not in self._plans:
@@ -236,6 +265,39 @@ def _task(number: int, digest: str, sent: Any) -> Callable[[Iterator[pa.RecordBa
                     received.setdefault(slot, []).append(payload)
         work = Work(given.job, number, _known(digest, sent)[number], shard, given.records, received)
         yield from packed(work.run())
+
+    return run
+
+
+def _decoding(ask: Ask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """From rows (shard, slot, payload) to the rows of one slot, with their shards and weights."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([*ask.source.arrow, _SHARD, _WEIGHT])  # Spark wants it as it was told, NULLs and all
+        for batch in batches:
+            mine = batch.filter(pc.equal(batch.column(1), ask.slot))
+            for shard, payload in zip(mine.column(0).to_pylist(), mine.column(2).to_pylist(), strict=True):
+                delta = Delta.of(decoded(pa.py_buffer(payload), Arrangement(ask.source)))
+                shards = pa.repeat(pa.scalar(shard, pa.int32()), delta.rows)
+                yield pa.RecordBatch.from_arrays([*delta.columns, shards, pa.array(delta.weights)], schema=schema)
+
+    return run
+
+
+def _encoding(ask: Ask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """From what Spark answers, with shards and weights, to rows (shard, slot, payload)."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def rows() -> Iterator[Row]:
+            for batch in batches:
+                shards = batch.column(ask.schema.columns)
+                for shard in shards.unique().to_pylist():
+                    some = batch.filter(pc.equal(shards, shard))
+                    columns = fitting(ask.schema, some.columns[:-2], some.num_rows)
+                    delta = Delta(ask.schema, columns, some.column(some.num_columns - 1).to_numpy())
+                    yield shard, ask.answer, b"".join(encoded(delta.arranged(Arrangement(ask.schema))))
+
+        yield from packed(rows())
 
     return run
 

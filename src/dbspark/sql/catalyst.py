@@ -751,8 +751,7 @@ def _function_of(raw: Raw) -> str:
     try:
         import hashlib
 
-        command = obj.func().command()
-        data = bytes(command.toArray() if hasattr(command, "toArray") else command)
+        data = str(obj.func().command().mkString(",")).encode()
         return f"{obj.name()}:{hashlib.blake2b(data, digest_size=8).hexdigest()}"
     except Exception:
         return f"{obj.toString()}@{id(obj)}"

@@ -12,8 +12,9 @@ else everything. `Note`s say for every operator how it is maintained, and why no
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,7 +24,7 @@ from dbspark.circuit.builder import Builder
 from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError
 from dbspark.operators.aggregate import Aggregate as AggregateFunction
-from dbspark.operators.aggregate import Count
+from dbspark.operators.aggregate import Count, Extreme
 from dbspark.operators.collect import Recompute, any_value
 from dbspark.operators.constant import Constant as ConstantRows
 from dbspark.operators.function import Function
@@ -34,6 +35,7 @@ from dbspark.sql import plan as p
 from dbspark.sql.catalyst import NOT_DETERMINISTIC
 from dbspark.sql.expressions.compiler import Compiler
 from dbspark.sql.expressions.rules import Compiled, Context, constant
+from dbspark.sql.relations import Mode, Note, Rel, Scope, schema_of
 from dbspark.sql.shapes import (
     all_there,
     below_expand,
@@ -48,72 +50,16 @@ from dbspark.sql.shapes import (
     is_lambda,
     never_null,
     order_by,
+    origin_of_rows,
     stays,
 )
 from dbspark.sql.steps import evaluating, expanding, filtering, generating, only_row, testing
 from dbspark.sql.structs import flat_keys
 from dbspark.sql.through_spark import Spark
 from dbspark.sql.timewindows import pane
-from dbspark.sql.types import loosened
 
-Mode = Literal["incremental", "affected groups", "full"]
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """How an operator is maintained."""
-
-    operator: str
-    mode: Mode
-    code: str = ""
-    why: str = ""
-
-    def __str__(self) -> str:
-        reason = f"  [NOT_INCREMENTAL.{self.code}] {self.why}" if self.code and self.mode != "incremental" else ""
-        remark = f"  [{self.code}] {self.why}" if self.code and self.mode == "incremental" else ""
-        return f"{self.operator}: {self.mode}{reason}{remark}"
-
-
-@dataclass(frozen=True, slots=True)
-class Rel:
-    """A stream and the numbers of its columns."""
-
-    stream: Stream
-    ids: tuple[int, ...]
-
-    @property
-    def types(self) -> tuple[pa.DataType, ...]:
-        return self.stream.schema.types
-
-    @property
-    def positions(self) -> dict[int, int]:
-        return {number: i for i, number in enumerate(self.ids)}
-
-    def position(self, number: int) -> int:
-        return self.positions[number]
-
-    @property
-    def typed(self) -> dict[int, pa.DataType]:
-        return dict(zip(self.ids, self.types, strict=True))
-
-    def columns(self) -> list[p.Column]:
-        return [p.Column(number, f"c{i}", t) for i, (number, t) in enumerate(self.typed.items())]
-
-
-@dataclass(slots=True)
-class Scope:
-    """What a plan is compiled into: a builder, and the relations that are there already."""
-
-    builder: Builder
-    tables: Mapping[str, Stream]
-    known: dict[int, Rel] = field(default_factory=dict)
-    """Relations of plan nodes that were compiled outside, by the identity of the node."""
-    loops: dict[int, Rel] = field(default_factory=dict)
-
-
-def schema_of(types: Sequence[pa.DataType]) -> Schema:
-    """A schema with columns named by position."""
-    return Schema(pa.schema([pa.field(f"c{i}", loosened(t)) for i, t in enumerate(types)]))
+FEW = 1_000
+"""First rows that are looked for in buckets, on shards; there may be so many of each bucket."""
 
 
 _COMPARISONS: dict[str, Any] = {
@@ -135,11 +81,20 @@ class _Comparison:
 class PlanCompiler:
     """Compiles plans into one graph."""
 
-    def __init__(self, spark: Spark, context: Context, remarks: Sequence[str] = ()) -> None:
+    def __init__(
+        self, spark: Spark, context: Context, remarks: Sequence[str] = (),
+        homes: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:  # fmt: skip
+        """With `homes`, the columns by which the rows of tables lie on shards, the circuit is one for shards."""
         self.spark = spark
         self.context = context
+        self.homes = homes
+        self._buckets: dict[int, int] = {}
+        """Nodes, by their identity, whose rows are to say in which bucket they are, and the column that does."""
         self.notes: list[Note] = [Note("order", "incremental", "ORDER_IGNORED", r) for r in dict.fromkeys(remarks)]
         self._fresh = -1_000_000
+        self._through_spark_calls = 0
+        """Expressions so far that Spark is to evaluate."""
         self._synthetic: set[int] = set()
         """Columns that Spark's plan does not have: results of aggregates and subqueries."""
         self._fillers: set[int] = set()
@@ -167,6 +122,7 @@ class PlanCompiler:
             value = self.spark.constant(call.origin)
             return constant(value, value.type)
         self._note(Note(call.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
+        self._through_spark_calls += 1
         if any(c.id in self._synthetic for c in used) and call.args:
             computed = [None if stays(a) else compiler.compile(a) for a in call.args]
             inside = columns_in([a for a in call.args if is_lambda(a)])
@@ -237,6 +193,10 @@ class PlanCompiler:
             raise DbsparkError(f"no table or view {node.name!r}; there are {', '.join(scope.tables) or 'none'}")
         stream = scope.tables[node.name]
         ids = tuple(c.id for c in node.columns)
+        if id(node) in self._buckets and self.homes is not None:
+            home = self.homes.get(node.name) or stream.schema.names
+            stream = scope.builder.bucket(stream, home)
+            ids = (*ids, self._buckets[id(node)])
         if needed is not None and (needed & set(ids)) != set(ids):
             # A projection of a table keeps what is needed; equal ones are shared.
             keep = [i for i, number in enumerate(ids) if number in needed] or [0]
@@ -275,10 +235,12 @@ class PlanCompiler:
         ):
             condition, child = child.condition, child.child
         exprs = [n.expr for n in outputs]
-        below = columns_in(exprs if condition is None else [*exprs, condition])
+        buckets = [n for n in self._buckets.values() if needed is None or n in needed]
+        below = columns_in(exprs if condition is None else [*exprs, condition]).union(buckets)
         rel = self.relation(child, scope, below)
         rel, exprs = self._without_subqueries(rel, exprs, scope)
-        return self._mapped(scope, rel, [(n.id, e) for n, e in zip(outputs, exprs, strict=True)], condition)
+        made = [*zip([n.id for n in outputs], exprs, strict=True), *((n, _bucket(n)) for n in buckets if n in rel.ids)]
+        return self._mapped(scope, rel, made, condition)
 
     def _mapped(
         self, scope: Scope, rel: Rel, outputs: Sequence[tuple[int, p.Expr]], condition: p.Expr | None = None
@@ -295,14 +257,23 @@ class PlanCompiler:
             columns = [rel.position(e.id) for _, e in outputs if isinstance(e, p.Column)]
             return Rel(self._selected(b, rel, condition, columns), ids)
         compiler = self.compiler(rel)
+        before = self._through_spark_calls
         compiled = compiler.compile_all([e for _, e in outputs])
+        tests = [] if condition is None else self._tests(compiler, condition)
+        if self._through_spark_calls > before:
+            if condition is not None:
+                rel = self._filtered(b, rel, condition)
+            asked, exprs = self._asked(b, rel, [e for _, e in outputs])
+            if asked is not rel:
+                return self._mapped(scope, asked, list(zip(ids, exprs, strict=True)))
+            if condition is not None:
+                return self._mapped(scope, rel, outputs)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = ", ".join(p.text(e, names) for _, e in outputs)
         schema = schema_of([c.type for c in compiled])
         kept = {i: rel.position(e.id) for i, (_, e) in enumerate(outputs) if isinstance(e, p.Column)}
         if condition is None:
             return Rel(b.map(rel.stream, Function(evaluating(compiled), self._named(label), kept), schema), ids)
-        tests = self._tests(compiler, condition)
         label = f"{label} where {p.text(condition, names)}"
         # What is neither looked at by the condition nor by the outputs is not copied.
         used = {rel.position(number) for number in columns_in([e for _, e in outputs]) if number in rel.ids}
@@ -341,12 +312,69 @@ class PlanCompiler:
     def _filtered(self, b: Builder, rel: Rel, condition: p.Expr) -> Rel:
         return Rel(self._selected(b, rel, condition, range(len(rel.ids))), rel.ids)
 
+    def _asked(self, b: Builder, rel: Rel, exprs: Sequence[p.Expr]) -> tuple[Rel, list[p.Expr]]:
+        """What Spark evaluates in expressions as columns, beside those of a relation, and the expressions over those.
+
+        Spark is given the whole expression that it has read, not its smallest part: on which rows a part is evaluated
+        is Spark's business then.
+        """
+        compiler = self.compiler(rel)
+        columns = rel.columns()
+        found: dict[p.Call, p.Column] = {}
+
+        def rewrite(expr: p.Expr) -> p.Expr:
+            if not isinstance(expr, p.Call) or expr in found:
+                return found.get(expr, expr) if isinstance(expr, p.Call) else expr
+            before = self._through_spark_calls
+            dtype = compiler.compile(expr).type
+            if self._through_spark_calls == before:
+                return expr
+            if expr.origin is not None and self.spark.columns([expr], columns, self._synthetic) is not None:
+                found[expr] = p.Column(self._number(), expr.name, dtype)
+                return found[expr]
+            return replace(expr, args=tuple(a if stays(a) else rewrite(a) for a in expr.args))
+
+        rewritten = [rewrite(e) for e in exprs]
+        question = self.spark.columns(list(found), columns, self._synthetic) if found else None
+        if question is None:
+            return rel, list(exprs)
+        names = {number: f"c{i}" for number, i in rel.positions.items()}
+        label = self._named(", ".join(p.text(e, names) for e in found))
+        kept = dict(enumerate(question.kept))
+        schema = schema_of([*rel.types, *question.types])
+        stream = b.asked(rel.stream, Function(question.answer, label, kept), schema, question)
+        return Rel(stream, (*rel.ids, *(c.id for c in found.values()))), rewritten
+
+    def _selected_by_spark(self, b: Builder, rel: Rel, condition: p.Expr, columns: Sequence[int]) -> Stream | None:
+        """As `_selected`, where Spark evaluates some of the condition: on rows for which the rest holds."""
+        parts = p.conjuncts(condition)
+        compiler = self.compiler(rel)
+        before = self._through_spark_calls
+        sure: list[p.Expr] = [p.Call("IsNotNull", (c,)) for c in never_null(parts)]
+        rest: list[p.Expr] = []
+        for part in parts:
+            (rest if compiler.compile(part).can_fail or self._through_spark_calls > before else sure).append(part)
+            before = self._through_spark_calls
+        given = self._filtered(b, rel, reduce(lambda a, c: p.Call("And", (a, c)), sure)) if sure else rel
+        whole = self.spark.both(rest)
+        asked, tests = self._asked(b, given, rest if whole is None else [whole])
+        if asked is given:
+            return None
+        for test in tests:
+            asked = self._filtered(b, asked, test)
+        return self._choose(b, asked.stream, columns)
+
     def _selected(self, b: Builder, rel: Rel, condition: p.Expr, columns: Sequence[int]) -> Stream:
         """Some columns of the rows where a condition holds, which is given the columns that it names and no others."""
         given = sorted(rel.position(number) for number in columns_in([condition]) if number in rel.ids) or [0]
         known = {rel.ids[c]: i for i, c in enumerate(given)}
         types = {rel.ids[c]: rel.types[c] for c in given}
+        before = self._through_spark_calls
         tests = self._tests(Compiler(known, types, self.context, self._elsewhere), condition)
+        if self._through_spark_calls > before:
+            made = self._selected_by_spark(b, rel, condition, columns)
+            if made is not None:
+                return made
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         where = Function(testing(*tests), self._named(p.text(condition, names)))
         own = rel.stream.schema.names
@@ -417,8 +445,10 @@ class PlanCompiler:
         schema = schema_of([*(rel.types[i] for i in kept), *(c.type for c in node.columns)])
         generator = generators.native(node, self.compiler(rel))
         if generator is None:
-            generator = generators.through_spark(node, rel.ids, rel.types, self.spark, as_read)
+            question = generators.through_spark(node, rel.ids, kept, self.spark, as_read)
             self._note(Note(node.generator.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
+            by_spark = Function(question.answer, self._named(label), dict(enumerate(kept)))
+            return Rel(scope.builder.asked(rel.stream, by_spark, schema, question), ids)
         function = Function(generating(generator, kept), self._named(label), dict(enumerate(kept)))
         return Rel(scope.builder.flat_map(rel.stream, function, schema), ids)
 
@@ -459,24 +489,36 @@ class PlanCompiler:
                 rest += [p.Call("IsNotNull", (a,)) for a, _, safe in pairs if not safe]
         on = [(f"c{a}", f"c{c}") for a, c in zip(left_keys, right_keys, strict=True)]
         residual = None
+        both = {**left.positions, **{n: len(left.ids) + i for n, i in right.positions.items()}}
+        compiler = Compiler(both, {**left.typed, **right.typed}, self.context, self._elsewhere)
+        # What Spark is to judge, it judges after the join, if that comes to the same.
+        later = [c for c in rest if self._asks(compiler, c)] if node.how == "inner" else []
+        rest = [c for c in rest if c not in later]
         if rest:
-            both = {**left.positions, **{n: len(left.ids) + i for n, i in right.positions.items()}}
             names = {number: f"c{i}" for number, i in both.items()}
-            compiler = Compiler(both, {**left.typed, **right.typed}, self.context, self._elsewhere)
             tests = self._tests(compiler, *rest)
             label = " and ".join(p.text(e, names) for e in rest)
             residual = Function(testing(*tests), self._named(label))
         one_sided = node.how in ("semi", "anti", "existence")
+        looked_at = columns_in(later)
+        extra: set[int] = set()  # columns that nobody above looks at
         select, ids = [], []
         for side, rel in enumerate((left, right)):
             if side and one_sided:
                 continue
             for i, number in enumerate(rel.ids):
-                if number in originals[side] and (needed is None or number in needed):
+                shown = number in originals[side] and (needed is None or number in needed)
+                if shown or number in looked_at:
                     select.append((side, f"c{i}"))
                     ids.append(number)
+                    extra |= set() if shown else {number}
         if not select:
             select, ids = [(0, "c0")], [left.ids[0]]
+        home: list[tuple[int, str]] = []  # rows lie by the key of the side that is in all of them
+        if id(node) in self._buckets and node.how != "full":
+            home = [(1, f"c{k}") for k in right_keys] if node.how == "right" else [(0, f"c{k}") for k in left_keys]
+            more = {self._number(): c for c in home if c not in select}
+            select, ids, extra = [*select, *more.values()], [*ids, *more], extra.union(more)
         if node.how == "existence":
             assert node.exists is not None
             ids.append(node.exists.id)
@@ -486,7 +528,19 @@ class PlanCompiler:
             ranges=between, where=residual, select=select, names=names_out, null_safe=null_safe,
         )  # fmt: skip
         self._note(Note(f"{node.how} join", "incremental"))
-        return Rel(joined, tuple(ids))
+        made = Rel(joined, tuple(ids))
+        if home:
+            made = Rel(b.bucket(joined, [names_out[select.index(c)] for c in home]), (*ids, self._buckets[id(node)]))
+        if later:
+            made = self._filtered(b, made, reduce(lambda a, c: p.Call("And", (a, c)), later))
+        keep = [i for i, number in enumerate(made.ids) if number not in extra] or [0]
+        return Rel(self._choose(b, made.stream, keep), tuple(made.ids[i] for i in keep))
+
+    def _asks(self, compiler: Compiler, expr: p.Expr) -> bool:
+        """Whether Spark has to evaluate some of an expression."""
+        before = self._through_spark_calls
+        compiler.compile(expr)
+        return self._through_spark_calls > before
 
     def _condition_without_subqueries(
         self, left: Rel, right: Rel, condition: Sequence[p.Expr], scope: Scope
@@ -562,7 +616,10 @@ class PlanCompiler:
         for _, aggregation in node.aggregations:
             exprs += aggregation.call.args
             exprs += [aggregation.where] if aggregation.where is not None else []
-        rel = self.relation(node.child, scope, columns_in(exprs))
+        ends = not node.keys and any(a.call.name in ("Min", "Max") for _, a in node.aggregations)
+        bucket = self._bucket_below(node.child, scope) if ends else None
+        below = columns_in(exprs)
+        rel = self.relation(node.child, scope, below if bucket is None else below | {bucket})
         rel, exprs = self._without_subqueries(rel, exprs, scope)
         rewritten = iter(exprs)
         # One column for each different expression: keys first, then arguments and filters.
@@ -577,7 +634,10 @@ class PlanCompiler:
             columns = [] if counts_rows(aggregation, args) else [outputs.setdefault(a, len(outputs)) for a in args]
             at = None if where is None else outputs.setdefault(where, len(outputs))
             calls.append((replace(aggregation, call=replace(aggregation.call, args=tuple(args))), columns, at))
-        given = self._mapped(scope, rel, [(self._number(), e) for e in outputs])
+        made_of = [(self._number(), e) for e in outputs]
+        if bucket in rel.ids:
+            made_of.append((bucket, _bucket(bucket)))
+        given = self._mapped(scope, rel, made_of)
         if not node.aggregations and not node.keys:  # one row, whatever there is
             made = Rel(self._positional(b, b.aggregate(given.stream, [], n=Count(None))), (self._number(),))
         elif not node.aggregations:
@@ -588,13 +648,39 @@ class PlanCompiler:
                 f"a{i}": self._aggregate_function(call, columns, given.types, where)
                 for i, (call, columns, where) in enumerate(calls)
             }
-            stream = b.aggregate(given.stream, [f"c{k}" for k in keys], **functions)
+            stream = self._aggregated(b, given, [f"c{k}" for k in keys], functions, bucket)
             ids = (*(k.id for k in node.keys), *(c.id for c, _ in node.aggregations))
             self._synthetic |= {c.id for c, _ in node.aggregations} | {k.id for k in node.keys if k.id < 0}
             made = Rel(self._positional(b, stream), ids)
         outs = [n for n in node.outputs if needed is None or n.id in needed]
         finished, finals = self._without_subqueries(made, [n.expr for n in outs], scope)
         return self._mapped(scope, finished, [(n.id, e) for n, e in zip(outs, finals, strict=True)])
+
+    def _aggregated(
+        self, b: Builder, given: Rel, keys: Sequence[str], functions: Mapping[str, AggregateFunction],
+        bucket: int | None,
+    ) -> Stream:  # fmt: skip
+        """Aggregates over a relation; where rows are in buckets and it is of any use, over what those say."""
+        if bucket is None or not all(f.additive or isinstance(f, Extreme) for f in functions.values()):
+            return b.aggregate(given.stream, keys, **functions)
+        given = self._in_buckets(b, given, bucket)
+        return b.aggregate_of_buckets(given.stream, given.name(bucket), functions)
+
+    def _bucket_below(self, node: p.Node, scope: Scope) -> int | None:
+        """On shards: a column for the bucket of each row, which a table or join below then gives, if there is one."""
+        if self.homes is None or scope.known or scope.loops:  # a recursion is on one shard
+            return None
+        number = self._number()
+        origin = origin_of_rows(node)
+        if origin is not None:
+            self._buckets[id(origin)] = number
+        return number
+
+    def _in_buckets(self, b: Builder, rel: Rel, bucket: int) -> Rel:
+        """A relation that says the bucket of each row: the one where the row lies, or one of whole rows."""
+        if bucket in rel.ids:
+            return rel
+        return Rel(b.bucket(rel.stream, rel.stream.schema.names), (*rel.ids, bucket))
 
     def _positional(self, b: Builder, stream: Stream) -> Stream:
         """A stream with its columns named by position, and nothing inside nested types that may not be NULL."""
@@ -700,17 +786,23 @@ class PlanCompiler:
     def _top(self, node: p.Top, scope: Scope, needed: frozenset[int] | None) -> Rel:
         b = scope.builder
         exprs = [o.expr for o in node.order]
-        below = None if needed is None else needed | columns_in(exprs)
+        limit = node.limit if node.limit is not None else (1 << 62)
+        bucket = self._bucket_below(node.child, scope) if limit + node.offset <= FEW else None
+        below = None if needed is None else needed.union(columns_in(exprs), () if bucket is None else (bucket,))
         # A limit counts rows, and which ones are the first may depend on any column: nothing is dropped below it.
         rel = self.relation(node.child, scope, below if node.order else None)
         width = len(rel.ids)
         rel, exprs = self._without_subqueries(rel, exprs, scope)
         rel, columns = self._with_keys(scope, rel, exprs)
         order = [order_by(f"c{c}", o) for c, o in zip(columns, node.order, strict=True)]
-        limit = node.limit if node.limit is not None else (1 << 62)
-        stream = b.top(rel.stream, [], order, limit, node.offset)
+        stream = rel.stream
+        if bucket is not None:
+            rel = self._in_buckets(b, rel, bucket)
+            stream = b.top(rel.stream, [rel.name(bucket)], order, limit + node.offset)
+        stream = b.top(stream, [], order, limit, node.offset)
         self._note(Note(f"first {node.limit} rows", "incremental"))
-        return Rel(self._choose(b, stream, range(width)), rel.ids[:width])
+        own = [i for i in range(width) if rel.ids[i] != bucket]
+        return Rel(self._choose(b, stream, own), tuple(rel.ids[i] for i in own))
 
     # ------------------------------------------------------------------ recursion
 
@@ -782,10 +874,13 @@ class PlanCompiler:
         columns = [[p.Column(n, f"c{i}", t) for i, (n, t) in enumerate(zip(r.ids, r.types, strict=True))] for r in rels]
         ids = tuple(c.id for c in node.columns)
         if node.linear and len(rels) == 1:
-            evaluate = self.spark.flat_map(node.origin, columns[0], node.columns)
+            (rel,) = rels
+            question = self.spark.flat_map(node.origin, rel.ids, (), node.columns)
             schema = schema_of([c.type for c in node.columns])
+            same = {i: rel.position(c.id) for i, c in enumerate(node.columns) if c.id in rel.ids}
             self._note(Note(node.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
-            return Rel(b.flat_map(rels[0].stream, Function(evaluate, self._named(node.text)), schema), ids)
+            function = Function(question.answer, self._named(node.text), same)
+            return Rel(b.asked(rel.stream, function, schema, question), ids)
         self._note(Note(node.name, "full", "OPERATOR", f"no rule for {node.name}; Spark computes it anew"))
         whole = self.spark.over_all(node.origin, columns)
         arrangements = [Arrangement(r.stream.schema, []) for r in rels]
@@ -810,6 +905,10 @@ _COMPILE: dict[type, Callable[..., Rel]] = {
     p.LoopRef: PlanCompiler._loop_ref,
     p.Foreign: PlanCompiler._foreign,
 }
+
+
+def _bucket(number: int) -> p.Column:
+    return p.Column(number, "", pa.int64())
 
 
 def not_deterministic(name: str) -> DbsparkError:

@@ -18,7 +18,7 @@ from dbspark.operators.function import Columns
 from dbspark.sql import plan as p
 from dbspark.sql.expressions.compiler import Compiler
 from dbspark.sql.expressions.rules import Compiled, Frame
-from dbspark.sql.through_spark import Spark
+from dbspark.sql.through_spark import Question, Spark
 
 Generator: TypeAlias = Callable[[Columns], tuple[list[pa.Array], Int64s]]
 
@@ -119,11 +119,10 @@ def _replicating(values: Sequence[Compiled]) -> Generator:
 
 
 def through_spark(
-    node: p.Generate, ids: Sequence[int], types: Sequence[pa.DataType], spark: Spark, as_read: bool = True
-) -> Generator:
+    node: p.Generate, ids: Sequence[int], kept: Sequence[int], spark: Spark, as_read: bool = True
+) -> Question:
     """A generator that Spark runs; unless it is `as_read`, over columns and constants instead of its arguments."""
-    columns = [p.Column(n, f"c{i}", t) for i, (n, t) in enumerate(zip(ids, types, strict=True))]
     if as_read:
-        return spark.flat_map(node.origin, columns, node.columns)
+        return spark.flat_map(node.origin, ids, kept, node.columns)
     at = [ids.index(a.id) if isinstance(a, p.Column) else None for a in node.generator.args]
-    return spark.flat_map(node.origin, columns, node.columns, at)
+    return spark.flat_map(node.origin, ids, kept, node.columns, at)

@@ -12,14 +12,12 @@ Spark, in temporary views that are there only while a query is analysed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, cast
-
-import pyarrow as pa
 
 from dbspark.batch.schema import Schema, SchemaLike
 from dbspark.circuit.builder import Builder
@@ -27,11 +25,13 @@ from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.sql.catalyst import EXCLUDED_RULES, Query, Tables, behind, not_deterministic_names, read
-from dbspark.sql.compiler import Note, PlanCompiler, Scope, not_deterministic
+from dbspark.sql.compiler import PlanCompiler, not_deterministic
 from dbspark.sql.explain import Sizes, render
 from dbspark.sql.expressions.rules import Context
+from dbspark.sql.relations import Note, Scope
 from dbspark.sql.shapes import tables_of
 from dbspark.sql.through_spark import Spark
+from dbspark.sql.types import struct_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,6 +63,8 @@ class Program:
         self._given = spark
         self.builder = Builder()
         self.tables: dict[str, Schema] = {}
+        self._homes: dict[str, tuple[str, ...]] = {}
+        """The columns by which the rows of tables lie on shards; all of them where none are named."""
         self.views: dict[str, ViewPlan] = {}
         self._streams: dict[str, Stream] = {}
 
@@ -75,7 +77,7 @@ class Program:
     def leaves(self) -> Tables:
         leaves = Tables(self.spark)
         for name, stream in self._streams.items():
-            leaves.add(name, _struct(stream.schema))
+            leaves.add(name, struct_of(stream.schema))
         return leaves
 
     @cached_property
@@ -84,14 +86,15 @@ class Program:
 
     def _add_leaf(self, name: str, schema: Schema) -> None:
         if "leaves" in self.__dict__:
-            self.leaves.add(name, _struct(schema))
+            self.leaves.add(name, struct_of(schema))
 
-    def table(self, name: str, schema: SchemaLike) -> None:
+    def table(self, name: str, schema: SchemaLike, key: Sequence[str] = ()) -> None:
         """Declare a table."""
         self._check_new(name)
         given = Schema.of(schema)
         self._streams[name] = self.builder.source(name, given)
         self.tables[name] = given
+        self._homes[name] = tuple(key)
         self._add_leaf(name, given)
 
     def view(
@@ -101,13 +104,17 @@ class Program:
         *,
         maintenance: Maintenance = "auto",
         recursive: SchemaLike | None = None,
+        buckets: bool = False,
     ) -> ViewPlan:
-        """Define a view by SQL or by a DataFrame over `frame`s; with `recursive`, its columns, it may name itself."""
+        """Define a view by SQL or by a DataFrame over `frame`s; with `recursive`, its columns, it may name itself.
+
+        With `buckets`, what looks for the first of all rows looks for the first of each bucket before, as shards can.
+        """
         self._check_new(name)
         if recursive is not None:
             return self.recursive_views({name: (query, recursive)}, maintenance=maintenance)[0]
         given = self._read(query)
-        compiler = PlanCompiler(self.evaluator, self.context(), given.remarks)
+        compiler = PlanCompiler(self.evaluator, self.context(), given.remarks, self._homes if buckets else None)
         rel = compiler.relation(given.plan, Scope(self.builder, self._streams))
         columns = given.columns
         stream = self._finished(rel.stream, [rel.position(c.id) for c in columns], [c.name for c in columns])
@@ -120,7 +127,7 @@ class Program:
         schemas = {name: Schema.of(schema) for name, (_, schema) in views.items()}
         for name in views:
             self._check_new(name)
-            self.leaves.add(name, _struct(schemas[name]))
+            self.leaves.add(name, struct_of(schemas[name]))
         try:
             read = {name: self._read(query) for name, (query, _) in views.items()}
             compiler = PlanCompiler(self.evaluator, self.context())
@@ -284,13 +291,3 @@ class Program:
                     self.spark.conf.unset(key)
                 else:
                     self.spark.conf.set(key, old)
-
-
-def _struct(schema: Schema) -> Any:
-    """A Spark schema of an Arrow one."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import StructField, StructType
-
-    plain = pa.schema([pa.field(f.name, f.type, f.nullable) for f in schema.arrow])
-    made = from_arrow_schema(plain, prefer_timestamp_ntz=True)
-    return StructType([StructField(f.name, f.dataType, f.nullable) for f in made.fields])

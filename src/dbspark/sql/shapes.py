@@ -163,6 +163,13 @@ def independent(node: p.Node, refers: Callable[[p.Node], bool]) -> list[p.Node]:
     return [part for child in children(node) for part in independent(child, refers)]
 
 
+def origin_of_rows(node: p.Node) -> p.Table | p.Join | None:
+    """The table or join whose rows a node has, one by one and perhaps not all of them."""
+    while isinstance(node, p.Project | p.Filter):
+        node = node.child
+    return node if isinstance(node, p.Table | p.Join) else None
+
+
 def tables_of(node: p.Node) -> frozenset[str]:
     """The tables and views that a plan reads, its subqueries included."""
     out: set[str] = set()

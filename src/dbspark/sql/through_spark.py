@@ -8,7 +8,7 @@ milliseconds, on as many rows as the change has; the answer is Spark's own by de
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,10 @@ from dbspark.sql.shapes import columns_in
 from dbspark.sql.types import from_json
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+_UNKNOWN = 10**9
+"""Numbers from here on are of columns that Spark's plan does not have."""
 
 ROW = "__row"
 """The column that says which row a result belongs to."""
@@ -35,7 +38,6 @@ class Spark:
 
     def relation(self, columns: Sequence[Column], arrays: Sequence[pa.Array], row: Any) -> Any:
         """A logical plan that holds rows under given column numbers; with the number of each row, if asked for."""
-        jvm: Any = self.spark._jvm
         fields = [pa.field(f"c{i}", a.type) for i, a in enumerate(arrays)]
         given = list(arrays)
         if row is not None:
@@ -44,17 +46,10 @@ class Spark:
         frame = self.spark.createDataFrame(pa.Table.from_arrays(given, schema=pa.schema(fields)))
         leaf = frame._jdf.queryExecution().analyzed()
         output = leaf.output()
-        expressions = jvm.org.apache.spark.sql.catalyst.expressions
-        named = jvm.java.util.ArrayList()
-        nothing = jvm.scala.Option.empty()
-        no_names = _seq(jvm, jvm.java.util.ArrayList())
-        for i, column in enumerate(columns):
-            identity = expressions.ExprId(column.id, self._jvm_id())
-            named.add(expressions.Alias(output.apply(i), column.name, identity, no_names, nothing, no_names))
+        named = [self._alias(output.apply(i), column.name, column.id) for i, column in enumerate(columns)]
         if row is not None:
-            named.add(output.apply(len(columns)))
-        logical = jvm.org.apache.spark.sql.catalyst.plans.logical
-        return logical.Project(_seq(jvm, named), leaf)
+            named.append(output.apply(len(columns)))
+        return self.project(named, leaf)
 
     def run(self, plan: Any) -> pa.Table:
         """The rows of a logical plan, with columns by position."""
@@ -62,6 +57,40 @@ class Spark:
 
         frame = DataFrame(of_rows(self.spark, plan), self.spark)
         return frame.toDF(*(f"c{i}" for i in range(len(frame.columns)))).toArrow()
+
+    def columns(self, exprs: Sequence[Call], columns: Sequence[Column], unknown: Collection[int]) -> Question | None:
+        """Expressions over the columns of a stream, by position, of which Spark's plan does not know some.
+
+        None where those cannot be put into what Spark has read.
+        """
+        jvm: Any = self.spark._jvm
+        used = columns_in(exprs)
+        positions = [i for i, c in enumerate(columns) if c.id in used]
+        strange = [columns[i].id for i in positions if columns[i].id in unknown]
+        given = [_UNKNOWN + i if columns[i].id in unknown else columns[i].id for i in positions]
+        if not all(_substitutes(e, frozenset(strange)) for e in exprs):
+            return None
+
+        def make(leaf: Any) -> tuple[Any, list[Any]]:
+            known = {columns[p].id: leaf.output().apply(i) for i, p in enumerate(positions)}
+            attributes = {number: known[number] for number in strange}
+            over = [_over(jvm, e, e.origin.jvm(), attributes) for e in exprs]
+            return leaf, [self._alias(e, "value") for e in over]
+
+        types = [from_json(json.loads(e.origin.jvm().dataType().json())) for e in exprs]
+        return Question(self, positions, given, range(len(columns)), make, types)
+
+    def both(self, parts: Sequence[Expr]) -> Call | None:
+        """Conditions that all have to hold as one, in their order; None where Spark has not read all of them."""
+        if not parts or not all(isinstance(p, Call) and p.origin is not None for p in parts):
+            return None
+        jvm: Any = self.spark._jvm
+        first, *others = [p for p in parts if isinstance(p, Call)]
+        whole = first
+        for part in others:
+            both = jvm.org.apache.spark.sql.catalyst.expressions.And(whole.origin.jvm(), part.origin.jvm())
+            whole = Call("And", (whole, part), (), Origin(None, both))
+        return whole
 
     def expression(self, origin: Origin, columns: Sequence[Column], positions: Sequence[int]) -> Compiled:
         """An expression over columns of a frame, evaluated by Spark."""
@@ -86,7 +115,7 @@ class Spark:
         expr = call.origin.jvm()
         dtype = from_json(json.loads(expr.dataType().json()))
         computed = [*(a for a in args if a is not None), *inside.values()]
-        columns = [Column(10**9 + i, f"arg{i}", a.type) for i, a in enumerate(computed)]
+        columns = [Column(_UNKNOWN + i, f"arg{i}", a.type) for i, a in enumerate(computed)]
 
         def run(frame: Frame) -> pa.Array:
             if not frame.rows:
@@ -113,14 +142,21 @@ class Spark:
         return _by_row(self.run(self._projected(jvm, leaf, expr)), dtype, 1)[0]
 
     def _projected(self, jvm: Any, leaf: Any, expr: Any) -> Any:
+        return self.project([leaf.output().last(), self._alias(expr, "value")], leaf)
+
+    def project(self, named: Sequence[Any], plan: Any) -> Any:
+        """Some named expressions over a plan."""
+        jvm: Any = self.spark._jvm
+        return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(_seq(jvm, _list(jvm, named)), plan)
+
+    def _alias(self, expr: Any, name: str, number: int | None = None) -> Any:
+        """An expression as a column, of a number of its own unless one is given."""
+        jvm: Any = self.spark._jvm
         expressions = jvm.org.apache.spark.sql.catalyst.expressions
-        nothing = jvm.scala.Option.empty()
         no_names = _seq(jvm, jvm.java.util.ArrayList())
-        fresh = jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId()
-        named = jvm.java.util.ArrayList()
-        named.add(leaf.output().last())
-        named.add(expressions.Alias(expr, "value", fresh, no_names, nothing, no_names))
-        return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(_seq(jvm, named), leaf)
+        fresh = expressions.NamedExpression.newExprId()
+        identity = fresh if number is None else expressions.ExprId(number, fresh.jvmId())
+        return expressions.Alias(expr, name, identity, no_names, jvm.scala.Option.empty(), no_names)
 
     def aggregate(
         self, call: Aggregation, types: Sequence[pa.DataType]
@@ -129,7 +165,7 @@ class Spark:
         jvm: Any = self.spark._jvm
         function = call.call.origin.jvm()
         dtype = from_json(json.loads(function.dataType().json()))
-        columns = [Column(10**9 + i, f"arg{i}", t) for i, t in enumerate(types)]
+        columns = [Column(_UNKNOWN + i, f"arg{i}", t) for i, t in enumerate(types)]
         kept = [isinstance(a, Constant) for a in call.call.args]
         catalyst = jvm.org.apache.spark.sql.catalyst
 
@@ -195,39 +231,26 @@ class Spark:
         return evaluate
 
     def flat_map(
-        self, origin: Origin, columns: Sequence[Column], made: Sequence[Column],
+        self, origin: Origin, numbers: Sequence[int], kept: Sequence[int], made: Sequence[Column],
         arguments: Sequence[int | None] | None = None,
-    ) -> Callable[[Sequence[pa.Array]], tuple[list[pa.Array], Any]]:  # fmt: skip
-        """A node that treats rows one by one: its columns, by number, and the row that each row comes from.
+    ) -> Question:  # fmt: skip
+        """A node that treats rows one by one, over columns of these numbers: columns that are kept, and its own.
 
         With `arguments`, it is a generator, over columns at those positions; None leaves an argument as it is.
         """
-        jvm: Any = self.spark._jvm
 
-        def evaluate(arrays: Sequence[pa.Array]) -> tuple[list[pa.Array], Any]:
-            leaf = self.relation(columns, arrays, range(len(arrays[0])))
-            row = leaf.output().last()
+        def make(leaf: Any) -> tuple[Any, list[Any]]:
             plan = self.node(origin, [leaf]) if arguments is None else self._generating(origin, leaf, arguments)
             output = plan.output()
             by_id = {int(output.apply(i).exprId().id()): output.apply(i) for i in range(output.size())}
-            wanted = jvm.java.util.ArrayList()
-            wanted.add(row)
-            for column in made:
-                wanted.add(by_id[column.id])
-            project = jvm.org.apache.spark.sql.catalyst.plans.logical.Project(_seq(jvm, wanted), plan)
-            table = self.run(project)
-            values = [_array(table.column(1 + i)).cast(c.type) for i, c in enumerate(made)]
-            return values, table.column(0).to_numpy().astype(np.int64)
+            return plan, [by_id[column.id] for column in made]
 
-        return evaluate
+        return Question(self, range(len(numbers)), numbers, kept, make, [c.type for c in made])
 
     def node(self, origin: Origin, leaves: Sequence[Any]) -> Any:
         """A node of the plan over other children."""
         jvm: Any = self.spark._jvm
-        children = jvm.java.util.ArrayList()
-        for leaf in leaves:
-            children.add(leaf)
-        return origin.jvm().withNewChildren(_seq(jvm, children))
+        return origin.jvm().withNewChildren(_seq(jvm, _list(jvm, leaves)))
 
     def _generating(self, origin: Origin, leaf: Any, arguments: Sequence[int | None]) -> Any:
         """A generator over columns of a relation."""
@@ -242,9 +265,67 @@ class Spark:
             node.qualifier(), node.generatorOutput(), leaf,
         )  # fmt: skip
 
-    def _jvm_id(self) -> Any:
-        jvm: Any = self.spark._jvm
-        return jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId().jvmId()
+
+class Question:
+    """Columns that Spark makes of the columns of a stream, row by row, beside those that are kept.
+
+    It is put about rows that are at hand (`answer`), or about a DataFrame of rows, inside a larger plan (`frame`).
+    """
+
+    def __init__(
+        self, spark: Spark, positions: Sequence[int], numbers: Sequence[int], kept: Sequence[int],
+        make: Callable[[Any], tuple[Any, list[Any]]], types: Sequence[pa.DataType],
+    ) -> None:  # fmt: skip
+        """The columns at `positions` are what it is about, under `numbers`; those at `kept` go out first.
+
+        `make` gives a plan over a leaf with those columns, and what it has made there, of these types.
+        """
+        self._spark = spark
+        self._positions = positions
+        self._numbers = numbers
+        self.kept = list(kept)
+        self._make = make
+        self.types = list(types)
+
+    def answer(self, arrays: Sequence[pa.Array]) -> tuple[list[pa.Array], Any]:
+        """The columns that go out, and the row that each row comes from, as a flat map gives them."""
+        given = [arrays[p] for p in self._positions]
+        columns = [Column(n, f"c{i}", a.type) for i, (n, a) in enumerate(zip(self._numbers, given, strict=True))]
+        leaf = self._spark.relation(columns, given, range(len(arrays[0])))
+        plan, made = self._make(leaf)
+        table = self._spark.run(self._spark.project([leaf.output().last(), *made], plan))
+        origin = table.column(0).to_numpy().astype(np.int64)
+        rows = pa.array(origin)
+        values = [_array(table.column(1 + i)).cast(t) for i, t in enumerate(self.types)]
+        return [*(arrays[k].take(rows) for k in self.kept), *values], origin
+
+    def frame(self, frame: DataFrame, beside: int) -> DataFrame:
+        """What goes out for a DataFrame of the stream's columns, and some further columns `beside` them, at the end."""
+        from pyspark.sql import DataFrame as Frame
+
+        below = frame._jdf.queryExecution().analyzed()
+        output = [below.output().apply(i) for i in range(below.output().size())]
+        named = [self._spark._alias(output[p], f"c{p}", n) for p, n in zip(self._positions, self._numbers, strict=True)]
+        plan, made = self._make(self._spark.project([*named, *output], below))
+        carried = [*(output[k] for k in self.kept), *made, *output[len(output) - beside :]]
+        session = frame.sparkSession
+        return Frame(of_rows(session, self._spark.project(carried, plan)), session)
+
+
+def _list(jvm: Any, items: Sequence[Any]) -> Any:
+    out = jvm.java.util.ArrayList()
+    for item in items:
+        out.add(item)
+    return out
+
+
+def _substitutes(expr: Expr, strange: frozenset[int]) -> bool:
+    """Whether columns in an expression can be put into what it was read from."""
+    if not isinstance(expr, Call) or not columns_in([expr]) & strange:
+        return True
+    if expr.origin is None or expr.origin.jvm().children().size() > len(expr.args):
+        return False
+    return all(_substitutes(a, strange) for a in expr.args)
 
 
 def _seq(jvm: Any, items: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from dbspark.batch.ddl import parse_ddl
-from dbspark.batch.schema import canonical
+from dbspark.batch.schema import Schema, canonical
 
 
 def from_json(given: Any) -> pa.DataType:
@@ -32,6 +32,16 @@ def from_json(given: Any) -> pa.DataType:
     if name in ("void", "null"):
         return pa.null()
     return canonical(parse_ddl(f"c {name}").field(0).type, "column")
+
+
+def struct_of(schema: Schema) -> Any:
+    """A Spark schema of an Arrow one."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.types import StructField, StructType
+
+    plain = pa.schema([pa.field(f.name, f.type, f.nullable) for f in schema.arrow])
+    made = from_arrow_schema(plain, prefer_timestamp_ntz=True)
+    return StructType([StructField(f.name, f.dataType, f.nullable) for f in made.fields])
 
 
 def loosened(dtype: pa.DataType) -> pa.DataType:

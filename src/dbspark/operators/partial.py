@@ -1,0 +1,171 @@
+"""Aggregates of everything in two steps: what parts of a delta add, and the sum of that.
+
+`Partial` makes of the rows of a delta one row of state, as if nothing had been there before: it keeps nothing.
+`Combined` is the aggregate itself, over such rows in the place of the rows of its input: same state, same results. So
+wherever rows are, one row of theirs travels to where the state is; whether it did, the state does not tell.
+
+Accumulators are added column by column as whole numbers: counts, decimals, and the exact sums of floats
+(`kernels.exact`). Nothing is rounded on the way, and results are those of one step, to the last bit. An aggregate whose
+accumulators do not add up so (`Aggregate.additive`) is not taken apart; one that looks for the end of an arrangement
+(min, max) does so in the second step, as it asks nothing of the delta.
+
+Cost: the delta in the first step; in the second, one Python number for each row that comes and column of state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+
+from dbspark.batch.batch import INT64_MAX
+from dbspark.batch.memory import Int64s, int64s
+from dbspark.errors import DbsparkError, WeightOverflowError
+from dbspark.operators.aggregate import Aggregate, Extreme, GroupAggregate, Touched
+from dbspark.operators.delta import Delta
+from dbspark.operators.linear import Stateless
+from dbspark.operators.operator import Operator
+
+_WORD = 32
+"""Bits of a limb of an exact sum."""
+
+
+def combinable(operator: Operator | None) -> bool:
+    """Whether it is an aggregate of everything that can be taken apart."""
+    if not isinstance(operator, GroupAggregate) or operator.key or isinstance(operator, Combined):
+        return False
+    return all(a.additive or isinstance(a, Extreme) for a in operator.aggregates)
+
+
+class Partial(Stateless):
+    """One row of state for the rows of a delta; see the module's preface."""
+
+    def __init__(self, whole: GroupAggregate) -> None:
+        self.schema = whole.accumulators.schema
+        parts = [a if a.additive else _Later(a) for a in whole.aggregates]
+        self._first = GroupAggregate(whole.source, whole.key, parts, whole.schema.names)
+
+    def apply(self, inputs: Sequence[Delta]) -> Delta:
+        if not inputs[0].rows:
+            return Delta.empty(self.schema)
+        _, _, rows = self._first._accumulated(self._first.fresh(), inputs[0], ())
+        return rows
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self._first.parameters()
+
+    def label(self) -> str:
+        return f"partial {self._first.label()}"
+
+
+class Combined(GroupAggregate):
+    """The aggregate over rows of `Partial`; see the module's preface."""
+
+    def __init__(self, whole: GroupAggregate) -> None:
+        parts = [
+            _Added(a, begin) if a.additive else a for a, (begin, _) in zip(whole.aggregates, whole.spans, strict=True)
+        ]
+        super().__init__(whole.accumulators.schema, (), parts, whole.schema.names)
+
+    def _counts(self, touched: Touched) -> Int64s:
+        totals = _added(touched, 0, touched.delta.columns[0])
+        if any(abs(total) > INT64_MAX for total in totals):
+            raise WeightOverflowError("the weights of a group add up to more than int64 holds; nothing was applied")
+        out = int64s(len(totals))
+        out[:] = totals
+        return out
+
+
+class _Later(Aggregate):
+    """In the first step: an aggregate that waits for the second."""
+
+    def __init__(self, given: Aggregate) -> None:
+        self.name, self.out, self._given = given.name, given.out, given
+
+    def fields(self) -> list[pa.DataType]:
+        return self._given.fields()
+
+    def update(self, touched: Touched, at: int) -> list[pa.Array]:
+        return [pa.nulls(touched.groups, t) for t in self.fields()]
+
+    def result(self, columns: Sequence[pa.Array]) -> pa.Array:
+        return self._given.result(columns)
+
+    def argument(self) -> int | None:
+        return self._given.argument()
+
+
+class _Added(Aggregate):
+    """In the second step: the sums of accumulators, which begin at a column of the input."""
+
+    def __init__(self, given: Aggregate, begin: int) -> None:
+        self.name, self.out, self.column = given.name, given.out, begin
+        self._given = given
+
+    def fields(self) -> list[pa.DataType]:
+        return self._given.fields()
+
+    def update(self, touched: Touched, at: int) -> list[pa.Array]:
+        columns = touched.delta.columns[self.column :]
+        return [_column(_added(touched, at + i, columns[i]), dtype) for i, dtype in enumerate(self._given.fields())]
+
+    def result(self, columns: Sequence[pa.Array]) -> pa.Array:
+        return self._given.result(columns)
+
+
+def _added(touched: Touched, at: int, column: pa.Array) -> list[int]:
+    """What a column of state holds after a tick: what it held, and what a column of the input adds."""
+    old = _numbers(touched.old[at])
+    totals = [old[row] if row >= 0 else 0 for row in touched.old_row.tolist()]
+    weights = touched.delta.weights.tolist()
+    for group, weight, number in zip(touched.ids.tolist(), weights, _numbers(column), strict=True):
+        totals[group] += weight * number
+    return totals
+
+
+def _numbers(column: pa.Array) -> list[int]:
+    """Accumulators as whole numbers."""
+    if pa.types.is_decimal(column.type):
+        data = memoryview(column.buffers()[1])[16 * column.offset :] if len(column) else memoryview(b"")
+        return [int.from_bytes(data[i : i + 16], "little", signed=True) for i in range(0, 16 * len(column), 16)]
+    if pa.types.is_binary(column.type):
+        return [_read(stored) for stored in column.to_pylist()]
+    out: list[int] = column.to_pylist()
+    return out
+
+
+def _column(numbers: Sequence[int], dtype: pa.DataType) -> pa.Array:
+    """Whole numbers as accumulators."""
+    if pa.types.is_decimal(dtype):
+        if any(abs(n) >= 10**38 for n in numbers):
+            raise DbsparkError("a sum is beyond 38 digits, which no decimal holds; nothing was applied")
+        data = b"".join(n.to_bytes(16, "little", signed=True) for n in numbers)
+        return pa.Array.from_buffers(dtype, len(numbers), [None, pa.py_buffer(data)])
+    if pa.types.is_binary(dtype):
+        stored = [_stored(n) for n in numbers]
+        offsets = struct.pack(f"<{len(stored) + 1}i", 0, *accumulate(map(len, stored)))
+        return pa.Array.from_buffers(dtype, len(stored), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(stored))])
+    return pa.array(numbers, dtype)
+
+
+def _read(stored: bytes) -> int:
+    """An exact sum, in units of its lowest limb's place."""
+    if not stored:
+        return 0
+    return int.from_bytes(stored[4:], "little", signed=True) << _WORD * int.from_bytes(stored[:4], "little")
+
+
+def _stored(number: int) -> bytes:
+    """An exact sum as `kernels.exact` stores it: from the lowest limb that is not zero, as few limbs as hold it."""
+    if not number:
+        return b""
+    first = ((number & -number).bit_length() - 1) // _WORD
+    number >>= _WORD * first
+    limbs = (number if number >= 0 else ~number).bit_length() // _WORD + 1
+    return first.to_bytes(4, "little") + number.to_bytes(4 * limbs, "little", signed=True)
+
+
+__all__ = ["Combined", "Partial", "combinable"]

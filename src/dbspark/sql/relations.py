@@ -1,0 +1,80 @@
+"""What a plan is compiled into, and the words for how: relations are streams whose columns have Spark's numbers.
+
+Columns of a stream are named by position (`c0`, `c1` …), so that equal sub-queries give equal nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+
+from dbspark.batch.schema import Schema
+from dbspark.circuit.builder import Builder
+from dbspark.circuit.graph import Stream
+from dbspark.sql import plan as p
+from dbspark.sql.types import loosened
+
+Mode = Literal["incremental", "affected groups", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """How an operator is maintained."""
+
+    operator: str
+    mode: Mode
+    code: str = ""
+    why: str = ""
+
+    def __str__(self) -> str:
+        reason = f"  [NOT_INCREMENTAL.{self.code}] {self.why}" if self.code and self.mode != "incremental" else ""
+        remark = f"  [{self.code}] {self.why}" if self.code and self.mode == "incremental" else ""
+        return f"{self.operator}: {self.mode}{reason}{remark}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rel:
+    """A stream and the numbers of its columns."""
+
+    stream: Stream
+    ids: tuple[int, ...]
+
+    @property
+    def types(self) -> tuple[pa.DataType, ...]:
+        return self.stream.schema.types
+
+    @property
+    def positions(self) -> dict[int, int]:
+        return {number: i for i, number in enumerate(self.ids)}
+
+    def position(self, number: int) -> int:
+        return self.positions[number]
+
+    def name(self, number: int) -> str:
+        return self.stream.schema.names[self.position(number)]
+
+    @property
+    def typed(self) -> dict[int, pa.DataType]:
+        return dict(zip(self.ids, self.types, strict=True))
+
+    def columns(self) -> list[p.Column]:
+        return [p.Column(number, f"c{i}", t) for i, (number, t) in enumerate(self.typed.items())]
+
+
+@dataclass(slots=True)
+class Scope:
+    """What a plan is compiled into: a builder, and the relations that are there already."""
+
+    builder: Builder
+    tables: Mapping[str, Stream]
+    known: dict[int, Rel] = field(default_factory=dict)
+    """Relations of plan nodes that were compiled outside, by the identity of the node."""
+    loops: dict[int, Rel] = field(default_factory=dict)
+
+
+def schema_of(types: Sequence[pa.DataType]) -> Schema:
+    """A schema with columns named by position."""
+    return Schema(pa.schema([pa.field(f"c{i}", loosened(t)) for i, t in enumerate(types)]))
