@@ -10,6 +10,7 @@ from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.rows import encode_rows
 from dbspark.operators.delta import Delta
 from dbspark.spark.levels import layout
+from dbspark.spark.loop import to_the_end
 from dbspark.spark.placement import split
 from dbspark.spark.task import ERROR, REPORT, TOLD, Job, Work, raise_first
 from dbspark.storage.files import files_at
@@ -34,7 +35,20 @@ class Told:
             work.keep(self.id, (work.state(self.id, [self.arrangement])[0].insert(batch),))
 
 
-def run_levels(job, levels, records, rows):
+def run_levels(job, levels, records, rows, jobs=None):
+    """All levels, in as many jobs as it takes; `jobs` gets the level at which each begins."""
+
+    def one(level, rows):
+        if jobs is not None:
+            jobs.append(level)
+        out = run_job(job, levels[level:], records, rows)
+        raise_first(p for _, slot, p in out if slot == ERROR)
+        return out
+
+    return to_the_end(one, rows)
+
+
+def run_job(job, levels, records, rows):
     """What Spark does, in this process; every task is run twice, as a retried one is."""
     for number, level in enumerate(levels):
         received = [{} for _ in range(job.shards)]
@@ -76,8 +90,8 @@ class Shards:
         for node in self.graph:
             if node.role == "source" and changes.get(node.name):
                 rows += self._routed(node, changes[node.name])
-        out = run_levels(job, self.levels, self.records, rows)
-        raise_first(p for _, slot, p in out if slot == ERROR)
+        self.jobs = []
+        out = run_levels(job, self.levels, self.records, rows, self.jobs)
         told = {}
         for _, slot, payload in out:
             if slot == REPORT:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from dbspark.pipeline.routing import Routed, routed, sent
 from dbspark.pipeline.runtime import Outcome, Runtime
 from dbspark.spark.balance import chosen
 from dbspark.spark.levels import Level, Policies, layout
+from dbspark.spark.loop import to_the_end
 from dbspark.spark.placement import SHARD, key_of
 from dbspark.spark.superstep import Records, Supersteps, packed_code
 from dbspark.spark.task import REPORT, TOLD, Job, Row, Work
@@ -118,6 +119,11 @@ class _Plan:
     graph: Graph
     levels: tuple[Level, ...]
     traces: dict[str, Kept]
+    _parts: dict[int, tuple[Level, ...]] = field(default_factory=dict)
+
+    def levels_from(self, level: int) -> tuple[Level, ...]:
+        """The levels from one on; always the same object, as executors know it."""
+        return self._parts.setdefault(level, self.levels[level:])
 
 
 def check_travels(graph: Graph) -> None:
@@ -227,7 +233,12 @@ class Sharded(Runtime):
             name: {shard: [r.to_json() for r in kept] for shard, kept in by_shard.items()}
             for name, by_shard in records.items()
         }
-        out = self._supersteps().run(job, plan.levels, given, rows, frames)
+        steps = self._supersteps()
+
+        def levels_from(level: int, rows: Sequence[Row]) -> list[Row]:
+            return steps.run(job, plan.levels_from(level), given, rows, () if level else frames)
+
+        out = to_the_end(levels_from, rows)
         found = {name: dict(by_shard) for name, by_shard in self._records.items()}
         for _, slot, payload in out:
             if slot == REPORT:
@@ -267,12 +278,12 @@ class Sharded(Runtime):
             if node.role == "source":
                 table = self.tables[str(node.name)]
                 tables.append(TableStep(table, node.id, self._keep))
-                traces[f"table {table.name}"] = Kept((table.arrangement,), key_of(table.arrangement))
+                traces[f"table {table.name}"] = Kept((table.arrangement,), (key_of(table.arrangement),))
         levels[0].steps[:0] = tables
         for name, output in plan.outputs.items():
             view = ViewStep(name, output.slot, Arrangement(graph.outputs[name].schema, output.key), self._keep)
             levels[output.level].steps.append(view)
-            traces[view.id] = Kept((view.arrangement,), output.key)
+            traces[view.id] = Kept((view.arrangement,), (output.key,))
         return _Plan(graph, levels, traces)
 
     def _balance(self, tick: int) -> None:
@@ -335,7 +346,7 @@ class Sharded(Runtime):
         self._planned = None
 
     def described(self) -> dict[str, Any]:
-        everywhere = sorted(n for n, kept in self._present().traces.items() if kept.lies == "everywhere")
+        everywhere = sorted(n for n, kept in self._present().traces.items() if kept.everywhere)
         policies = {join: list(given) for join, given in self._policies.items()}
         return {"shards": self.shards, "policies": policies, "everywhere": everywhere}
 
@@ -356,10 +367,9 @@ class Sharded(Runtime):
         moved = {}
         for name, by_shard in old.items():
             stored = tuple(store.arrangement(record) for record in next(iter(by_shard.values())))
-            lies = (
-                "owner" if shards is None else plan.traces[name].lies
-            )  # where nothing is sharded, all is in one place
-            moved[name] = Kept(stored, lies), plan.traces[name]
+            new = plan.traces[name]
+            # Where nothing is sharded, all is in one place.
+            moved[name] = Kept(stored, tuple("owner" for _ in stored) if shards is None else new.lies), new
         self._move(tick, moved, old)
 
     # ------------------------------------------------------------------ reading
