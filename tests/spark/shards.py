@@ -35,19 +35,6 @@ class Told:
             work.keep(self.id, (work.state(self.id, [self.arrangement])[0].insert(batch),))
 
 
-def run_levels(job, levels, records, rows, jobs=None):
-    """All levels, in as many jobs as it takes; `jobs` gets the level at which each begins."""
-
-    def one(level, rows):
-        if jobs is not None:
-            jobs.append(level)
-        out = run_job(job, levels[level:], records, rows)
-        raise_first(p for _, slot, p in out if slot == ERROR)
-        return out
-
-    return to_the_end(one, rows)
-
-
 def run_job(job, levels, records, rows):
     """What Spark does, in this process; every task is run twice, as a retried one is."""
     for number, level in enumerate(levels):
@@ -74,7 +61,7 @@ class Shards:
         self.records = {}
         self.places = places or {}
         plan = layout(self.graph, {n: frozenset({key}) for n, key in self.places.items()}, policies)
-        self.levels = plan.levels
+        self.levels, self.resumed = plan.levels, plan.resumed
         self.arrangements = {}
         for name, output in plan.outputs.items():
             arrangement = Arrangement(self.graph.outputs[name].schema, output.key)
@@ -91,7 +78,7 @@ class Shards:
             if node.role == "source" and changes.get(node.name):
                 rows += self._routed(node, changes[node.name])
         self.jobs = []
-        out = run_levels(job, self.levels, self.records, rows, self.jobs)
+        out = to_the_end(partial(self._job, job), rows)
         told = {}
         for _, slot, payload in out:
             if slot == REPORT:
@@ -105,6 +92,13 @@ class Shards:
             name: Counter(dict(Delta.of(merge(told[key])).items())) if (key := f"output {name}") in told else Counter()
             for name in self.graph.outputs
         }
+
+    def _job(self, job, begin, rows):
+        self.jobs.append(begin)
+        levels = self.levels if begin is None else self.levels[self.resumed[begin] :]
+        out = run_job(job, levels, self.records, rows)
+        raise_first(p for _, slot, p in out if slot == ERROR)
+        return out
 
     def _routed(self, node, change):
         placed = Arrangement(node.schema, self.places.get(node.name))

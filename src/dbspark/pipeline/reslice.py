@@ -35,6 +35,11 @@ class Kept:
         """Whether every shard has all of it."""
         return "everywhere" in self.lies
 
+    @property
+    def owned(self) -> bool:
+        """Whether one shard has all of it."""
+        return "owner" in self.lies
+
 
 @dataclass(frozen=True, slots=True)
 class Reslice:
@@ -52,7 +57,7 @@ class Reslice:
         return tuple(f"{self.id}{AT}{shard}" for shard in some)
 
     def run(self, work: Work) -> None:
-        if set(self.new.lies) == {"owner"} and work.shard != owner(work.job.shards):
+        if self.new.owned and work.shard != owner(work.job.shards):
             return
         spines = zip(*(work.state(name, self.old.arrangements) for name in self.reads), strict=True)
         wanted = zip(spines, self.new.arrangements, self.new.lies, strict=True)

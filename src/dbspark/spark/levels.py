@@ -84,7 +84,7 @@ class Level:
     awaits: list[str] = field(default_factory=list)
     """Slots of votes: if any have come, a fixpoint in front of this level is not over, and the level is not run yet."""
     resumes: int = 0
-    """Where another job goes on then."""
+    """Where another job goes on then: a number in `Layout.resumed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +104,21 @@ class Layout:
     outputs: Mapping[str, Output]
     lies: Mapping[str, tuple[Lies, ...]]
     """The spines of every node that keeps state."""
+    resumed: tuple[int, ...]
+    """The levels at which jobs go on with fixpoints that are not over."""
 
 
-def layout(graph: Graph, sources: Mapping[str, Placed], policies: Policies | None = None) -> Layout:
-    """Cut a graph into levels; `sources` says how each source is placed, `policies` how the sides of joins are."""
+def layout(
+    graph: Graph, sources: Mapping[str, Placed], policies: Policies | None = None, iterations: int = ITERATIONS
+) -> Layout:
+    """Cut a graph into levels; `sources` says how each source is placed, `policies` how the sides of joins are.
+
+    So many `iterations` of each fixpoint are unrolled, at the least.
+    """
     if any(node.role == "delay" for node in graph):
         raise CircuitError("a delay over ticks is not sharded; run the circuit embedded")
     begins = {n.id: sources.get(str(n.name), ANYWHERE) for n in graph if n.role == "source"}
-    return _Planner(graph, begins, policies or {}).layout()
+    return _Planner(graph, begins, policies or {}).layout(iterations)
 
 
 class _Planner:
@@ -205,22 +212,24 @@ class _Planner:
         self.needs.setdefault(slot, set()).add(level)
         return Output(level, slot, key)
 
-    def layout(self) -> Layout:
+    def layout(self, iterations: int) -> Layout:
         outputs = {name: self._output(node) for name, node in self.graph.outputs.items()}
         levels = self._levels(max([*self.level.values(), *(o.level for o in outputs.values())], default=0))
         lies = {n.id: self._lies(n) for n in self.order if n.operator is not None and n.operator.kept()}
         whole: list[Level] = []
-        numbers = []
+        numbers: list[int] = []
+        resumed: list[int] = []
         for number, level in enumerate(levels):
             loops = [inside.loop(node) for node, inside in self.inside.items() if self.level[node] == number]
             if loops:
-                level.resumes = len(whole)
+                level.resumes = len(resumed)
                 level.awaits = [loop.votes for loop in loops]
-                whole += _unrolled(loops)
+                resumed.append(len(whole))
+                whole += _unrolled(loops, iterations)
             numbers.append(len(whole))
             whole.append(level)
         outputs = {name: replace(output, level=numbers[output.level]) for name, output in outputs.items()}
-        return Layout(tuple(whole), outputs, lies)
+        return Layout(tuple(whole), outputs, lies, tuple(resumed))
 
     def _levels(self, last: int) -> list[Level]:
         levels = [Level() for _ in range(1 + last)]
@@ -353,8 +362,8 @@ def _by_row(node: Node) -> Placed:
     return frozenset({tuple(range(node.schema.columns))})
 
 
-def _unrolled(loops: Sequence[Loop]) -> list[Level]:
-    """A few iterations of fixpoints beside each other, whole ones of each of them."""
+def _unrolled(loops: Sequence[Loop], iterations: int) -> list[Level]:
+    """Iterations of fixpoints beside each other, whole ones of each of them."""
     stages = math.lcm(*(len(loop.levels) for loop in loops))
-    stages *= -(-ITERATIONS * max(len(loop.levels) for loop in loops) // stages)
+    stages *= -(-iterations * max(len(loop.levels) for loop in loops) // stages)
     return [Level([Iterate(loop, stage) for loop in loops], passes=True) for stage in range(stages)]

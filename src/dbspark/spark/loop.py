@@ -18,7 +18,9 @@ where what two shards gave cancels; rows that flow into a variable come together
 so that cannot go on.
 
 *Not over yet.* The level that would read the results sees votes instead, puts everything that has come to it into a
-file, and tells the driver, which runs the job again from the first iteration's stage on: see `to_the_end`.
+file, and tells the driver, which runs the job again from the first iteration's stage on: see `to_the_end`. So stages
+too many cost their tasks, and too few another job. As many are unrolled as the last tick took, up to `ITERATIONS`: a
+tick that does not touch the recursion takes one.
 
 Cost: that of the fixpoint on the rows of a shard, and for every iteration as many shuffles as there are levels inside.
 """
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from dbspark.spark.task import Row, Work
 
 ITERATIONS = 4
-"""Iterations that are unrolled, at the least."""
+"""Iterations that are unrolled at the most; another job costs little more than one of its stages."""
 INLINE = 1 << 20
 """Bytes that are carried from stage to stage as they are; more are put into a file."""
 HANDED, RESUMED = "handed", "resumed"
@@ -259,6 +261,8 @@ class Ended:
         loop = self.loop
         carried = [p for slot in (loop.over, loop.carried) for p in work.received.pop(slot, ())]
         run: _Carried = pickle.loads(carried[0]) if carried else _Carried()
+        if carried:
+            work.figures.setdefault("iterations", {})[loop.id] = run.iteration + 1
         results = loop.fixpoint.nothing()
         for name, _, schema in loop.feeds:
             changes = _opened(work, run.changes.get(name, ()), Arrangement(schema))
@@ -276,21 +280,26 @@ class Ended:
             work.keep(loop.id, tuple(after))
 
 
-def to_the_end(run: Callable[[int, Sequence[Row]], list[Row]], rows: Sequence[Row]) -> list[Row]:
+def unrolled(taken: int) -> int:
+    """How many iterations to unroll in a tick that may take as many as another one: few different numbers."""
+    return min(1 << max(taken - 1, 0).bit_length(), ITERATIONS)
+
+
+def to_the_end(run: Callable[[int | None, Sequence[Row]], list[Row]], rows: Sequence[Row]) -> list[Row]:
     """Run jobs until all fixpoints are over; gives what leaves the last level of each.
 
-    `run` runs the levels from a given one on, with rows that come to it.
+    `run` runs all levels, or those from where fixpoints are gone on with, on rows that come to the first of them.
     """
     out: list[Row] = []
-    level = 0
+    begin = None
     while True:
-        made = run(level, rows)
+        made = run(begin, rows)
         handed = [(shard, payload) for shard, slot, payload in made if slot == HANDED]
         out += [row for row in made if row[1] != HANDED]
         if not handed:
             return out
-        level = json.loads(handed[0][1])["level"]
+        begin = json.loads(handed[0][1])["resumes"]
         rows = [(shard, RESUMED, payload) for shard, payload in handed]
 
 
-__all__ = ["HANDED", "RESUMED", "Ended", "Iterate", "Loop", "to_the_end"]
+__all__ = ["HANDED", "ITERATIONS", "RESUMED", "Ended", "Iterate", "Loop", "to_the_end", "unrolled"]

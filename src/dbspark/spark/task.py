@@ -193,7 +193,7 @@ class Work:
         payloads = [(slot, payload) for slot, some in self.received.items() for payload in some]
         places = self.put_aside([payload for _, payload in payloads])
         rows = [(slot, place) for (slot, _), place in zip(payloads, places, strict=True)]
-        return json.dumps({"level": self.level.resumes, "rows": rows}).encode()
+        return json.dumps({"resumes": self.level.resumes, "rows": rows}).encode()
 
     def _resume(self) -> None:
         """Take up what `_handed` has put away."""
