@@ -152,6 +152,7 @@ def test_recursive_views_are_iterated_by_all_shards(spark, tmp_path):
                     tx.insert("edges", sorted(edges))
             if shards == 3:
                 pipe.create_view("walks", WALKS)
+                pipe.create_view("counted", "SELECT src, count(*) AS n FROM reach GROUP BY src")
                 (loop,) = [n.id for n in pipe._program.builder.graph if n.label == "fixpoint of reach"]
                 kept = pipe._shows._records[loop].values()
                 assert [sum(pipe._shows._store.spine(k[i]).rows > 0 for k in kept) for i in range(3)] == [3, 3, 3]
@@ -161,11 +162,15 @@ def test_recursive_views_are_iterated_by_all_shards(spark, tmp_path):
                 tx.delete("edges", [gone])
             edges = (edges | {back}) - {gone}
             assert set(rows_of(pipe.view("reach").to_arrow())) == closure(edges)
-            check(spark, pipe, {"walks": WALKS}, pipe.views[1:])
+            check(spark, pipe, {"walks": WALKS}, pipe.views[1:2])
+            for name in pipe.views[2:]:
+                counted = Counter(src for src, _ in closure(edges))
+                assert set(rows_of(pipe.view(name).to_arrow())) == set(counted.items())
             if pipe.tick == 5:
                 with pipe.transaction() as tx:
                     tx.delete("edges", pipe.table("edges").to_arrow())
                 assert not any(pipe._shows._circuit.state_rows().values())
+    assert pipe.tick == 6
 
 
 def test_a_hot_key_does_not_pin_one_shard(spark, tmp_path):

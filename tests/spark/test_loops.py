@@ -9,7 +9,7 @@ from dbspark.circuit import Builder
 from dbspark.errors import CircuitError
 from dbspark.spark import loop
 from dbspark.spark.loop import Ended, unrolled
-from tests.circuit.test_nested import EDGES, linear, odd_and_even, shortest, squaring, toggled
+from tests.circuit.test_nested import EDGES, further, linear, odd_and_even, shortest, squaring, toggled
 from tests.operators.model import Run, plus
 from tests.spark.shards import Shards
 
@@ -86,6 +86,16 @@ def apart(b, edges):
     return {"walk": b.fixpoint({"walk": WALKS}, [edges], body)[0]}
 
 
+def behind(b, edges):
+    """Variables that are another one, and a source, an iteration later, beside one that takes two levels."""
+
+    def body(s, reach, last, first, edges):
+        return [s.distinct(s.union(first, further(s, last, edges))), reach, edges]
+
+    reach, last, first = b.fixpoint({"reach": EDGES, "last": EDGES, "first": EDGES}, [edges], body)
+    return {"reach": reach, "last": last, "first": first}
+
+
 def inside_another(b, edges):
     """A fixpoint in a fixpoint, which is not cut."""
 
@@ -103,6 +113,7 @@ GRAPHS = {
     "mutual": mutual,
     "reachable": reachable,
     "apart": apart,
+    "behind": behind,
     "one behind another": one_behind_another,
     "inside another": inside_another,
 }
@@ -115,6 +126,7 @@ CUT = {
     "mutual": [2],
     "reachable": [2],
     "apart": [5],
+    "behind": [2],
     "one behind another": [2, 1, 2, 2],
     "inside another": [],
 }

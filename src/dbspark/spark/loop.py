@@ -9,7 +9,8 @@ reads its results, so most ticks are one job.
 of the present tick by trace, what waits for later iterations, what the variables have changed by) is handed from
 stage to stage of the same shard, as batches that are encoded once and opened only by the level that reads them.
 Beyond `INLINE` bytes they are put into a file, and their places are carried instead. The past is opened from the
-records of the traces, as everywhere.
+records of the traces, as everywhere. What merely passes by, from the level in front to the level behind, is handed on
+in the same way.
 
 *Which iteration is next* all shards have to agree on. In its last level every shard votes, to all shards: for the next
 iteration if something flew into a variable, else for the first for which something waits. The least is next; without a
@@ -53,8 +54,8 @@ ITERATIONS = 4
 """Iterations that are unrolled at the most; another job costs little more than one of its stages."""
 INLINE = 1 << 20
 """Bytes that are carried from stage to stage as they are; more are put into a file."""
-HANDED, RESUMED = "handed", "resumed"
-"""Slots of what a fixpoint that is not over hands to the driver, and of the same where the next job takes it up."""
+HANDED, ASIDE = "handed", "aside"
+"""Slots of places in files: of all that has come to a level that has to wait, and of what is taken up again."""
 
 Item = bytes | list[Any]
 """An encoded batch, or its place in a file."""
@@ -106,13 +107,18 @@ class _Carried:
         lists = [*self.present.values(), *self.changes.values()]
         lists += [items for by_iteration in self.waiting.values() for items in by_iteration.values()]
         loose = [(items, i, item) for items in lists for i, item in enumerate(items) if isinstance(item, bytes)]
-        if sum(len(item) for _, _, item in loose) > INLINE:
+        if is_much(item for _, _, item in loose):
             for (items, i, _), place in zip(loose, work.put_aside([item for _, _, item in loose]), strict=True):
                 items[i] = place
         return pickle.dumps(self)
 
 
-def _packed(batch: Batch) -> Item:
+def is_much(payloads: Iterable[bytes]) -> bool:
+    """Whether it is cheaper to put something into a file than to hand it from stage to stage."""
+    return sum(map(len, payloads)) > INLINE
+
+
+def _packed(batch: Batch) -> bytes:
     return b"".join(encoded(batch))
 
 
@@ -134,6 +140,10 @@ class Iterate:
     @property
     def reads(self) -> tuple[str, ...]:
         return (self.loop.id,)
+
+    def takes(self, slot: str) -> bool:
+        """Whether what comes in a slot is for this fixpoint."""
+        return slot.startswith(self.loop.id)
 
     def run(self, work: Work) -> None:
         loop, received = self.loop, work.received
@@ -299,7 +309,7 @@ def to_the_end(run: Callable[[int | None, Sequence[Row]], list[Row]], rows: Sequ
         if not handed:
             return out
         begin = json.loads(handed[0][1])["resumes"]
-        rows = [(shard, RESUMED, payload) for shard, payload in handed]
+        rows = [(shard, ASIDE, payload) for shard, payload in handed]
 
 
-__all__ = ["HANDED", "ITERATIONS", "RESUMED", "Ended", "Iterate", "Loop", "to_the_end", "unrolled"]
+__all__ = ["ASIDE", "HANDED", "ITERATIONS", "Ended", "Iterate", "Loop", "is_much", "to_the_end", "unrolled"]

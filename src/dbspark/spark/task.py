@@ -24,7 +24,7 @@ from dbspark.errors import DbsparkError
 from dbspark.operators.delta import Delta
 from dbspark.operators.operator import Arrange, Arranged, State
 from dbspark.spark.levels import Level, Step
-from dbspark.spark.loop import HANDED, RESUMED
+from dbspark.spark.loop import ASIDE, HANDED, is_much
 from dbspark.spark.placement import owner, split
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import PART_PREFIX, Place, TraceRecord, record_from_json
@@ -95,10 +95,10 @@ class Work:
                 yield self.shard, slot, payload
             if slot in (ERROR, HANDED):
                 return
-        self._resume()
         if any(slot in self.received for slot in self.level.awaits):
-            yield self.shard, HANDED, self._handed()
+            yield self.shard, HANDED, self._put_away(self._aside())
             return
+        passing = self._take_up()
         try:
             for step in self.level.steps:
                 if isinstance(step, Step):
@@ -107,7 +107,7 @@ class Work:
                     step.run(self)
             out = [*self.emitted(), *self.extra]
             if self.level.passes:
-                out += [(self.shard, slot, payload) for slot, some in self.received.items() for payload in some]
+                out += self._passed(passing)
             report = self._report()
         except DbsparkError as error:
             yield self.shard, ERROR, failure(error, self.number, self.shard)
@@ -188,18 +188,35 @@ class Work:
 
     # ------------------------------------------------------------------ inside
 
-    def _handed(self) -> bytes:
-        """Put all that has come into a file, for another job to go on with; gives where it is, and where to go on."""
+    def _aside(self) -> list[tuple[str, list[Any]]]:
+        """What has come in files: slots and places."""
+        return [row for payload in self.received.pop(ASIDE, ()) for row in json.loads(payload)["rows"]]
+
+    def _take_up(self) -> list[tuple[str, list[Any]]]:
+        """Read what has come in files; gives what only passes."""
+        passing = []
+        for slot, place in self._aside():
+            if self.level.passes and not any(step.takes(slot) for step in self.level.steps):
+                passing.append((slot, place))
+            else:
+                self.received.setdefault(slot, []).append(self.aside(place).to_pybytes())
+        return passing
+
+    def _put_away(self, rows: list[tuple[str, list[Any]]]) -> bytes:
+        """All that has come, in files; `rows` are there already."""
         payloads = [(slot, payload) for slot, some in self.received.items() for payload in some]
-        places = self.put_aside([payload for _, payload in payloads])
-        rows = [(slot, place) for (slot, _), place in zip(payloads, places, strict=True)]
+        places = self.put_aside([payload for _, payload in payloads]) if payloads else []
+        rows = rows + [(slot, place) for (slot, _), place in zip(payloads, places, strict=True)]
         return json.dumps({"resumes": self.level.resumes, "rows": rows}).encode()
 
-    def _resume(self) -> None:
-        """Take up what `_handed` has put away."""
-        for payload in self.received.pop(RESUMED, ()):
-            for slot, place in json.loads(payload)["rows"]:
-                self.received.setdefault(slot, []).append(self.aside(place).to_pybytes())
+    def _passed(self, rows: list[tuple[str, list[Any]]]) -> Iterator[Row]:
+        """What nobody has taken, for the next level; `rows` are in files."""
+        if is_much(payload for some in self.received.values() for payload in some):
+            yield self.shard, ASIDE, self._put_away(rows)
+            return
+        yield from ((self.shard, slot, payload) for slot, some in self.received.items() for payload in some)
+        if rows:
+            yield self.shard, ASIDE, json.dumps({"rows": rows}).encode()
 
     def _part(self) -> str:
         """The name of a file that nobody knows yet."""
