@@ -11,6 +11,7 @@ from dbspark.batch.rows import encode_rows
 from dbspark.operators.delta import Delta
 from dbspark.operators.linear import FlatMap
 from dbspark.spark.levels import layout
+from dbspark.spark.loop import to_the_end
 from dbspark.spark.placement import split
 from dbspark.spark.task import ERROR, REPORT, TOLD, Job, Work, raise_first
 from dbspark.storage.files import files_at
@@ -35,7 +36,7 @@ class Told:
             work.keep(self.id, (work.state(self.id, [self.arrangement])[0].insert(batch),))
 
 
-def run_levels(job, levels, records, rows, travelled=None):
+def run_job(job, levels, records, rows, travelled=None):
     """What Spark does, in this process; every task is run twice, as a retried one is.
 
     `travelled` takes, by slot, the rows that go from one shard to another, or might.
@@ -78,7 +79,7 @@ class Shards:
         self.records = {}
         self.places = places or {}
         plan = layout(self.graph, {n: frozenset({key}) for n, key in self.places.items()}, policies)
-        self.levels = plan.levels
+        self.levels, self.resumed = plan.levels, plan.resumed
         self.arrangements = {}
         for name, output in plan.outputs.items():
             arrangement = Arrangement(self.graph.outputs[name].schema, output.key)
@@ -94,9 +95,9 @@ class Shards:
         for node in self.graph:
             if node.role == "source" and changes.get(node.name):
                 rows += self._routed(node, changes[node.name])
+        self.jobs = []
         self.travelled = {}
-        out = run_levels(job, self.levels, self.records, rows, self.travelled)
-        raise_first(p for _, slot, p in out if slot == ERROR)
+        out = to_the_end(partial(self._job, job), rows)
         told = {}
         for _, slot, payload in out:
             if slot == REPORT:
@@ -110,6 +111,13 @@ class Shards:
             name: Counter(dict(Delta.of(merge(told[key])).items())) if (key := f"output {name}") in told else Counter()
             for name in self.graph.outputs
         }
+
+    def _job(self, job, begin, rows):
+        self.jobs.append(begin)
+        levels = self.levels if begin is None else self.levels[self.resumed[begin] :]
+        out = run_job(job, levels, self.records, rows, self.travelled)
+        raise_first(p for _, slot, p in out if slot == ERROR)
+        return out
 
     def _routed(self, node, change):
         placed = Arrangement(node.schema, self.places.get(node.name))

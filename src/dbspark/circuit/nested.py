@@ -45,23 +45,23 @@ class Fixpoint(Operator):
         self.sources = [n for n in self.graph if n.role == "source"]
         self.variables = [n for n in self.graph if n.role == "delay"]
         self.schema = self.variables[0].schema
-        self._arranged: dict[str, Arrangement] = {}
+        self.arranged: dict[str, Arrangement] = {}
         """Nodes with state, and how they keep it: arrange nodes, and deltas that a reduction takes as they are."""
-        self._inner: dict[str, Fixpoint] = {}
+        self.inner: dict[str, Fixpoint] = {}
         """Fixpoints inside this one; their state follows the own."""
         for node in self._schedule:
             operator = node.operator
             if isinstance(operator, Arrange):
-                self._arranged[node.id] = operator.arrangement
+                self.arranged[node.id] = operator.arrangement
             elif isinstance(operator, Fixpoint):
-                self._inner[node.id] = operator
+                self.inner[node.id] = operator
             elif isinstance(operator, GroupAggregate):
                 if not operator.key:  # it has a row where nothing has come, so no iteration could be its first
                     raise CircuitError(f"{node.label!r} cannot stand inside a fixpoint; give it a key")
-                self._arranged[f"{node.id}/0"] = Arrangement(operator.source, operator.key)
+                self.arranged[f"{node.id}/0"] = Arrangement(operator.source, operator.key)
             elif not isinstance(operator, Stateless) and not all(isinstance(n.operator, Arrange) for n in node.inputs):
                 raise CircuitError(f"{node.label!r} cannot stand inside a fixpoint")
-        self.depth: int = 1 + max((f.depth for f in self._inner.values()), default=0)
+        self.depth: int = 1 + max((f.depth for f in self.inner.values()), default=0)
         if self.depth > TIMES:
             raise CircuitError(
                 f"fixpoints stand inside each other up to {TIMES} deep, and {self.label()!r} is {self.depth} deep; "
@@ -69,7 +69,7 @@ class Fixpoint(Operator):
             )
 
     def kept(self) -> tuple[Arrangement, ...]:
-        return (*self._arranged.values(), *(a for f in self._inner.values() for a in f.kept()))
+        return (*self.arranged.values(), *(a for f in self.inner.values() for a in f.kept()))
 
     def step(self, state: State, inputs: Sequence[Delta]) -> tuple[State, dict[str, Delta]]:
         if not any(d.rows for d in inputs):
@@ -89,16 +89,33 @@ class Fixpoint(Operator):
         return f"fixpoint of {', '.join(str(n.name) for n in self.variables)}"
 
 
+def nested_of(operator: Operator, plain: Sequence[bool], agenda: Agenda) -> Nested:
+    """What stands for an operator that needs the past; `plain`: which inputs it takes as deltas, not arranged."""
+    if isinstance(operator, Join) and operator.how == "inner":
+        return NestedJoin(operator, agenda)
+    if isinstance(operator, Distinct):
+        return NestedDistinct(operator.schema, agenda)
+    return NestedReduce(operator, plain, agenda)
+
+
+def endless(growing: Sequence[str], limit: int) -> CircuitError:
+    """What is said of a recursion that has not come to rest."""
+    return CircuitError(
+        f"the recursion of {', '.join(growing)} has not ended after {limit} iterations; nothing was applied. "
+        "Bound it with a condition, or raise the limit"
+    )
+
+
 class _Run:
     """One tick of a fixpoint."""
 
     def __init__(self, fixpoint: Fixpoint, past: State, parent: Agenda | None = None) -> None:
         self.fixpoint = fixpoint
         self.agenda = Agenda(parent)
-        own = len(fixpoint._arranged)
-        self.arranged = {n: NestedArranged(spine) for n, spine in zip(fixpoint._arranged, past[:own], strict=True)}
+        own = len(fixpoint.arranged)
+        self.arranged = {n: NestedArranged(spine) for n, spine in zip(fixpoint.arranged, past[:own], strict=True)}
         self.inner: dict[str, _Run] = {}
-        for name, operator in fixpoint._inner.items():
+        for name, operator in fixpoint.inner.items():
             end = own + len(operator.kept())
             self.inner[name] = _Run(operator, past[own:end], self.agenda)
             own = end
@@ -119,19 +136,11 @@ class _Run:
             return self.arranged[node.id].advance
         if isinstance(operator, Fixpoint):
             return self.inner[node.id].entered
-        nested = self._nested(operator, node)
+        nested = nested_of(operator, [n.kind == "delta" for n in node.inputs], self.agenda)
         own = self.arranged.get(f"{node.id}/0")
         if own is None:
             return nested.step
         return lambda path, inputs: nested.step(path, [own.advance(path, inputs[:1]), *inputs[1:]])
-
-    def _nested(self, operator: Operator, node: Node) -> Nested:
-        """What stands for an operator that needs the past."""
-        if isinstance(operator, Join) and operator.how == "inner":
-            return NestedJoin(operator, self.agenda)
-        if isinstance(operator, Distinct):
-            return NestedDistinct(operator.schema, self.agenda)
-        return NestedReduce(operator, [n.kind == "delta" for n in node.inputs], self.agenda)
 
     def entered(self, outer: Path, inputs: Sequence[Delta]) -> dict[str, Delta]:
         """What a fixpoint inside another does at a path: nothing where nothing comes and nothing waits."""
@@ -160,11 +169,7 @@ class _Run:
                 return {str(n.name): Delta.sum(n.schema, results[str(n.name)]) for n in fixpoint.variables}
             iteration = following
             if iteration >= fixpoint.limit:
-                growing = ", ".join(str(n.name) for n in fixpoint.variables if n.id in given)
-                raise CircuitError(
-                    f"the recursion of {growing} has not ended after {fixpoint.limit} iterations; nothing was applied. "
-                    "Bound it with a condition, or raise the limit"
-                )
+                raise endless([str(n.name) for n in fixpoint.variables if n.id in given], fixpoint.limit)
 
     def _iterate(self, path: Path, values: dict[str, Any]) -> dict[str, Any]:
         """One iteration: what every node gives."""

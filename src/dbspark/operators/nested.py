@@ -29,16 +29,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch import Batch, merge
+from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import INT64_MAX as NEVER
 from dbspark.batch.chunk import gather_columns
 from dbspark.batch.memory import Int64s, int64s
 from dbspark.batch.schema import Schema
 from dbspark.kernels import timed as kt
 from dbspark.operators.delta import Delta
-from dbspark.operators.join import Join, distinct_keys, keys_at, pair_weights, union_of_keys
+from dbspark.operators.join import Join, distinct_keys, keys_at, keys_of, pair_weights, union_of_keys
 from dbspark.operators.operator import Arranged, Operator
-from dbspark.trace.reading import Hits, Keys, probe
+from dbspark.trace.reading import Hits, Keys, key_columns, probe
 from dbspark.trace.spine import Spine, SpineConfig, row_positions
 
 Path = tuple[int, ...]
@@ -121,6 +121,17 @@ class NestedArranged:
         """Both as one, only to be read: nothing is merged across."""
         return Spine(self.arrangement, self.past.entries + present.entries)
 
+    def resume(self, batches: Sequence[Batch]) -> None:
+        """Take up the present tick where `present` has left it."""
+        self._present = Spine(self.arrangement, tuple(batches), PRESENT)
+        self._before = self._with(self._present)
+
+    def present(self) -> Spine:
+        """The rows of the present tick, this iteration included."""
+        if self._after is not None:
+            return self._after[1]
+        return self._present.insert_all([*self._unread, *([self.delta] if self.delta.rows else [])])
+
     def committed(self) -> Spine:
         """The past once the tick is over."""
         new = [*self._present.batches, *self._unread, self.delta]
@@ -157,6 +168,18 @@ class Nested(ABC):
         self.waiting.setdefault(path, []).append(what)
         self.agenda.add(path)
 
+    # What waits can be put away as batches and taken up from them, by another process.
+
+    def waits_in(self, inputs: Sequence[NestedArranged]) -> Arrangement:
+        """The order of such batches."""
+        return Arrangement(self.schema)
+
+    @abstractmethod
+    def put_away(self, what: Any, arrangement: Arrangement) -> Batch: ...
+
+    @abstractmethod
+    def taken_up(self, batch: Batch) -> Any: ...
+
 
 class NestedJoin(Nested):
     """An inner join; what waits is output."""
@@ -164,6 +187,12 @@ class NestedJoin(Nested):
     def __init__(self, join: Join, agenda: Agenda) -> None:
         super().__init__(join.schema, agenda)
         self.join = join
+
+    def put_away(self, what: Delta, arrangement: Arrangement) -> Batch:
+        return what.arranged(arrangement)
+
+    def taken_up(self, batch: Batch) -> Delta:
+        return Delta.of(batch)
 
     def judged(self, path: Path, inputs: Sequence[NestedArranged], waiting: list[Delta]) -> Delta:
         left, right = inputs
@@ -206,6 +235,12 @@ class NestedJoin(Nested):
 
 class NestedDistinct(Nested):
     """Distinct: the reduction for single rows, which needs only sums. What waits is rows to judge."""
+
+    def put_away(self, what: Batch, arrangement: Arrangement) -> Batch:
+        return what
+
+    def taken_up(self, batch: Batch) -> Batch:
+        return batch
 
     def judged(self, path: Path, inputs: Sequence[NestedArranged], waiting: list[Batch]) -> Delta:
         given = inputs[0]
@@ -264,6 +299,16 @@ class NestedReduce(Nested):
         super().__init__(operator.schema, agenda)
         self.operator = operator
         self.plain = plain
+
+    def waits_in(self, inputs: Sequence[NestedArranged]) -> Arrangement:
+        arrangement = inputs[0].arrangement
+        return Arrangement(arrangement.schema.select(key_columns(arrangement)))
+
+    def put_away(self, what: Keys, arrangement: Arrangement) -> Batch:
+        return Delta(arrangement.schema, what.chunk.arrays(), np.ones(len(what), np.int64)).arranged(arrangement)
+
+    def taken_up(self, batch: Batch) -> Keys:
+        return keys_of(batch.schema, Delta.of(batch).columns, batch.rows)
 
     def judged(self, path: Path, inputs: Sequence[NestedArranged], waiting: list[Keys]) -> Delta:
         keys = union_of_keys([*waiting, *(distinct_keys(i.rows) for i in inputs if i.delta.rows)])
@@ -341,4 +386,4 @@ def _by_time(which: Int64s, times: Int64s) -> Iterator[tuple[Path, Int64s]]:
             yield path, np.unique(which[order[begin:end]])
 
 
-__all__ = ["Agenda", "NestedArranged", "NestedDistinct", "NestedJoin", "NestedReduce", "Path"]
+__all__ = ["Agenda", "Nested", "NestedArranged", "NestedDistinct", "NestedJoin", "NestedReduce", "Path"]

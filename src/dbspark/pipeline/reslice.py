@@ -25,10 +25,20 @@ AT = "@"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How a trace is kept: in which orders, and where it lies."""
+    """How a trace is kept: in which orders its spines are, and where each of them lies."""
 
     arrangements: tuple[Arrangement, ...]
-    lies: Lies
+    lies: tuple[Lies, ...]
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether every shard has all of it."""
+        return "everywhere" in self.lies
+
+    @property
+    def owned(self) -> bool:
+        """Whether one shard has all of it."""
+        return "owner" in self.lies
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +53,17 @@ class Reslice:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        some = self.shards[:1] if self.old.lies == "everywhere" else self.shards
+        some = self.shards[:1] if self.old.everywhere else self.shards
         return tuple(f"{self.id}{AT}{shard}" for shard in some)
 
     def run(self, work: Work) -> None:
-        if self.new.lies == "owner" and work.shard != owner(work.job.shards):
+        if self.new.owned and work.shard != owner(work.job.shards):
             return
         spines = zip(*(work.state(name, self.old.arrangements) for name in self.reads), strict=True)
-        wanted = zip(spines, self.new.arrangements, strict=True)
-        work.keep(self.id, tuple(self._one(work, some, arrangement) for some, arrangement in wanted))
+        wanted = zip(spines, self.new.arrangements, self.new.lies, strict=True)
+        work.keep(self.id, tuple(self._one(work, *given) for given in wanted))
 
-    def _one(self, work: Work, spines: Sequence[Spine], arrangement: Arrangement) -> Spine:
-        lies = self.new.lies
+    def _one(self, work: Work, spines: Sequence[Spine], arrangement: Arrangement, lies: Lies) -> Spine:
         if lies in ("owner", "everywhere"):
             return combined([rearranged(s, arrangement) for s in spines])
         # In the order of the columns by which it lies, a shard's rows follow each other.

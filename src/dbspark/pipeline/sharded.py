@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from dbspark.pipeline.routing import Routed, routed, sent
 from dbspark.pipeline.runtime import Outcome, Runtime
 from dbspark.spark.balance import chosen
 from dbspark.spark.levels import Level, Policies, layout
+from dbspark.spark.loop import ITERATIONS, to_the_end, unrolled
 from dbspark.spark.placement import RANGES, SHARD, key_of
 from dbspark.spark.superstep import Records, Supersteps, packed_code
 from dbspark.spark.task import REPORT, TOLD, Job, Row, Work
@@ -119,6 +120,8 @@ class _Plan:
     graph: Graph
     levels: tuple[Level, ...]
     traces: dict[str, Kept]
+    resumed: tuple[tuple[Level, ...], ...] = ()
+    """The levels from where fixpoints that are not over are gone on with."""
 
 
 def check_travels(graph: Graph) -> None:
@@ -150,21 +153,24 @@ class Sharded(Runtime):
         self._views: set[str] = set()
         self._records: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
         self._steps: Supersteps | None = None
-        self._planned: _Plan | None = None
+        self._planned: dict[int, _Plan] = {}
+        """By how many iterations of fixpoints are unrolled."""
+        self._iterations = ITERATIONS
+        """As many as the last tick took."""
         self._policies: Policies = {}
 
     # ------------------------------------------------------------------ definitions
 
     def add_table(self, table: TableDefinition) -> None:
         self.tables = {**self.tables, table.name: table}
-        self._planned = None
+        self._planned = {}
 
     def add_views(self, names: Sequence[str], tick: int) -> None:
-        self._planned = None
+        self._planned = {}
         self._balance(tick)  # a join may have to share a side now, which then lies by its key again
         self._fill(names, tick)
         self._views |= set(names)
-        self._planned = None
+        self._planned = {}
 
     def _fill(self, names: Sequence[str], tick: int) -> None:
         """Compute from the tables what is not kept yet of some views."""
@@ -180,7 +186,7 @@ class Sharded(Runtime):
     def remove(self, name: str, tick: int) -> None:
         self.tables = {n: t for n, t in self.tables.items() if n != name}
         self._views -= {name}
-        self._planned = None
+        self._planned = {}
         self._policies = {j: p for j, p in self._policies.items() if j in self._program.builder.graph.nodes}
         kept = self._present().traces
         self._records = {n: given for n, given in self._records.items() if n in kept}
@@ -202,15 +208,17 @@ class Sharded(Runtime):
                 rows += made.rows(self.shards)
                 frames += made.frames(self.shards)
         self._balance(tick)
-        plan = self._present()
+        plan = self._present(self._iterations)
         lap("check")
         out = self._run(job, plan, self._records, rows, frames)
         given_rows: dict[str, int] = dict.fromkeys(operations, 0)
         taken: dict[str, int] = dict.fromkeys(sorted(self._views), 0)
         told: dict[str, list[Batch]] = {}
+        iterations = 0
         for _, slot, payload in out:
             if slot == REPORT:
                 report = json.loads(payload)
+                iterations = max([iterations, *report.get("iterations", {}).values()])
                 for counts, found in ((given_rows, report.get("tables", {})), (taken, report.get("views", {}))):
                     for name, count in found.items():
                         counts[name] += count
@@ -218,6 +226,8 @@ class Sharded(Runtime):
                 trace = slot.removeprefix(TOLD)
                 batch = decoded(pa.py_buffer(payload), plan.traces[trace].arrangements[0])
                 told.setdefault(trace.removeprefix("view "), []).append(batch)
+        if plan.resumed:
+            self._iterations = unrolled(iterations)
         lap("compute")
         return Outcome(given_rows, taken, {name: merge(batches) for name, batches in told.items()})
 
@@ -234,7 +244,14 @@ class Sharded(Runtime):
             name: {shard: [r.to_json() for r in kept] for shard, kept in by_shard.items()}
             for name, by_shard in records.items()
         }
-        out = self._supersteps().run(job, plan.levels, given, rows, frames)
+        steps = self._supersteps()
+
+        def one(begin: int | None, rows: Sequence[Row]) -> list[Row]:
+            if begin is None:
+                return steps.run(job, plan.levels, given, rows, frames)
+            return steps.run(job, plan.resumed[begin], given, rows)
+
+        out = to_the_end(one, rows)
         found = {name: dict(by_shard) for name, by_shard in self._records.items()}
         for _, slot, payload in out:
             if slot == REPORT:
@@ -255,16 +272,19 @@ class Sharded(Runtime):
 
     # ------------------------------------------------------------------ planning
 
-    def _present(self) -> _Plan:
-        if self._planned is None:
-            self._planned = self._plan(self._program.circuit().graph)
-        return self._planned
+    def _present(self, iterations: int = ITERATIONS) -> _Plan:
+        if iterations not in self._planned:
+            plan = self._plan(self._program.circuit().graph, iterations)
+            if iterations < ITERATIONS and plan.resumed:  # a tick that takes more than the last may take many more
+                plan = replace(plan, resumed=self._present().resumed)
+            self._planned[iterations] = plan
+        return self._planned[iterations]
 
-    def _plan(self, graph: Graph) -> _Plan:
+    def _plan(self, graph: Graph, iterations: int = ITERATIONS) -> _Plan:
         """Levels of a graph, with its tables in front and its outputs, which are views, behind."""
         check_travels(graph)
         placed = {name: frozenset({key_of(table.arrangement)}) for name, table in self.tables.items()}
-        plan = layout(graph, placed, self._policies)
+        plan = layout(graph, placed, self._policies, iterations)
         levels = plan.levels
         traces = {
             n: Kept(step.kept(), plan.lies[n]) for n in plan.lies if (step := graph.nodes[n].operator) is not None
@@ -274,13 +294,13 @@ class Sharded(Runtime):
             if node.role == "source":
                 table = self.tables[str(node.name)]
                 tables.append(TableStep(table, node.id, self._keep))
-                traces[f"table {table.name}"] = Kept((table.arrangement,), key_of(table.arrangement))
+                traces[f"table {table.name}"] = Kept((table.arrangement,), (key_of(table.arrangement),))
         levels[0].steps[:0] = tables
         for name, output in plan.outputs.items():
             view = ViewStep(name, output.slot, Arrangement(graph.outputs[name].schema, output.key), self._keep)
             levels[output.level].steps.append(view)
-            traces[view.id] = Kept((view.arrangement,), output.key)
-        return _Plan(graph, levels, traces)
+            traces[view.id] = Kept((view.arrangement,), (output.key,))
+        return _Plan(graph, levels, traces, tuple(levels[begin:] for begin in plan.resumed))
 
     def _balance(self, tick: int) -> None:
         """Change the policies of joins where what is kept says so, and move what lies elsewhere then."""
@@ -296,13 +316,13 @@ class Sharded(Runtime):
         for join in {*policies, *before}:
             if policies.get(join) != before.get(join):
                 _log.info("%s: %s", graph.nodes[join].label, " and ".join(policies.get(join, SHARD)))
-        self._policies, self._planned = policies, None
+        self._policies, self._planned = policies, {}
         try:
             new = self._present()
             moved = {n: kept for n, kept in new.traces.items() if n in self._records and kept != old.traces[n]}
             self._move(tick, {n: (old.traces[n], kept) for n, kept in moved.items()}, self._records)
         except BaseException:
-            self._policies, self._planned = before, None
+            self._policies, self._planned = before, {}
             raise
 
     def _move(
@@ -339,14 +359,17 @@ class Sharded(Runtime):
 
     def reset(self, snapshot: Any) -> None:
         self.tables, self._views, self._records, self._policies = snapshot
-        self._planned = None
+        self._planned = {}
 
     def described(self) -> dict[str, Any]:
-        everywhere = sorted(n for n, kept in self._present().traces.items() if kept.lies == "everywhere")
+        traces = self._present().traces
+        everywhere = sorted(n for n, kept in traces.items() if kept.everywhere)
+        owned = sorted(n for n, kept in traces.items() if kept.owned)
         policies = {join: list(given) for join, given in self._policies.items()}
         nodes = self._kept_nodes()
         return {
-            "shards": self.shards, "ranges": RANGES, "policies": policies, "everywhere": everywhere, "nodes": nodes,
+            "shards": self.shards, "ranges": RANGES, "policies": policies, "everywhere": everywhere, "owned": owned,
+            "nodes": nodes,
         }  # fmt: skip
 
     def _kept_nodes(self) -> list[str]:
@@ -365,7 +388,8 @@ class Sharded(Runtime):
             trace, shard = (name, 0) if shards is None else trace_of(name)
             if trace in plan.traces:
                 old.setdefault(trace, {})[shard] = kept
-        if shards == self.shards and described.get("ranges") == RANGES:
+        same = {"shards": self.shards, "ranges": RANGES, "owned": self.described()["owned"]}
+        if {name: described.get(name) for name in same} == same:
             self._records = old
         else:
             self._slice(store, old, shards, tick)
@@ -381,10 +405,9 @@ class Sharded(Runtime):
         moved = {}
         for name, by_shard in old.items():
             stored = tuple(store.arrangement(record) for record in next(iter(by_shard.values())))
-            lies = (
-                "owner" if shards is None else plan.traces[name].lies
-            )  # where nothing is sharded, all is in one place
-            moved[name] = Kept(stored, lies), plan.traces[name]
+            new = plan.traces[name]
+            # Where nothing is sharded, all is in one place.
+            moved[name] = Kept(stored, tuple("owner" for _ in stored) if shards is None else new.lies), new
         self._move(tick, moved, old)
 
     # ------------------------------------------------------------------ reading

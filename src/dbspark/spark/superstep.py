@@ -69,8 +69,8 @@ PROPERTY = "dbspark.job"
 """Of a job: what its tasks are given."""
 INLINE = 64 << 10
 """Bytes, before they are compressed, that travel as a property; more are put into a file."""
-PLANS = 4
-"""Plans that are kept: that of ticks, and some of definitions."""
+PLANS = 8
+"""Plans that are kept: those of ticks, with more or fewer iterations in them, and some of definitions."""
 
 Records = Mapping[str, Mapping[int, Sequence[Any]]]
 """The traces: by name and shard, the records of their spines as JSON."""
@@ -227,7 +227,7 @@ _levels: dict[str, tuple[Level, ...]] = {}
 
 def _known(digest: str, sent: Any) -> tuple[Level, ...]:
     if digest not in _levels:
-        while len(_levels) >= 8:
+        while len(_levels) >= 2 * PLANS:
             del _levels[next(iter(_levels))]
         _levels[digest] = pickle.loads(sent.value)
     return _levels[digest]

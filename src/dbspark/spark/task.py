@@ -24,9 +24,10 @@ from dbspark.errors import DbsparkError
 from dbspark.operators.delta import Delta
 from dbspark.operators.operator import Arrange, Arranged, State
 from dbspark.spark.levels import Level, Step
+from dbspark.spark.loop import ASIDE, HANDED, is_much
 from dbspark.spark.placement import owner, split
 from dbspark.storage.files import Files
-from dbspark.storage.manifest import PART_PREFIX, TraceRecord, record_from_json
+from dbspark.storage.manifest import PART_PREFIX, Place, TraceRecord, record_from_json
 from dbspark.storage.reading import Opened, Reading
 from dbspark.storage.segment import decoded, encoded
 from dbspark.storage.writing import Shelf, Writing
@@ -89,18 +90,24 @@ class Work:
     def run(self) -> Iterator[Row]:
         """Run the level; gives what leaves it."""
         begun = time.perf_counter()
-        for slot in [s for s in self.received if s in (REPORT, ERROR) or s.startswith(TOLD)]:
+        for slot in [s for s in self.received if s in (REPORT, ERROR, HANDED) or s.startswith(TOLD)]:
             for payload in self.received.pop(slot):
                 yield self.shard, slot, payload
-            if slot == ERROR:
+            if slot in (ERROR, HANDED):
                 return
+        if any(slot in self.received for slot in self.level.awaits):
+            yield self.shard, HANDED, self._put_away(self._aside())
+            return
+        passing = self._take_up()
         try:
             for step in self.level.steps:
                 if isinstance(step, Step):
                     self._step(step)
                 else:
                     step.run(self)
-            out = [*self._emitted(), *self.extra]
+            out = [*self.emitted(), *self.extra]
+            if self.level.passes:
+                out += self._passed(passing)
             report = self._report()
         except DbsparkError as error:
             yield self.shard, ERROR, failure(error, self.number, self.shard)
@@ -127,16 +134,17 @@ class Work:
 
     def state(self, name: str, arrangements: Sequence[Arrangement]) -> State:
         """The spines that are kept under a name."""
+        return tuple(self.spine(name, i, arrangement) for i, arrangement in enumerate(arrangements))
+
+    def spine(self, name: str, number: int, arrangement: Arrangement) -> Spine:
+        """One of the spines that are kept under a name."""
         given = self.records.get(name)
         if given is None:
-            return tuple(Spine(a) for a in arrangements)
+            return Spine(arrangement)
         shelf, reading = self._opened()
-        out = []
-        for record, arrangement in zip(given, arrangements, strict=True):
-            opened = record_from_json(record, shelf.owner)
-            shelf.there.update(e.place.file for e in opened.entries if e.place is not None)
-            out.append(reading.spine(opened, arrangement))
-        return tuple(out)
+        opened = record_from_json(given[number], shelf.owner)
+        shelf.there.update(e.place.file for e in opened.entries if e.place is not None)
+        return reading.spine(opened, arrangement)
 
     def keep(self, name: str, state: State) -> None:
         """Make something the state of a name."""
@@ -147,7 +155,72 @@ class Work:
         """Hand a batch to the driver."""
         self.extra.append((self.shard, TOLD + name, b"".join(encoded(batch))))
 
+    # ------------------------------------------------------------------ what loops ask for
+
+    def within(self, level: Level, received: dict[str, list[bytes]]) -> Work:
+        """The same task in a level that stands inside this one."""
+        return Work(self.job, self.number, level, self.shard, self.records, received)
+
+    def put_aside(self, payloads: Sequence[bytes]) -> list[list[Any]]:
+        """Write something into a file that this tick only needs until it is over; gives its places."""
+        work = Writing(self._opened()[0], self._part())
+        places = [work.extent([payload]).to_json() for payload in payloads]
+        work.put()
+        return places
+
+    def aside(self, place: list[Any]) -> pa.Buffer:
+        """What is at a place."""
+        return self._opened()[1].extent(Place(None, *place))
+
+    def emitted(self) -> Iterator[Row]:
+        """What leaves the level for the next."""
+        for emit in self.level.emits:
+            arrangement = self.level.streams[emit.slot]
+            batch = self.delta(emit.node, arrangement.schema).arranged(arrangement)
+            if not batch.rows:
+                continue
+            if emit.to == "everyone":
+                payload = b"".join(encoded(batch))
+                yield from ((shard, emit.slot, payload) for shard in range(self.job.shards))
+                continue
+            for shard, some in split(batch, self.job.shards) if emit.to == "owners" else [(self.shard, batch)]:
+                yield shard, emit.slot, b"".join(encoded(some))
+
     # ------------------------------------------------------------------ inside
+
+    def _aside(self) -> list[tuple[str, list[Any]]]:
+        """What has come in files: slots and places."""
+        return [row for payload in self.received.pop(ASIDE, ()) for row in json.loads(payload)["rows"]]
+
+    def _take_up(self) -> list[tuple[str, list[Any]]]:
+        """Read what has come in files; gives what only passes."""
+        passing = []
+        for slot, place in self._aside():
+            if self.level.passes and not any(step.takes(slot) for step in self.level.steps):
+                passing.append((slot, place))
+            else:
+                self.received.setdefault(slot, []).append(self.aside(place).to_pybytes())
+        return passing
+
+    def _put_away(self, rows: list[tuple[str, list[Any]]]) -> bytes:
+        """All that has come, in files; `rows` are there already."""
+        payloads = [(slot, payload) for slot, some in self.received.items() for payload in some]
+        places = self.put_aside([payload for _, payload in payloads]) if payloads else []
+        rows = rows + [(slot, place) for (slot, _), place in zip(payloads, places, strict=True)]
+        return json.dumps({"resumes": self.level.resumes, "rows": rows}).encode()
+
+    def _passed(self, rows: list[tuple[str, list[Any]]]) -> Iterator[Row]:
+        """What nobody has taken, for the next level; `rows` are in files."""
+        if is_much(payload for some in self.received.values() for payload in some):
+            yield self.shard, ASIDE, self._put_away(rows)
+            return
+        yield from ((self.shard, slot, payload) for slot, some in self.received.items() for payload in some)
+        if rows:
+            yield self.shard, ASIDE, json.dumps({"rows": rows}).encode()
+
+    def _part(self) -> str:
+        """The name of a file that nobody knows yet."""
+        return f"{PART_PREFIX}{self.job.tick:016d}-{uuid.uuid4().hex}"
 
     def _opened(self) -> tuple[Shelf, Reading]:
         if self._shelf is None or self._reading is None:
@@ -182,19 +255,6 @@ class Work:
         nothing = getattr(step.operator, "nothing", None)
         return Delta.empty(step.operator.schema) if nothing is None else nothing()
 
-    def _emitted(self) -> Iterator[Row]:
-        for emit in self.level.emits:
-            arrangement = self.level.streams[emit.slot]
-            batch = self.delta(emit.node, arrangement.schema).arranged(arrangement)
-            if not batch.rows:
-                continue
-            if emit.to == "everyone":
-                payload = b"".join(encoded(batch))
-                yield from ((shard, emit.slot, payload) for shard in range(self.job.shards))
-                continue
-            for shard, some in split(batch, self.job.shards) if emit.to == "owners" else [(self.shard, batch)]:
-                yield shard, emit.slot, b"".join(encoded(some))
-
     def _report(self) -> dict[str, Any]:
         """Write what is new; gives the records of the traces that have changed."""
         # An arranged stream that nobody has looked up is kept all the same.
@@ -204,8 +264,7 @@ class Work:
         if not self.kept:
             return {}
         shelf, _ = self._opened()
-        name = f"{PART_PREFIX}{self.job.tick:016d}-{uuid.uuid4().hex}"
-        work = Writing(shelf, name)
+        work = Writing(shelf, self._part())
         found: dict[str, list[TraceRecord]] = {}
         for trace, state in self.kept.items():
             found[trace] = [work.record(spine.work()) for spine in state]
