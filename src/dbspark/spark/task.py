@@ -24,7 +24,7 @@ from dbspark.errors import DbsparkError
 from dbspark.operators.delta import Delta
 from dbspark.operators.operator import Arrange, Arranged, State
 from dbspark.spark.levels import Level, Step
-from dbspark.spark.loop import ASIDE, HANDED, is_much
+from dbspark.spark.loop import ASIDE, HANDED, Iterate, is_much
 from dbspark.spark.placement import owner, split
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import PART_PREFIX, Place, TraceRecord, record_from_json
@@ -194,9 +194,10 @@ class Work:
 
     def _take_up(self) -> list[tuple[str, list[Any]]]:
         """Read what has come in files; gives what only passes."""
+        loops = [step for step in self.level.steps if isinstance(step, Iterate)]
         passing = []
         for slot, place in self._aside():
-            if self.level.passes and not any(step.takes(slot) for step in self.level.steps):
+            if self.level.passes and not any(step.takes(slot) for step in loops):
                 passing.append((slot, place))
             else:
                 self.received.setdefault(slot, []).append(self.aside(place).to_pybytes())
