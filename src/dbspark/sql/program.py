@@ -24,8 +24,9 @@ from dbspark.circuit.builder import Builder
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError, SchemaError
+from dbspark.sql.base import not_deterministic
 from dbspark.sql.catalyst import EXCLUDED_RULES, Query, Tables, behind, not_deterministic_names, read
-from dbspark.sql.compiler import PlanCompiler, not_deterministic
+from dbspark.sql.compiler import PlanCompiler
 from dbspark.sql.explain import Sizes, render
 from dbspark.sql.expressions.rules import Context
 from dbspark.sql.relations import Note, Scope

@@ -1,0 +1,335 @@
+"""What compiling any kind of plan node needs: expressions over relations, new columns, what Spark is asked, notes.
+
+A relation (`Rel`) is a stream whose columns have Spark's numbers. Whatever is computed beside Spark's plan (results of
+aggregates, keys that are expressions, buckets) gets numbers below zero.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+
+import pyarrow as pa
+
+from dbspark.circuit.builder import Builder
+from dbspark.circuit.graph import Stream
+from dbspark.errors import DbsparkError
+from dbspark.operators.aggregate import Count
+from dbspark.operators.collect import any_value
+from dbspark.operators.function import Function
+from dbspark.operators.linear import Project as Projection
+from dbspark.sql import plan as p
+from dbspark.sql.catalyst import NOT_DETERMINISTIC
+from dbspark.sql.expressions.compiler import Compiler
+from dbspark.sql.expressions.rules import Compiled, Context, constant
+from dbspark.sql.relations import Note, Rel, Scope, schema_of
+from dbspark.sql.shapes import (
+    columns_in,
+    is_lambda,
+    never_null,
+    origin_of_rows,
+    stays,
+)
+from dbspark.sql.steps import evaluating, filtering, only_row, testing
+from dbspark.sql.through_spark import Spark
+
+
+class Base(ABC):
+    """See the module's preface."""
+
+    def __init__(
+        self, spark: Spark, context: Context, remarks: Sequence[str] = (),
+        homes: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:  # fmt: skip
+        """With `homes`, the columns by which the rows of tables lie on shards, the circuit is one for shards."""
+        self.spark = spark
+        self.context = context
+        self.homes = homes
+        self._buckets: dict[int, int] = {}
+        """Nodes, by their identity, whose rows are to say in which bucket they are, and the column that does."""
+        self.notes: list[Note] = [Note("order", "incremental", "ORDER_IGNORED", r) for r in dict.fromkeys(remarks)]
+        self._fresh = -1_000_000
+        self._through_spark_calls = 0
+        """Expressions so far that Spark is to evaluate."""
+        self._synthetic: set[int] = set()
+        """Columns that Spark's plan does not have: results of aggregates and subqueries."""
+        self._fillers: set[int] = set()
+        """Columns of rows that have none in Spark's plan: a stream has one at least."""
+
+    def relation(self, node: p.Node, scope: Scope, needed: frozenset[int] | None = None) -> Rel:
+        """The relation of a node; `needed` are the columns that anybody above looks at, None for all."""
+        if id(node) in scope.known:
+            return scope.known[id(node)]
+        return self._compiled(node, scope, needed)
+
+    @abstractmethod
+    def _compiled(self, node: p.Node, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        """The relation of a node that has not been compiled yet."""
+
+    def compiler(self, rel: Rel) -> Compiler:
+        return Compiler(rel.positions, rel.typed, self.context, self._elsewhere)
+
+    def _elsewhere(self, call: p.Call, compiler: Compiler) -> Compiled:
+        """An expression without a rule of ours, evaluated by Spark."""
+        if call.name in NOT_DETERMINISTIC:
+            raise not_deterministic(call.name)
+        if call.origin is None:
+            raise DbsparkError(f"there is no rule for {call.name}")
+        used = list(dict.fromkeys(e for e in p.walk(call) if isinstance(e, p.Column) and e.id in compiler.positions))
+        if call.name == "Literal":
+            value = self.spark.constant(call.origin)
+            return constant(value, value.type)
+        self._note(Note(call.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
+        self._through_spark_calls += 1
+        if any(c.id in self._synthetic for c in used) and call.args:
+            computed = [None if stays(a) else compiler.compile(a) for a in call.args]
+            inside = columns_in([a for a in call.args if is_lambda(a)])
+            return self.spark.function(call, computed, {c.id: compiler.compile(c) for c in used if c.id in inside})
+        columns = [p.Column(c.id, c.name, compiler.types[c.id]) for c in used]
+        return self.spark.expression(call.origin, columns, [compiler.positions[c.id] for c in used])
+
+    def _note(self, note: Note) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _without_subqueries(self, rel: Rel, exprs: Sequence[p.Expr], scope: Scope) -> tuple[Rel, list[p.Expr]]:
+        """Scalar subqueries in expressions become columns: the relation is joined with their one row each."""
+        replaced: dict[p.Subquery, p.Column] = {}
+
+        def rewrite(expr: p.Expr) -> p.Expr:
+            nonlocal rel
+            if isinstance(expr, p.Subquery):
+                if expr not in replaced:
+                    rel, replaced[expr] = self._joined_value(rel, expr, scope)
+                return replaced[expr]
+            if isinstance(expr, p.Call):
+                args = tuple(rewrite(a) for a in expr.args)
+                return expr if args == expr.args else replace(expr, args=args)
+            return expr
+
+        rewritten = [rewrite(e) for e in exprs]
+        return rel, rewritten
+
+    def _joined_value(self, rel: Rel, subquery: p.Subquery, scope: Scope) -> tuple[Rel, p.Column]:
+        b = scope.builder
+        inner = self.relation(subquery.plan, scope)
+        dtype = inner.types[0]
+        if not isinstance(subquery.plan, p.Aggregate) or subquery.plan.keys:
+            one = b.aggregate(inner.stream, [], n=Count(None), v=any_value(0, dtype))
+            value = b.map(one, Function(only_row, "the only row"), schema_of([dtype]))
+        else:
+            value = inner.stream
+        column = p.Column(self._number(), "subquery", dtype)
+        names = [f"c{i}" for i in range(len(rel.ids) + 1)]
+        select = [(0, n) for n in rel.stream.schema.names] + [(1, value.schema.names[0])]
+        joined = b.join(rel.stream, value, [], select=select, names=names)
+        self._note(Note("scalar subquery", "incremental"))
+        return Rel(joined, (*rel.ids, column.id)), column
+
+    def _ids(self, columns: Sequence[p.Column]) -> tuple[int, ...]:
+        """The numbers of columns; of rows without columns, which have one of ours."""
+        return tuple(c.id for c in columns) or (self._filler(),)
+
+    def _filler(self) -> int:
+        number = self._number()
+        self._fillers.add(number)
+        return number
+
+    def _own(self, rel: Rel) -> list[int]:
+        """Positions of the columns that Spark's plan has as well, where it counts them."""
+        return [i for i, number in enumerate(rel.ids) if number not in self._fillers]
+
+    def _number(self) -> int:
+        self._fresh -= 1
+        self._synthetic.add(self._fresh)
+        return self._fresh
+
+    def _choose(self, b: Builder, stream: Stream, columns: Sequence[int]) -> Stream:
+        inner = stream.node.operator
+        if isinstance(inner, Projection):  # one after the other is one
+            stream, columns = stream.node.inputs[0].stream, [inner.columns[c] for c in columns]
+        names = [f"c{i}" for i in range(len(columns))]
+        chosen = [stream.schema.names[c] for c in columns]
+        if chosen == list(stream.schema.names) == names:
+            return stream
+        return b.project(stream, chosen, names)
+
+    def _mapped(
+        self, scope: Scope, rel: Rel, outputs: Sequence[tuple[int, p.Expr]], condition: p.Expr | None = None
+    ) -> Rel:
+        """Expressions over a relation, on the rows where a condition holds."""
+        b = scope.builder
+        if not outputs:
+            outputs = [(self._filler(), p.Constant(True, pa.bool_()))]
+        ids = tuple(number for number, _ in outputs)
+        if condition is None and all(isinstance(e, p.Column) for _, e in outputs):
+            columns = [rel.position(e.id) for _, e in outputs if isinstance(e, p.Column)]
+            return Rel(self._choose(b, rel.stream, columns), ids)
+        if condition is not None and all(isinstance(e, p.Column) for _, e in outputs):
+            columns = [rel.position(e.id) for _, e in outputs if isinstance(e, p.Column)]
+            return Rel(self._selected(b, rel, condition, columns), ids)
+        compiler = self.compiler(rel)
+        before = self._through_spark_calls
+        compiled = compiler.compile_all([e for _, e in outputs])
+        tests = [] if condition is None else self._tests(compiler, condition)
+        if self._through_spark_calls > before:
+            if condition is not None:
+                rel = self._filtered(b, rel, condition)
+            asked, exprs = self._asked(b, rel, [e for _, e in outputs])
+            if asked is not rel:
+                return self._mapped(scope, asked, list(zip(ids, exprs, strict=True)))
+            if condition is not None:
+                return self._mapped(scope, rel, outputs)
+        names = {number: f"c{i}" for number, i in rel.positions.items()}
+        label = ", ".join(p.text(e, names) for _, e in outputs)
+        schema = schema_of([c.type for c in compiled])
+        kept = {i: rel.position(e.id) for i, (_, e) in enumerate(outputs) if isinstance(e, p.Column)}
+        if condition is None:
+            return Rel(b.map(rel.stream, Function(evaluating(compiled), self._named(label), kept), schema), ids)
+        label = f"{label} where {p.text(condition, names)}"
+        # What is neither looked at by the condition nor by the outputs is not copied.
+        used = {rel.position(number) for number in columns_in([e for _, e in outputs]) if number in rel.ids}
+        call = filtering(tests, compiled, frozenset(used))
+        return Rel(b.flat_map(rel.stream, Function(call, self._named(label), kept), schema), ids)
+
+    def _named(self, label: str) -> str:
+        """The name of a function: what it computes, and the settings under which it does."""
+        return f"{label} [{'ansi' if self.context.ansi else 'legacy'}, {self.context.timezone}]"
+
+    def _filtered(self, b: Builder, rel: Rel, condition: p.Expr) -> Rel:
+        return Rel(self._selected(b, rel, condition, range(len(rel.ids))), rel.ids)
+
+    def _asked(self, b: Builder, rel: Rel, exprs: Sequence[p.Expr]) -> tuple[Rel, list[p.Expr]]:
+        """What Spark evaluates in expressions as columns, beside those of a relation, and the expressions over those.
+
+        Spark is given the whole expression that it has read, not its smallest part: on which rows a part is evaluated
+        is Spark's business then.
+        """
+        compiler = self.compiler(rel)
+        columns = rel.columns()
+        found: dict[p.Call, p.Column] = {}
+
+        def rewrite(expr: p.Expr) -> p.Expr:
+            if not isinstance(expr, p.Call) or expr in found:
+                return found.get(expr, expr) if isinstance(expr, p.Call) else expr
+            before = self._through_spark_calls
+            dtype = compiler.compile(expr).type
+            if self._through_spark_calls == before:
+                return expr
+            if expr.origin is not None and self.spark.columns([expr], columns, self._synthetic) is not None:
+                found[expr] = p.Column(self._number(), expr.name, dtype)
+                return found[expr]
+            return replace(expr, args=tuple(a if stays(a) else rewrite(a) for a in expr.args))
+
+        rewritten = [rewrite(e) for e in exprs]
+        question = self.spark.columns(list(found), columns, self._synthetic) if found else None
+        if question is None:
+            return rel, list(exprs)
+        names = {number: f"c{i}" for number, i in rel.positions.items()}
+        label = self._named(", ".join(p.text(e, names) for e in found))
+        kept = dict(enumerate(question.kept))
+        schema = schema_of([*rel.types, *question.types])
+        stream = b.asked(rel.stream, Function(question.answer, label, kept), schema, question)
+        return Rel(stream, (*rel.ids, *(c.id for c in found.values()))), rewritten
+
+    def _selected_by_spark(self, b: Builder, rel: Rel, condition: p.Expr, columns: Sequence[int]) -> Stream | None:
+        """As `_selected`, where Spark evaluates some of the condition: on rows for which the rest holds."""
+        parts = p.conjuncts(condition)
+        compiler = self.compiler(rel)
+        before = self._through_spark_calls
+        sure: list[p.Expr] = [p.Call("IsNotNull", (c,)) for c in never_null(parts)]
+        rest: list[p.Expr] = []
+        for part in parts:
+            (rest if compiler.compile(part).can_fail or self._through_spark_calls > before else sure).append(part)
+            before = self._through_spark_calls
+        given = self._filtered(b, rel, reduce(lambda a, c: p.Call("And", (a, c)), sure)) if sure else rel
+        whole = self.spark.both(rest)
+        asked, tests = self._asked(b, given, rest if whole is None else [whole])
+        if asked is given:
+            return None
+        for test in tests:
+            asked = self._filtered(b, asked, test)
+        return self._choose(b, asked.stream, columns)
+
+    def _selected(self, b: Builder, rel: Rel, condition: p.Expr, columns: Sequence[int]) -> Stream:
+        """Some columns of the rows where a condition holds, which is given the columns that it names and no others."""
+        given = sorted(rel.position(number) for number in columns_in([condition]) if number in rel.ids) or [0]
+        known = {rel.ids[c]: i for i, c in enumerate(given)}
+        types = {rel.ids[c]: rel.types[c] for c in given}
+        before = self._through_spark_calls
+        tests = self._tests(Compiler(known, types, self.context, self._elsewhere), condition)
+        if self._through_spark_calls > before:
+            made = self._selected_by_spark(b, rel, condition, columns)
+            if made is not None:
+                return made
+        names = {number: f"c{i}" for number, i in rel.positions.items()}
+        where = Function(testing(*tests), self._named(p.text(condition, names)))
+        own = rel.stream.schema.names
+        positional = [f"c{i}" for i in range(len(columns))]
+        return b.select(rel.stream, where, [own[c] for c in given], [own[c] for c in columns], positional)
+
+    def _tests(self, compiler: Compiler, *conditions: p.Expr) -> list[Compiled]:
+        """Tests that all have to hold.
+
+        What can fail on some value comes after what cannot, and after the NULLs that no condition accepts: Spark looks
+        for those first, and so a row that fails there is one that fails here.
+        """
+        whole = [compiler.compile(c) for c in conditions]
+        if not any(t.can_fail for t in whole):
+            return whole
+        parts = [part for c in conditions for part in p.conjuncts(c)]
+        there = [p.Call("IsNotNull", (c,)) for c in never_null(parts)]
+        tests = [compiler.compile(c) for c in (*there, *parts)]
+        return sorted(tests, key=lambda t: t.can_fail)
+
+    def _with_keys(self, scope: Scope, rel: Rel, keys: Sequence[p.Expr]) -> tuple[Rel, list[int]]:
+        """A relation with columns for key expressions, and their positions."""
+        computed = [(self._number(), k) for k in keys if not isinstance(k, p.Column)]
+        if computed:
+            every: list[tuple[int, p.Expr]] = [
+                (number, p.Column(number, "", t)) for number, t in zip(rel.ids, rel.types, strict=True)
+            ]
+            rel = self._mapped(scope, rel, [*every, *computed])
+        numbers = iter(number for number, _ in computed)
+        return rel, [rel.position(k.id if isinstance(k, p.Column) else next(numbers)) for k in keys]
+
+    def _positional(self, b: Builder, stream: Stream) -> Stream:
+        """A stream with its columns named by position, and nothing inside nested types that may not be NULL."""
+        schema = schema_of(stream.schema.types)
+        if schema.types == stream.schema.types:
+            return self._choose(b, stream, range(schema.columns))
+        return b.map(stream, Function(list, "the same columns"), schema)
+
+    def _bucket_below(self, node: p.Node, scope: Scope) -> int | None:
+        """On shards: a column for the bucket of each row, which a table or join below then gives, if there is one."""
+        if self.homes is None or scope.known or scope.loops:  # a recursion is on one shard
+            return None
+        number = self._number()
+        origin = origin_of_rows(node)
+        if origin is not None:
+            self._buckets[id(origin)] = number
+        return number
+
+    def _in_buckets(self, b: Builder, rel: Rel, bucket: int) -> Rel:
+        """A relation that says the bucket of each row: the one where the row lies, or one of whole rows."""
+        if bucket in rel.ids:
+            return rel
+        return Rel(b.bucket(rel.stream, rel.stream.schema.names), (*rel.ids, bucket))
+
+
+def bucket_column(number: int) -> p.Column:
+    return p.Column(number, "", pa.int64())
+
+
+def not_deterministic(name: str) -> DbsparkError:
+    function = NOT_DETERMINISTIC.get(name, name)
+    hint = (
+        "put the time into a table of one row that you update, and join with it"
+        if "current" in function or function in ("now", "localtimestamp")
+        else "compute the value once, where the rows come in, and keep it in a column"
+    )
+    return DbsparkError(
+        f"[NOT_DETERMINISTIC] {function}() gives something else every time, so no view can be kept equal to it; {hint}"
+    )

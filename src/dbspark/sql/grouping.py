@@ -1,0 +1,115 @@
+"""Aggregates: one column for every different key, argument and filter, then an operator for all of them.
+
+On shards, aggregates of all rows that are not sums look at buckets of rows first, so that shards share the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from dbspark.circuit.builder import Builder
+from dbspark.circuit.graph import Stream
+from dbspark.errors import DbsparkError
+from dbspark.operators.aggregate import Aggregate as AggregateFunction
+from dbspark.operators.aggregate import Count, Extreme
+from dbspark.operators.collect import Recompute
+from dbspark.operators.function import Function
+from dbspark.sql import aggregates
+from dbspark.sql import plan as p
+from dbspark.sql.base import Base, bucket_column
+from dbspark.sql.relations import Note, Rel, Scope
+from dbspark.sql.shapes import (
+    all_there,
+    columns_in,
+    counts_rows,
+)
+from dbspark.sql.structs import flat_keys
+
+
+class Grouping(Base):
+    """Compiles aggregates."""
+
+    def _aggregate(self, node: p.Aggregate, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        b = scope.builder
+        if id(node.child) not in scope.known:
+            node = flat_keys(node, self._number)
+        exprs = [k.expr for k in node.keys]
+        for _, aggregation in node.aggregations:
+            exprs += aggregation.call.args
+            exprs += [aggregation.where] if aggregation.where is not None else []
+        ends = not node.keys and any(a.call.name in ("Min", "Max") for _, a in node.aggregations)
+        bucket = self._bucket_below(node.child, scope) if ends else None
+        below = columns_in(exprs)
+        rel = self.relation(node.child, scope, below if bucket is None else below | {bucket})
+        rel, exprs = self._without_subqueries(rel, exprs, scope)
+        rewritten = iter(exprs)
+        # One column for each different expression: keys first, then arguments and filters.
+        outputs: dict[p.Expr, int] = {}
+        keys = [outputs.setdefault(next(rewritten), len(outputs)) for _ in node.keys]
+        calls: list[tuple[p.Aggregation, list[int], int | None]] = []
+        for _, aggregation in node.aggregations:
+            args = [next(rewritten) for _ in aggregation.call.args]
+            where = next(rewritten) if aggregation.where is not None else None
+            if aggregation.call.name == "Count" and len(args) > 1 and not aggregation.distinct:
+                args = [all_there(args)]
+            columns = [] if counts_rows(aggregation, args) else [outputs.setdefault(a, len(outputs)) for a in args]
+            at = None if where is None else outputs.setdefault(where, len(outputs))
+            calls.append((replace(aggregation, call=replace(aggregation.call, args=tuple(args))), columns, at))
+        made_of = [(self._number(), e) for e in outputs]
+        if bucket in rel.ids:
+            made_of.append((bucket, bucket_column(bucket)))
+        given = self._mapped(scope, rel, made_of)
+        if not node.aggregations and not node.keys:  # one row, whatever there is
+            made = Rel(self._positional(b, b.aggregate(given.stream, [], n=Count(None))), (self._number(),))
+        elif not node.aggregations:
+            made = Rel(b.distinct(given.stream), tuple(k.id for k in node.keys))
+            self._note(Note("distinct", "incremental"))
+        else:
+            functions = {
+                f"a{i}": self._aggregate_function(call, columns, given.types, where)
+                for i, (call, columns, where) in enumerate(calls)
+            }
+            stream = self._aggregated(b, given, [f"c{k}" for k in keys], functions, bucket)
+            ids = (*(k.id for k in node.keys), *(c.id for c, _ in node.aggregations))
+            self._synthetic |= {c.id for c, _ in node.aggregations} | {k.id for k in node.keys if k.id < 0}
+            made = Rel(self._positional(b, stream), ids)
+        outs = [n for n in node.outputs if needed is None or n.id in needed]
+        finished, finals = self._without_subqueries(made, [n.expr for n in outs], scope)
+        return self._mapped(scope, finished, [(n.id, e) for n, e in zip(outs, finals, strict=True)])
+
+    def _aggregated(
+        self, b: Builder, given: Rel, keys: Sequence[str], functions: Mapping[str, AggregateFunction],
+        bucket: int | None,
+    ) -> Stream:  # fmt: skip
+        """Aggregates over a relation; where rows are in buckets and it is of any use, over what those say."""
+        if bucket is None or not all(f.additive or isinstance(f, Extreme) for f in functions.values()):
+            return b.aggregate(given.stream, keys, **functions)
+        given = self._in_buckets(b, given, bucket)
+        return b.aggregate_of_buckets(given.stream, given.name(bucket), functions)
+
+    def _aggregate_function(
+        self, call: p.Aggregation, columns: Sequence[int], types: Sequence[pa.DataType], where: int | None
+    ) -> AggregateFunction:
+        given = [types[c] for c in columns]
+        found = aggregates.native(call, columns, given, where)
+        name = call.call.name
+        if found is not None:
+            self._note(Note(f"aggregate {name}{' distinct' if call.distinct else ''}", "incremental"))
+            return found
+        if call.call.origin is None:
+            raise DbsparkError(f"there is no rule for the aggregate {name}")
+        self._note(
+            Note(f"aggregate {name}", "affected groups", "AGGREGATE_FUNCTION", f"no incremental rule for {name}")
+        )
+        return self._through_spark(call, columns, given, where)
+
+    def _through_spark(
+        self, call: p.Aggregation, columns: Sequence[int], types: Sequence[pa.DataType], where: int | None
+    ) -> AggregateFunction:
+        evaluate, out = self.spark.aggregate(call, types)
+        label = f"{call.call.name}{call.call.options} distinct={call.distinct}"
+        constants = [a for a in call.call.args if isinstance(a, p.Constant)]
+        return Recompute(Function(evaluate, f"{label} {constants}"), out, list(columns), where=where)

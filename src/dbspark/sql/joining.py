@@ -1,0 +1,186 @@
+"""Joins: equalities are keys, comparisons say where to look, the rest is judged pair by pair.
+
+What only Spark can judge is judged after an inner join, where that comes to the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+
+from dbspark.circuit.builder import Builder
+from dbspark.operators.function import Function
+from dbspark.sql import plan as p
+from dbspark.sql.base import Base
+from dbspark.sql.expressions.compiler import Compiler
+from dbspark.sql.relations import Note, Rel, Scope
+from dbspark.sql.shapes import (
+    columns_in,
+    equality,
+    has_no_subquery,
+)
+from dbspark.sql.steps import testing
+
+_COMPARISONS: dict[str, Any] = {
+    "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">=",
+}  # fmt: skip
+_TURNED: dict[str, Any] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """A condition of a join that is a comparison of the left with the right."""
+
+    condition: p.Expr
+    left: p.Expr
+    how: Any
+    right: p.Expr
+
+
+class Joining(Base):
+    """Compiles joins."""
+
+    def _join(self, node: p.Join, scope: Scope, needed: frozenset[int] | None) -> Rel:
+        b = scope.builder
+        condition = p.conjuncts(node.condition)
+        below = None if needed is None else needed | columns_in(condition)
+        left, right = (self.relation(child, scope, below) for child in (node.left, node.right))
+        originals = [left.ids, right.ids]
+        left, right, condition = self._condition_without_subqueries(left, right, condition, scope)
+        sides = (left, right)
+        pairs: list[tuple[p.Expr, p.Expr, bool]] = []
+        rest: list[p.Expr] = []
+        for part in condition:
+            pair = equality(part, set(left.ids), set(right.ids))
+            # A column is part of the key once; a second equality with it is judged.
+            if pair is None or any(pair[0] == a or pair[1] == b for a, b, _ in pairs):
+                rest.append(part)
+            else:
+                pairs.append(pair)
+        null_safe = any(safe for _, _, safe in pairs)
+        # Without equalities, comparisons of one side with the other say where to look; beside them, they only judge.
+        ranges = [] if pairs else [r for r in (self._comparison(c, left, right) for c in rest) if r is not None]
+        rest = [c for c in rest if c not in [r.condition for r in ranges]]
+        keyed = []
+        for side, rel in enumerate(sides):
+            keys = [pair[0] if side == 0 else pair[1] for pair in pairs]
+            compared = [r.left if side == 0 else r.right for r in ranges]
+            keyed.append(self._with_keys(scope, rel, [*keys, *compared]))
+        (left, left_keys), (right, right_keys) = keyed
+        between = [(f"c{left_keys[i]}", r.how, f"c{right_keys[i]}") for i, r in enumerate(ranges, start=len(pairs))]
+        left_keys, right_keys = left_keys[: len(pairs)], right_keys[: len(pairs)]
+        if null_safe:
+            left, right = self._without_null_keys(b, node.how, pairs, (left, left_keys), (right, right_keys))
+            if node.how == "full":
+                rest += [p.Call("IsNotNull", (a,)) for a, _, safe in pairs if not safe]
+        on = [(f"c{a}", f"c{c}") for a, c in zip(left_keys, right_keys, strict=True)]
+        residual = None
+        both = {**left.positions, **{n: len(left.ids) + i for n, i in right.positions.items()}}
+        compiler = Compiler(both, {**left.typed, **right.typed}, self.context, self._elsewhere)
+        # What Spark is to judge, it judges after the join, if that comes to the same.
+        later = [c for c in rest if self._asks(compiler, c)] if node.how == "inner" else []
+        rest = [c for c in rest if c not in later]
+        if rest:
+            names = {number: f"c{i}" for number, i in both.items()}
+            tests = self._tests(compiler, *rest)
+            label = " and ".join(p.text(e, names) for e in rest)
+            residual = Function(testing(*tests), self._named(label))
+        one_sided = node.how in ("semi", "anti", "existence")
+        looked_at = columns_in(later)
+        extra: set[int] = set()  # columns that nobody above looks at
+        select, ids = [], []
+        for side, rel in enumerate((left, right)):
+            if side and one_sided:
+                continue
+            for i, number in enumerate(rel.ids):
+                shown = number in originals[side] and (needed is None or number in needed)
+                if shown or number in looked_at:
+                    select.append((side, f"c{i}"))
+                    ids.append(number)
+                    extra |= set() if shown else {number}
+        if not select:
+            select, ids = [(0, "c0")], [left.ids[0]]
+        home: list[tuple[int, str]] = []  # rows lie by the key of the side that is in all of them
+        if id(node) in self._buckets and node.how != "full":
+            home = [(1, f"c{k}") for k in right_keys] if node.how == "right" else [(0, f"c{k}") for k in left_keys]
+            more = {self._number(): c for c in home if c not in select}
+            select, ids, extra = [*select, *more.values()], [*ids, *more], extra.union(more)
+        if node.how == "existence":
+            assert node.exists is not None
+            ids.append(node.exists.id)
+        names_out = [f"c{i}" for i in range(len(ids))]
+        joined = b.join(
+            left.stream, right.stream, on, node.how,
+            ranges=between, where=residual, select=select, names=names_out, null_safe=null_safe,
+        )  # fmt: skip
+        self._note(Note(f"{node.how} join", "incremental"))
+        made = Rel(joined, tuple(ids))
+        if home:
+            made = Rel(b.bucket(joined, [names_out[select.index(c)] for c in home]), (*ids, self._buckets[id(node)]))
+        if later:
+            made = self._filtered(b, made, reduce(lambda a, c: p.Call("And", (a, c)), later))
+        keep = [i for i, number in enumerate(made.ids) if number not in extra] or [0]
+        return Rel(self._choose(b, made.stream, keep), tuple(made.ids[i] for i in keep))
+
+    def _asks(self, compiler: Compiler, expr: p.Expr) -> bool:
+        """Whether Spark has to evaluate some of an expression."""
+        before = self._through_spark_calls
+        compiler.compile(expr)
+        return self._through_spark_calls > before
+
+    def _condition_without_subqueries(
+        self, left: Rel, right: Rel, condition: Sequence[p.Expr], scope: Scope
+    ) -> tuple[Rel, Rel, list[p.Expr]]:
+        """Scalar subqueries in a join's condition become columns of the side whose columns they are computed with."""
+        out: list[p.Expr] = []
+        for part in condition:
+            if has_no_subquery(part):
+                out.append(part)
+                continue
+            operands: list[p.Expr] = list(part.args) if isinstance(part, p.Call) else [part]
+            for i, operand in enumerate(operands):
+                used = columns_in([operand])
+                if used and used <= set(right.ids):
+                    right, (operands[i],) = self._without_subqueries(right, [operand], scope)
+                else:
+                    left, (operands[i],) = self._without_subqueries(left, [operand], scope)
+            out.append(replace(part, args=tuple(operands)) if isinstance(part, p.Call) else operands[0])
+        return left, right, out
+
+    def _comparison(self, part: p.Expr, left: Rel, right: Rel) -> _Comparison | None:
+        """A condition that compares something of the left with something of the right, of a type that has an order."""
+        if not isinstance(part, p.Call) or part.name not in _COMPARISONS or not has_no_subquery(part):
+            return None
+        how = _COMPARISONS[part.name]
+        a, b = part.args
+        used = [columns_in([x]) for x in (a, b)]
+        if not used[0] or not used[1]:
+            return None
+        if used[0] <= set(right.ids) and used[1] <= set(left.ids):
+            a, b, how = b, a, _TURNED[how]
+        elif not (used[0] <= set(left.ids) and used[1] <= set(right.ids)):
+            return None
+        types = [self.compiler(rel).compile(x).type for rel, x in ((left, a), (right, b))]
+        t = pa.types
+        ordered = not (t.is_nested(types[0]) or t.is_interval(types[0]) or t.is_null(types[0]))
+        return _Comparison(part, a, how, b) if types[0] == types[1] and ordered else None
+
+    def _without_null_keys(
+        self, b: Builder, how: str, pairs: Sequence[tuple[p.Expr, p.Expr, bool]],
+        left: tuple[Rel, list[int]], right: tuple[Rel, list[int]],
+    ) -> tuple[Rel, Rel]:  # fmt: skip
+        """With `=` beside `<=>`: NULLs that match nothing leave the sides whose rows may go without a partner."""
+        out = []
+        for side, (rel, keys) in enumerate((left, right)):
+            droppable = {"inner": (0, 1), "left": (1,), "right": (0,), "semi": (0, 1), "anti": (1,), "existence": (1,)}
+            if side in droppable.get(how, ()):
+                for key, (_, _, safe) in zip(keys, pairs, strict=True):
+                    if not safe:
+                        column = p.Column(rel.ids[key], "", rel.types[key])
+                        rel = self._filtered(b, rel, p.Call("IsNotNull", (column,)))
+            out.append(rel)
+        return out[0], out[1]
