@@ -226,10 +226,10 @@ BY_SPARK = {
     "sounds": "SELECT customer, upper(region) AS r, soundex(region) AS s, twice(customer) AS t FROM customers",
     "some": "SELECT id, amount FROM orders WHERE amount > 5 AND soundex(CAST(amount AS STRING)) <> '7' "
     "AND assert_true(amount < 5000) IS NULL",
-    "counts": "SELECT soundex(region) AS s, max(soundex(region)) AS m, sum(twice(o.customer)) AS t, count(*) AS n "
+    "counts": "SELECT soundex(region) AS s, soundex(max(region)) AS m, sum(twice(o.customer)) AS t, "
+    "min(soundex(concat(region, 'y'))) AS y, count(*) AS n "
     "FROM orders o JOIN customers c ON o.customer = c.customer AND soundex(concat(region, amount)) <> 'N631' "
     "GROUP BY soundex(region)",
-    "most": "SELECT soundex(max(region)) AS s, count(*) AS n FROM customers",
     "made": "SELECT customer, a FROM customers LATERAL VIEW json_tuple(concat('{\"a\": \"', region, '\"}'), 'a') AS a",
 }
 
