@@ -41,4 +41,9 @@ class System:
 
 SYSTEMS: Final[dict[str, System]] = {
     "dbspark": System("dbspark", "Dbspark"),
+    "search": System("search", "Search"),
+    "hand": System("hand", "ByHand"),
+    "duckdb": System("duckdb", "Duckdb", "duckdb"),
+    "polars": System("polars", "Polars", "polars"),
+    "spark": System("spark", "Spark"),
 }

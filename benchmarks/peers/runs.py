@@ -113,9 +113,7 @@ def _batch(
     with tempfile.TemporaryDirectory(prefix="dbspark-peers-") as folder:
         out = Path(folder)
         job = out / "job.json"
-        job.write_text(
-            json.dumps({"system": name, "cases": [str(c.folder) for c in cases], "budget": budget, "out": folder})
-        )
+        write_job(job, name, cases, budget, out)
         log = _process(name, job, timeout)
         for i, case in enumerate(cases):
             mine = runs[name, case.folder]
@@ -130,6 +128,12 @@ def _batch(
         path = out / "versions.json"
         found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
         return found
+
+
+def write_job(path: Path, system: str, cases: Sequence[Case], budget: float, out: Path) -> None:
+    """What `benchmarks.peers.child` is told to do."""
+    job = {"system": system, "cases": [str(c.folder) for c in cases], "budget": budget, "out": str(out)}
+    path.write_text(json.dumps(job))
 
 
 def _process(name: str, job: Path, timeout: float) -> str:

@@ -45,9 +45,10 @@ class Dbspark(Contender):
         self._pipe = dbspark.Pipeline("peer", spark=self._spark, config={"history": 0})
         for name, table in case.tables.items():
             self._pipe.create_table(name, table.ddl)
-        self._pipe.create_view("shown", case.sql, recursive=case.recursive)
+        self._pipe.create_view(case.view, case.sql, recursive=case.recursive)
+        self._view = self._pipe.view(case.view)
         self.changes = 0
-        self._pipe.view("shown").subscribe(self._received)
+        self._view.subscribe(self._received)
 
     def _received(self, changes: pa.Table, tick: int) -> None:
         self.changes += changes.num_rows
@@ -61,7 +62,7 @@ class Dbspark(Contender):
                     tx.insert(name, rows)
 
     def result(self) -> pa.Table:
-        return self._pipe.view("shown").to_arrow()
+        return self._view.to_arrow()
 
     def close(self) -> None:
         self._pipe.close()
