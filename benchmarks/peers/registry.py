@@ -16,6 +16,8 @@ from benchmarks.peers.contender import Contender
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 ENVIRONMENTS: Final = ROOT / ".peers"
+STAMP: Final = ".installed"
+"""The file that an environment has when it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class System:
         if not self.environment:
             return Path(sys.executable)
         python = ENVIRONMENTS / self.environment / "bin" / "python"
-        return python if (python.parent.parent / ".installed").exists() else None
+        return python if (python.parent.parent / STAMP).exists() else None
 
 
 SYSTEMS: Final[dict[str, System]] = {
@@ -46,4 +48,5 @@ SYSTEMS: Final[dict[str, System]] = {
     "duckdb": System("duckdb", "Duckdb", "duckdb"),
     "polars": System("polars", "Polars", "polars"),
     "spark": System("spark", "Spark"),
+    "pathway": System("pathway", "Pathway", "pathway"),
 }
