@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 WEIGHT: Final = "w"
 TICK: Final = "tick"
@@ -108,6 +109,10 @@ class Ticks:
         bounds = {name: (cuts[tick], cuts[tick + 1]) for name, cuts in self._cuts.items()}
         return {name: self._tables[name].slice(a, b - a) for name, (a, b) in bounds.items() if b > a}
 
+    def whole(self, name: str) -> pa.Table:
+        """All rows of a table."""
+        return self._tables[name]
+
     def empty(self, name: str) -> pa.Table:
         """A table's columns, without rows."""
         return self._tables[name].slice(0, 0)
@@ -131,7 +136,7 @@ def with_tick(table: pa.Table, tick: int) -> pa.Table:
 
 def at_tick(views: pa.Table, tick: int) -> pa.Table:
     """The view after a tick, of those that `with_tick` has marked."""
-    return views.filter(pa.compute.equal(views[TICK], tick)).drop_columns([TICK])
+    return views.filter(pc.equal(views[TICK], tick)).drop_columns([TICK])
 
 
 def cuts_of(seq: np.ndarray, bounds: Sequence[int] | np.ndarray) -> list[int]:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers.install [environment …]`: make the environments of peers in `.peers`, all if none is named.
+"""`python -m benchmarks.peers.install [environment …]`: make environments of peers in `.peers`, all if none is named.
 
 Each has the packages of `requirements-<environment>.txt`, exact versions, from the package registry that pip is set up
 with. The file `.installed` is written last and holds what was installed, so that nothing is done twice and what was

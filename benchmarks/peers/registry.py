@@ -48,5 +48,8 @@ SYSTEMS: Final[dict[str, System]] = {
     "duckdb": System("duckdb", "Duckdb", "duckdb"),
     "polars": System("polars", "Polars", "polars"),
     "spark": System("spark", "Spark"),
+    "streaming": System("streaming", "Streaming"),
+    "flink": System("flink", "Flink", "pyflink"),
     "pathway": System("pathway", "Pathway", "pathway"),
+    "pydbsp": System("pydbsp", "Pydbsp", "pydbsp"),
 }

@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.peers.case import Case, at_tick, read_arrow
 from benchmarks.peers.compare import difference
 from benchmarks.peers.registry import ROOT, SYSTEMS
+from dbspark.spark import find_java
 
 
 @dataclass(slots=True)
@@ -141,7 +142,9 @@ def _process(name: str, job: Path, timeout: float) -> str:
     python = SYSTEMS[name].python
     assert python is not None, name
     source = os.pathsep.join([str(ROOT), *([str(ROOT / "src")] if not SYSTEMS[name].environment else [])])
-    environment = {**os.environ, "PYTHONPATH": source, "POLARS_MAX_THREADS": "2"}
+    environment = {**os.environ, "PYTHONPATH": source, "POLARS_MAX_THREADS": "2", "PATHWAY_THREADS": "1"}
+    if SYSTEMS[name].environment == "pyflink":
+        environment |= {"JAVA_HOME": str(find_java().home), "JVM_ARGS": "-Xms1g -Xmx6g"}
     command = [str(python), "-m", "benchmarks.peers.child", str(job)]
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, timeout=timeout, capture_output=True, text=True)

@@ -385,10 +385,12 @@ def _q14(pw: Any, t: dict[str, Any]) -> Any:
         hour = ms // 3_600_000 % 24
         return "dayTime" if 8 <= hour <= 18 else "nightTime" if hour <= 6 or hour >= 20 else "otherTime"
 
-    return t["bid"].filter((price > 1_000_000) & (price < 50_000_000)).select(
-        this.auction, this.bidder, price=price, kind=pw.apply_with_type(kind, str, this.date_time), date_time=this.date_time,
-        extra=this.extra, count=pw.apply_with_type(lambda text: text.count("c"), int, this.extra),
-    ), (4,)  # fmt: skip
+    some = t["bid"].filter((price > 1_000_000) & (price < 50_000_000))
+    when = pw.apply_with_type(kind, str, this.date_time)
+    count = pw.apply_with_type(lambda text: text.count("c"), int, this.extra)
+    return some.select(
+        this.auction, this.bidder, price=price, kind=when, date_time=this.date_time, extra=this.extra, count=count
+    ), (4,)
 
 
 def _q17(pw: Any, t: dict[str, Any]) -> Any:
@@ -450,6 +452,6 @@ _NEXMARK: Final[dict[str, Callable[..., Any]]] = {
     "q0": _plain(_BID, (3,)),
     "q1": _plain(_BID, (3,), price=lambda this: 0.908 * this.price),
     "q2": lambda pw, t: (t["bid"].filter(pw.this.auction % 123 == 0).select(pw.this.auction, pw.this.price), ()),
-    "q3": _q3, "q4": _q4, "q5": _q5, "q7": _q7, "q8": _q8, "q9": _q9, "q12": _q12, "q13": _q13, "q14": _q14, "q17": _q17,
-    "q18": _q18, "q20": _q20, "q22": _q22,
+    "q3": _q3, "q4": _q4, "q5": _q5, "q7": _q7, "q8": _q8, "q9": _q9, "q12": _q12, "q13": _q13, "q14": _q14,
+    "q17": _q17, "q18": _q18, "q20": _q20, "q22": _q22,
 }  # fmt: skip
