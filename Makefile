@@ -3,7 +3,8 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench bench-zset bench-trace bench-circuit bench-sql bench-spark fuzz soak warm clean FORCE
+.PHONY: help demo test lint format fuzz soak warm clean FORCE
+.PHONY: bench bench-full bench-report bench-peers bench-zset bench-trace bench-circuit bench-sql bench-spark bench-state
 
 VENV     := .venv
 PY       := $(VENV)/bin/python
@@ -23,7 +24,7 @@ NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11))
 PYTEST = $(PY) -m pytest --benchmark-disable $(PYTEST_ARGS)
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) warm  ## Run the main job: streams into a shop on Spark, seven views on two shards, checked against Spark
 	$(VENV)/bin/dbspark demo
@@ -46,8 +47,17 @@ format: $(STAMP)  ## Format the code and sort imports
 	$(PY) -m ruff check --select I --fix .
 	$(PY) -m ruff format .
 
-bench: $(STAMP) warm  ## Run all benchmarks
-	$(PY) -m benchmarks
+bench: $(STAMP) warm  ## Run all benchmarks at small sizes, beside the peers that are installed
+	$(PY) -m benchmarks quick
+
+bench-full: $(STAMP) warm  ## Run all benchmarks at full size, and write docs/benchmarks.md (hours)
+	$(PY) -m benchmarks full
+
+bench-report: $(STAMP)  ## Write docs/benchmarks.md from the results that are there
+	$(PY) -m benchmarks.report
+
+bench-peers: $(STAMP)  ## Install the systems that we are compared with, each into .peers/<name>
+	$(PY) -m benchmarks.peers.install
 
 bench-zset: $(STAMP) warm  ## Run the benchmarks of Z-sets
 	$(PY) -m benchmarks.zset
@@ -64,6 +74,9 @@ bench-sql: $(STAMP) warm  ## Run the benchmarks of SQL views: TPC-H against Spar
 bench-spark: $(STAMP) warm  ## Run the benchmarks of ticks on shards: beside a bare Spark job, over more rows
 	$(PY) -m benchmarks.spark
 
+bench-state: $(STAMP) warm  ## Run the benchmarks of state: growth, memory, cold start
+	$(PY) -m benchmarks.state
+
 fuzz: $(STAMP) warm  ## Compare random queries with Spark for as long as wished: make fuzz SECONDS=600 SEED=1
 	$(PY) -m tests.sql.fuzz --seconds $(SECONDS) --seed $(SEED)
 
@@ -75,7 +88,7 @@ warm: $(STAMP)
 	@if [ -f src/dbspark/kernels/warm.py ]; then $(PY) -m dbspark.kernels.warm; fi
 
 clean:  ## Remove .venv and everything generated
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks spark-warehouse
+	rm -rf $(VENV) .peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks spark-warehouse
 	find . -name '*.egg-info' -prune -exec rm -rf {} +
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

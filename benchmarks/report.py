@@ -1,7 +1,8 @@
 """How benchmarks speak: tables for people, JSON for machines, and one line per target for whoever decides.
 
 Results go to `benchmarks/results/<suite>.json` together with everything that a figure depends on (versions, CPU, git
-revision, date), so that a number never travels without its circumstances.
+revision, date), so that a number never travels without its circumstances. `python -m benchmarks.report` turns all of
+them into one page (`benchmarks.page`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def environment() -> dict[str, Any]:
         "git": _git("rev-parse", "--short", "HEAD"),
         "modified": bool(_git("status", "--porcelain", "--", "src")),
         "python": platform.python_version(),
-        **{package: _version(package) for package in ("numpy", "pyarrow", "numba")},
+        **{package: _version(package) for package in ("numpy", "pyarrow", "numba", "pyspark")},
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
@@ -146,3 +147,9 @@ def show_targets(title: str, targets: Iterable[Target]) -> None:
     title += " (quick run: sizes too small to judge by)" if QUICK else ""
     rows = [(t.name, figure(t.figure) + t.unit, "<= " + figure(t.limit) + t.unit, t.passed, t.note) for t in targets]
     show(title, ("target", "figure", "limit", "", "note"), rows)
+
+
+if __name__ == "__main__":
+    from benchmarks.page import write
+
+    print(write())

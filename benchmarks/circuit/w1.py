@@ -83,10 +83,7 @@ def generate(n: int, d: int, ticks: int, seed: int = 1) -> Workload:
     out: list[Change] = []
     views = [_view(region, customer, amount, status, live)]
     for _ in range(ticks):
-        moving = max(1, round(d * 0.05)) if d > 1 else 0
-        rest = d - moving
-        deletes = updates = rest // 4
-        inserts = rest - deletes - updates
+        moving, inserts, deletes, updates = _parts(rng, d)
         at = rng.choice(len(live), deletes + updates, replace=False)
         gone, changed = live[at[:deletes]], live[at[deletes:]]
         movers = rng.choice(customers, moving, replace=False)
@@ -108,6 +105,16 @@ def generate(n: int, d: int, ticks: int, seed: int = 1) -> Workload:
         out.append(_change(orders, people))
         views.append(_view(region, customer, amount, status, live))
     return Workload(base, out, views)
+
+
+def _parts(rng: np.random.Generator, d: int) -> tuple[int, int, int, int]:
+    """How many customers move, and how many orders come, go and change; a single change is drawn."""
+    if d == 1:
+        kind = int(np.searchsorted([0.05, 0.525, 0.7625], rng.random(), side="right"))
+        return ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1))[kind]
+    moving = max(1, round(d * 0.05))
+    quarter = (d - moving) // 4
+    return moving, d - moving - 2 * quarter, quarter, quarter
 
 
 def _orders(w: int, ids: Int64s, customer: Int64s, amount: Int64s, status: Any) -> tuple[Any, ...]:

@@ -1,0 +1,1 @@
+"""What state costs: ticks over more of it, memory, opening it again."""
