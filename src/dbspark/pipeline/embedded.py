@@ -24,8 +24,9 @@ from dbspark.sql.program import Program
 from dbspark.storage.store import Store
 from dbspark.trace.spine import Spine, SpineConfig
 
-MERGES = SpineConfig(background=1 << 15)
-"""Merges from so many rows on run beside the ticks: they take milliseconds, and most machines have a second core."""
+MERGES = SpineConfig(background=1 << 15, space_high=3.0)
+"""Merges from so many rows on run beside the ticks: they take milliseconds, and most machines have a second core. What
+only grows is not rewritten whenever it has doubled: nothing would be saved by it."""
 
 
 class Embedded(Runtime):
