@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers [workload …]`: dbspark beside other systems.
+"""`python -m benchmarks.peers [workload …]`: dbspark beside other systems, all workloads if none is named.
 
 python -m benchmarks.peers w3 --events 100000 --batch 10000 --only dbspark --views q3,q4
     python -m benchmarks.peers w1 --orders 100000 --changes 100:50,10000:10 --only dbspark,hand,duckdb

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -51,7 +52,7 @@ def data(rows: int) -> dict[str, pa.Table]:
 def opened(spark: Any, operator: str) -> dbspark.Pipeline:
     """The tables that an operator's view reads, and the view."""
     pipe = dbspark.Pipeline("memory", spark=spark, config={"history": 0})
-    words = VIEWS[operator].split()
+    words = set(re.findall(r"\w+", VIEWS[operator]))
     for name, ddl in TABLES.items():
         if name in words:
             pipe.create_table(name, ddl)

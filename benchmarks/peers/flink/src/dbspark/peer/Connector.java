@@ -26,6 +26,9 @@ public final class Connector implements DynamicTableSourceFactory, DynamicTableS
     private static final ConfigOption<Long> LOAD_QUIET = ConfigOptions.key("load-quiet-ms").longType().defaultValue(2000L);
     private static final ConfigOption<Boolean> WANTED = ConfigOptions.key("wanted").booleanType().defaultValue(true);
 
+    /** If above 0: so many columns are the key of a row, and a row replaces the one that came before it. */
+    private static final ConfigOption<Integer> KEY = ConfigOptions.key("key-columns").intType().defaultValue(0);
+
     @Override
     public String factoryIdentifier() {
         return "dbspark-peer";
@@ -38,7 +41,7 @@ public final class Connector implements DynamicTableSourceFactory, DynamicTableS
 
     @Override
     public Set<ConfigOption<?>> optionalOptions() {
-        return Set.of(FILE, SOURCES, TICKS, QUIET, LOAD_QUIET, WANTED);
+        return Set.of(FILE, SOURCES, TICKS, QUIET, LOAD_QUIET, WANTED, KEY);
     }
 
     private static ReadableConfig options(org.apache.flink.table.factories.DynamicTableFactory self, Context context) {
@@ -105,8 +108,8 @@ public final class Connector implements DynamicTableSourceFactory, DynamicTableS
 
         @Override
         public SinkRuntimeProvider getSinkRuntimeProvider(Context context) {
-            return SinkFunctionProvider.of(
-                    new View(options.get(DESK), options.get(TICKS) == 0, options.get(WANTED), row.getChildren()));
+            return SinkFunctionProvider.of(new View(
+                    options.get(DESK), options.get(TICKS) == 0, options.get(WANTED), options.get(KEY), row.getChildren()));
         }
 
         @Override

@@ -18,6 +18,7 @@ final class Desk {
 
     private final String path;
     private final Map<String, Integer> view = new ConcurrentHashMap<>();
+    private final Map<String, String> latest = new ConcurrentHashMap<>();
     private final List<String> lines = new ArrayList<>();
     private int sources, sinks, sent, released = -1;
     private long begun;
@@ -109,9 +110,16 @@ final class Desk {
         sinks--;
         if (sinks == 0 && stream) {
             lines.add("tick\t0\t" + (System.nanoTime() - begun));
+            latest.values().forEach(row -> lines.add("row\t0\t1\t" + row));
             view.forEach((row, count) -> lines.add("row\t0\t" + count + "\t" + row));
             write();
         }
+    }
+
+    /** The row of a key is another one now, or none (null). Rows of a key come through one sink, in their order. */
+    void replaced(String key, String row) {
+        latest.compute(key, (k, old) -> row);
+        last = System.nanoTime();
     }
 
     /** A change has reached a sink; {@code row} is null if nobody wants to know what it was. */

@@ -12,14 +12,16 @@ import org.apache.flink.types.RowKind;
 public final class View extends RichSinkFunction<RowData> {
     private final String desk;
     private final boolean stream, wanted;
+    private final int key;
     private final List<LogicalType> types;
     private transient Desk meeting;
     private transient RowData.FieldGetter[] fields;
 
-    View(String desk, boolean stream, boolean wanted, List<LogicalType> types) {
+    View(String desk, boolean stream, boolean wanted, int key, List<LogicalType> types) {
         this.desk = desk;
         this.stream = stream;
         this.wanted = wanted;
+        this.key = key;
         this.types = types;
     }
 
@@ -36,13 +38,18 @@ public final class View extends RichSinkFunction<RowData> {
     @Override
     public void invoke(RowData row, Context context) {
         RowKind kind = row.getRowKind();
-        meeting.changed(wanted ? text(row) : null, kind == RowKind.INSERT || kind == RowKind.UPDATE_AFTER ? 1 : -1);
+        int weight = kind == RowKind.INSERT || kind == RowKind.UPDATE_AFTER ? 1 : -1;
+        if (wanted && key > 0) {
+            meeting.replaced(text(row, key), weight > 0 ? text(row, fields.length) : null);
+        } else {
+            meeting.changed(wanted ? text(row, fields.length) : null, weight);
+        }
     }
 
-    private String text(RowData row) {
+    private String text(RowData row, int columns) {
         StringBuilder out = new StringBuilder();
-        for (RowData.FieldGetter field : fields) {
-            Object value = field.getFieldOrNull(row);
+        for (int i = 0; i < columns; i++) {
+            Object value = fields[i].getFieldOrNull(row);
             out.append(out.length() == 0 ? "" : "\t");
             out.append(value instanceof TimestampData ? ((TimestampData) value).getMillisecond() : value);
         }
