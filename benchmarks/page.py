@@ -84,7 +84,7 @@ def _circumstances(found: Mapping[str, Any]) -> str:
         revision = e["git"] + (" with changes" if e["modified"] else "")
         load = "" if e.get("load") is None else f"{e['load']:.1f}"
         rows.append([name, revision, e["date"], load, "quick: sizes too small to judge by" if quick else "full"])
-    return "\n".join(lines) + "\n\n" + table(["results", "revision", "date", "load before", "run"], rows)
+    return "\n".join(lines) + "\n\n" + table(["results", "revision", "date", "load after", "run"], rows)
 
 
 # ---------------------------------------------------------------------- targets

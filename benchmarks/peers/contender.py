@@ -101,7 +101,7 @@ class Contender:
         out, source = Outcome(), case.open()
         self.open(case)
         try:
-            for tick in range(min(3, case.ticks)):
+            for tick in range(min(3, case.ticks + 1)):
                 (self.tick if tick else self.load)(self.prepare(source[tick]))
         finally:
             self.close()
