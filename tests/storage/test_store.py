@@ -10,7 +10,7 @@ from dbspark.errors import ConfigError, StoreError
 from dbspark.storage import Group, Keep, Store, writing
 from dbspark.storage import store as store_module
 from dbspark.trace import Antichain, Spine, Trace
-from dbspark.trace.spine import Merging
+from dbspark.trace.merging import Merging
 from tests.storage.model import BY_KEY, SMALL, batch_of, contents, everything, numbered, small
 from tests.strategies import schemas, weighted_tables
 

@@ -21,7 +21,7 @@ from dbspark.batch.rows import decode_arrays
 from dbspark.errors import TimeError
 from dbspark.kernels import nodes as nd
 from dbspark.trace import Antichain, Time, Trace
-from dbspark.trace.spine import Merging
+from dbspark.trace.merging import Merging
 
 SCHEMA = Schema.parse("k BIGINT, v INT, s STRING")
 KEYS = (0, 1, 2, 7, None)

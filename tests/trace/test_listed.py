@@ -10,7 +10,8 @@ import pytest
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.batch.schema import Schema
-from dbspark.trace.spine import Listed, Spine, SpineConfig, sources_of
+from dbspark.trace.listed import Listed, sources_of
+from dbspark.trace.spine import Spine, SpineConfig
 
 ROWS = Arrangement(Schema(pa.schema([pa.field("a", pa.int64())])))
 LAZY = SpineConfig(fanout=1 << 20, space_low=float("inf"), space_high=float("inf"))

@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dbspark.batch import Arrangement, Batch, Schema
 from dbspark.batch.arrangement import weakened_hash
 from dbspark.errors import WeightOverflowError
-from dbspark.trace.spine import Merging, Spine, SpineConfig
+from dbspark.trace.merging import Merging
+from dbspark.trace.spine import Spine, SpineConfig
 
 SCHEMA = Schema.parse("k BIGINT, s STRING")
 BY_ROW = Arrangement(SCHEMA)

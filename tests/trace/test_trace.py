@@ -33,7 +33,7 @@ from dbspark.trace import (
     TraceImport,
     idle_merge_effort,
 )
-from dbspark.trace.spine import Merging
+from dbspark.trace.merging import Merging
 from tests.trace.model import (
     ARRANGEMENTS,
     BY_KEY,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.errors import WeightOverflowError
-from dbspark.trace.spine import Merging
+from dbspark.trace.merging import Merging
 from dbspark.zset import ZSet, ZSetConfig
 from dbspark.zset.adaptive import DIRECT, LOG_DELTAS, LOG_ROWS
 from tests.zset.model import MAX, contents

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dbspark.sql.explain import Size
-from dbspark.trace.spine import Merging, Spine
+from dbspark.trace.merging import Merging
+from dbspark.trace.spine import Spine
 
 
 def rows_of(spines: Iterable[Spine]) -> int:

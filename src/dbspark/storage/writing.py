@@ -22,7 +22,8 @@ from dbspark.storage.manifest import MAGIC, Entry, Place, TraceRecord, has_exten
 from dbspark.storage.reading import seal_of
 from dbspark.storage.retirement import BATCH_PREFIX
 from dbspark.storage.segment import Segment, checked, encoded, size_of
-from dbspark.trace.spine import Merging, Origin, Spine
+from dbspark.trace.merging import Merging, Origin
+from dbspark.trace.spine import Spine
 from dbspark.trace.time import Description
 
 INLINE = 4 << 20

@@ -17,8 +17,8 @@ from typing import Any
 from dbspark.batch import Batch
 from dbspark.errors import TimeError
 from dbspark.trace.cursor import Cursor
+from dbspark.trace.merging import Merging
 from dbspark.trace.reading import Hits
-from dbspark.trace.spine import Merging
 from dbspark.trace.time import Antichain, Description, TimeLike
 from dbspark.trace.trace import Trace, advanced_to
 

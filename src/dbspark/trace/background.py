@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from dbspark.batch import Batch
 from dbspark.batch.chunk import CHUNK_ROWS
-from dbspark.trace.spine import Merging, Spine
+from dbspark.trace.merging import Merging
+from dbspark.trace.spine import Spine
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None

@@ -40,11 +40,13 @@ import numpy as np
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import INT64_MAX, Plan, bounds, run
 from dbspark.batch.chunk import CHUNK_ROWS, Chunk, check_plan
-from dbspark.batch.memory import Int64s, UInt64s, int64s
+from dbspark.batch.memory import Int64s, int64s
 from dbspark.kernels import probe as kp
 from dbspark.kernels.merge import OVERFLOW
 from dbspark.kernels.nodes import ROW_BITS, ROW_MASK, TIMES, WEIGHT
 from dbspark.lazy import Lazy
+from dbspark.trace.listed import Listed, Sources, sources_of
+from dbspark.trace.merging import Entry, Merging, Origin, since_of
 from dbspark.trace.time import Antichain, Description
 
 END = (INT64_MAX,) * TIMES
@@ -92,73 +94,6 @@ class Compaction:
     """Batches that end after this are not merged: somebody reads up to their boundaries."""
     retain: Callable[[Batch], Batch] | None = None
     """Drops the rows that nobody will ask for again."""
-
-
-@dataclass(eq=False, slots=True)
-class Origin:
-    """Which merge it is, and what it was begun with, as a store knows it (`dbspark.storage`).
-
-    A merge gives its inputs back piece by piece; a store goes on naming them until the merge is done. Of a stored
-    input its place is enough. Others are kept whole until they are stored, but only beside stored ones: where there is
-    no store nothing is kept.
-    """
-
-    inputs: list[tuple[Any, Any]]
-    """The place of a batch, or the batch, and its description."""
-
-    @staticmethod
-    def of(inputs: Sequence[Batch]) -> Origin:
-        if not any("place" in b.__dict__ for b in inputs):
-            return Origin([])
-        return Origin([(b.__dict__.get("place", b), b.description) for b in inputs])
-
-
-@dataclass(frozen=True, slots=True)
-class Merging:
-    """A merge in progress: rows below its frontier are in `out`, the rest still in `inputs`."""
-
-    out: tuple[Chunk, ...]
-    inputs: tuple[Batch, ...]
-    offsets: tuple[int, ...]
-    """Rows of the first chunk of each input that have been read."""
-    total: int
-    """Rows of all inputs at the beginning, for the statistics of how much the merge reduced."""
-    description: Any = None
-    """What the result will be described as; its `since` was fixed when the merge began."""
-    retain: Callable[[Batch], Batch] | None = None
-    token: Origin | None = None
-    """Which merge this is a state of."""
-
-    @property
-    def rows(self) -> int:
-        return sum(c.rows for c in self.out) + self.unread
-
-    @property
-    def unread(self) -> int:
-        return sum(b.rows for b in self.inputs) - sum(self.offsets)
-
-    def step(self, limit: int) -> Merging | Batch:
-        plan = Plan(self.inputs, self.offsets, since_of(self.description))
-        more = plan.step(limit)
-        if self.retain is not None and more:
-            more = list(self.retain(Batch(self.inputs[0].arrangement, more)).chunks)
-        chunks = self.out + tuple(more)
-        if plan.done:
-            return Batch(self.inputs[0].arrangement, chunks, self.description)
-        return Merging(chunks, *plan.unread(), self.total, self.description, self.retain, self.token)
-
-    def batches(self) -> list[Batch]:
-        """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
-        out = [Batch(self.inputs[0].arrangement, self.out)] if self.out else []
-        return out + [b.slice(n) if n else b for b, n in zip(self.inputs, self.offsets, strict=True)]
-
-
-Entry = Batch | Merging
-
-
-def since_of(description: Description | None) -> tuple[int, ...]:
-    """Where a merge under this description advances times to."""
-    return tuple(description.since.meet_of_all()) if description is not None and description.since else ()
 
 
 @dataclass(slots=True)
@@ -692,73 +627,6 @@ def positions_in(batch: Batch, probe: Batch) -> Int64s:
     return out
 
 
-Sources = tuple[Int64s, Int64s, UInt64s, Int64s]
-"""Node tables, lengths and fences of chunks, and where each batch's chunks start."""
-
-
-def sources_of(batches: Sequence[Batch]) -> Sources:
-    starts = [0]
-    for batch in batches:
-        starts.append(starts[-1] + len(batch.chunks))
-    if len(batches) == 1:
-        only = batches[0]
-        return only.tables, only.lens, only.fences, np.array(starts, np.int64)
-    if not batches:
-        none = np.empty(0, np.int64)
-        return none, none, np.empty(0, np.uint64), np.array(starts, np.int64)
-    return (
-        np.concatenate([b.tables for b in batches]),
-        np.concatenate([b.lens for b in batches]),
-        np.concatenate([b.fences for b in batches]),
-        np.array(starts, np.int64),
-    )
-
-
-class Listed:
-    """Batches as the kernels read them, with room for more behind them.
-
-    A spine with one more batch writes it there and shares the rest: its own list is a longer view of the same memory.
-    Only the newest may; whoever comes second finds the room taken and copies.
-    """
-
-    __slots__ = ("_room", "batches", "sources")
-
-    def __init__(self, batches: tuple[Batch, ...], sources: Sources, room: tuple[Sources, list[int]]) -> None:
-        self.batches = batches
-        """Kept, because kernels read them by address."""
-        self.sources = sources
-        self._room = room
-        """The memory, and how many batches have been written there."""
-
-    @staticmethod
-    def of(batches: tuple[Batch, ...]) -> Listed:
-        sources = sources_of(batches)
-        return Listed(batches, sources, (sources, [len(batches)]))
-
-    def and_one(self, batch: Batch) -> Listed:
-        """The list with one more batch."""
-        (tables, lens, fences, starts), written = self._room
-        chunks, more = len(self.sources[0]), len(batch.chunks)
-        count = len(self.batches)
-        if written[0] != count or chunks + more > len(tables) or count + 2 > len(starts):
-            tables, lens, fences, starts = (
-                _roomy(a, n) for a, n in zip(self.sources, (more, more, more, 1), strict=True)
-            )
-            written = [count]
-        end = chunks + more
-        tables[chunks:end], lens[chunks:end], fences[chunks:end] = batch.tables, batch.lens, batch.fences
-        starts[count + 1] = end
-        written[0] = count + 1
-        sources = tables[:end], lens[:end], fences[:end], starts[: count + 2]
-        return Listed((*self.batches, batch), sources, ((tables, lens, fences, starts), written))
-
-
-def _roomy(array: Any, more: int) -> Any:
-    out = np.empty(2 * len(array) + more + 8, array.dtype)
-    out[: len(array)] = array
-    return out
-
-
 def weights_in(sources: Sources, probe: Batch) -> Int64s:
     out = int64s(probe.rows)
     schema = probe.schema
@@ -771,4 +639,4 @@ def weights_in(sources: Sources, probe: Batch) -> Int64s:
     return out
 
 
-__all__ = ["Merging", "Origin", "Spine", "SpineConfig", "SpineStats", "sources_of", "weights_in"]
+__all__ = ["Spine", "SpineConfig", "SpineStats", "weights_in"]

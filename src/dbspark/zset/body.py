@@ -14,7 +14,8 @@ from dbspark.batch import Arrangement, Batch
 from dbspark.batch.point import codec_of
 from dbspark.batch.rows import Row
 from dbspark.kernels.probe import count_change
-from dbspark.trace.spine import Spine, sources_of
+from dbspark.trace.listed import sources_of
+from dbspark.trace.spine import Spine
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.payload import directory_of
 from dbspark.zset.policy import Policy
