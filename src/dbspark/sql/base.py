@@ -150,6 +150,10 @@ class Base(ABC):
         inner = stream.node.operator
         if isinstance(inner, Projection):  # one after the other is one
             stream, columns = stream.node.inputs[0].stream, [inner.columns[c] for c in columns]
+        return self._columns(b, stream, columns)
+
+    def _columns(self, b: Builder, stream: Stream, columns: Sequence[int]) -> Stream:
+        """Some columns of a stream, named by position."""
         names = [f"c{i}" for i in range(len(columns))]
         chosen = [stream.schema.names[c] for c in columns]
         if chosen == list(stream.schema.names) == names:
