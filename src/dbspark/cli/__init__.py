@@ -141,8 +141,8 @@ def _explain(
 
 @app.command("demo", epilog="Example: `dbspark demo --rows 1000000 --ticks 10`")
 def _demo(
-    rows: Annotated[int, typer.Option(min=1_000, help="Orders in the shop at the start.")] = 100_000,
-    ticks: Annotated[int, typer.Option(min=1, help="Ticks: files for the streams of all tables.")] = 6,
+    rows: Annotated[int, typer.Option(min=1_000, help="Orders in the shop at the start.")] = 50_000,
+    ticks: Annotated[int, typer.Option(min=1, help="Ticks: files for the streams of all tables.")] = 3,
     changes: Annotated[int, typer.Option(min=10, help="Orders that change in a tick.")] = 1_000,
     cores: Annotated[int, typer.Option(min=1, help="Cores for Spark.")] = 2,
     location: Annotated[

@@ -37,7 +37,7 @@ __all__ = ["TABLES", "VIEWS", "Workload", "differences", "logs", "run"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MEASURED = 3
+MEASURED = 2
 """How often Spark computes the views from scratch, at most; the last time is the check."""
 PATIENCE = 12.0
 """Seconds that Spark may take for it without being spared the next time."""
@@ -175,8 +175,8 @@ _TABLE_AT = """
 class Workload:
     """The size of the demo."""
 
-    rows: int = 100_000
-    ticks: int = 6
+    rows: int = 50_000
+    ticks: int = 3
     changes: int = 1_000
     """Orders that a tick inserts (a quarter), updates or deletes."""
 
