@@ -1,18 +1,20 @@
 """A contender: one system that keeps or recomputes the view of a case.
 
-A subclass says how to `open` the system, to `load` the first rows, to `tick`, and what the `result` is. `prepare`
-brings rows into the form that the system takes them in (a mapped Arrow table into its own frames, dicts, files) and is
-not timed; everything after it is: taking the rows in, and having the view, or what has changed of it, at hand.
+A system whose ticks are calls (`Ticking`) says how to `open` it, to `load` the first rows, to `tick`, and what the
+`result` is. `prepare` brings rows into the form that the system takes them in (a mapped Arrow table into its own
+frames, dicts, files) and is not timed; everything after it is: taking the rows in, and having the view, or what has
+changed of it, at hand.
 
 A system that recomputes gets slower with every tick, so it may stop before the last one: after `budget` seconds of
 ticks it takes the remaining rows without recomputing, untimed, and computes once more for the comparison. Its rate is
 then that of the part done, which flatters it; the outcome says so. Systems whose ticks are not calls (streams) measure
-themselves: they override `run`.
+themselves: all that they have is `run`.
 """
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -53,7 +55,7 @@ class Outcome:
         return content
 
 
-class Contender:
+class Contender(ABC):
     """See the module's preface."""
 
     name: ClassVar[str]
@@ -72,13 +74,23 @@ class Contender:
 
     def start(self) -> None:
         """Once for all cases: sessions and the like. Not timed."""
+        return
 
     def stop(self) -> None:
         """The end of `start`."""
+        return
 
+    @abstractmethod
+    def run(self, case: Case, budget: float) -> Outcome:
+        """A whole case."""
+
+
+class Ticking(Contender):
+    """A system whose ticks are calls."""
+
+    @abstractmethod
     def open(self, case: Case) -> None:
         """Empty tables and the view. Not timed."""
-        raise NotImplementedError
 
     def prepare(self, rows: dict[str, pa.Table]) -> Any:
         return rows
@@ -86,15 +98,17 @@ class Contender:
     def load(self, given: Any) -> None:
         self.tick(given)
 
+    @abstractmethod
     def tick(self, given: Any) -> None:
-        raise NotImplementedError
+        """Take rows in, and have the view, or what has changed of it, at hand."""
 
+    @abstractmethod
     def result(self) -> pa.Table:
         """The view as it is after the last tick. Not timed."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """The end of `open`."""
+        return
 
     def run(self, case: Case, budget: float) -> Outcome:
         """A whole case, after the load and two ticks of it that nobody times: kernels, caches and JITs are warm."""
@@ -138,19 +152,20 @@ class Contender:
             out.views.append(with_tick(self.result(), tick))
 
 
-class Recomputing(Contender):
+class Recomputing(Ticking):
     """A system that takes the change in (`apply`) and then computes the whole view (`compute`)."""
 
     def __init__(self, scratch: Path) -> None:
         super().__init__(scratch)
         self.view: Any = None
 
+    @abstractmethod
     def apply(self, given: Any) -> None:
-        raise NotImplementedError
+        """Take the change in."""
 
+    @abstractmethod
     def compute(self) -> Any:
         """The view, fetched."""
-        raise NotImplementedError
 
     def tick(self, given: Any) -> None:
         self.apply(given)

@@ -5,7 +5,6 @@ A tick is a transaction; it ends when the subscriber has the changes of the view
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,31 +12,22 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.peers.case import WEIGHT, Case
-from benchmarks.peers.contender import Contender
+from benchmarks.peers.contender import Ticking
+from benchmarks.peers.systems.session import OnSpark
 
 
-class Dbspark(Contender):
+class Dbspark(OnSpark, Ticking):
     name = "dbspark"
     workloads = frozenset({"w1", "w2", "w3"})
 
     def __init__(self, scratch: Path) -> None:
         super().__init__(scratch)
-        self._stack = ExitStack()
-        self._spark: Any = None
         self._pipe: Any = None
         self.changes = 0
 
     @classmethod
     def versions(cls) -> dict[str, str]:
         return {package: version(package) for package in ("pyspark", "pyarrow", "numba", "numpy")}
-
-    def start(self) -> None:
-        from benchmarks.sql.suites import session
-
-        self._spark = self._stack.enter_context(session())
-
-    def stop(self) -> None:
-        self._stack.close()
 
     def open(self, case: Case) -> None:
         import dbspark

@@ -7,10 +7,10 @@ from importlib.metadata import version
 import pyarrow as pa
 
 from benchmarks.peers.case import Case
-from benchmarks.peers.contender import Contender
+from benchmarks.peers.contender import Ticking
 
 
-class ByHand(Contender):
+class ByHand(Ticking):
     name = "by hand"
     workloads = frozenset({"w1"})
 

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from benchmarks.peers.case import WEIGHT, Case
-from benchmarks.peers.contender import Contender
+from benchmarks.peers.contender import Ticking
 
 
-class Pydbsp(Contender):
+class Pydbsp(Ticking):
     name = "pydbsp"
     workloads = frozenset({"w1", "w2"})
 

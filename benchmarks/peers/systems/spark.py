@@ -7,15 +7,13 @@ the same answer, and far cheaper than writing the table anew in every tick.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
 from benchmarks.peers.case import Case
 from benchmarks.peers.contender import Recomputing
+from benchmarks.peers.systems.session import OnSpark
 
 FOLD: Final = 10
 """Ticks after which what has come since is cached with the rest."""
@@ -25,26 +23,9 @@ _WEIGHTED: Final = (
 )
 
 
-class Spark(Recomputing):
+class Spark(OnSpark, Recomputing):
     name = "Spark"
     workloads = frozenset({"w1", "w3"})
-
-    def __init__(self, scratch: Path) -> None:
-        super().__init__(scratch)
-        self._stack = ExitStack()
-        self._spark: Any = None
-
-    @classmethod
-    def versions(cls) -> dict[str, str]:
-        return {"pyspark": version("pyspark")}
-
-    def start(self) -> None:
-        from benchmarks.sql.suites import session
-
-        self._spark = self._stack.enter_context(session())
-
-    def stop(self) -> None:
-        self._stack.close()
 
     def open(self, case: Case) -> None:
         self._sql = _WEIGHTED if any(table.weighted for table in case.tables.values()) else case.sql

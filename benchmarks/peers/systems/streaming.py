@@ -19,8 +19,6 @@ import datetime
 import os
 import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +27,8 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from benchmarks.peers.case import Case, with_tick
-from benchmarks.peers.contender import Contender, NotExpressible, Outcome, resident
+from benchmarks.peers.contender import NotExpressible, Outcome, resident
+from benchmarks.peers.systems.session import OnSpark
 
 _DELAY: Final = "4 seconds"
 _REFUSED: Final = {
@@ -44,27 +43,13 @@ _LATEST: Final = {"q17": 2, "q18": 2}
 _WINDOWED: Final = frozenset({"q5", "q7", "q8", "q12"})
 
 
-class Streaming(Contender):
+class Streaming(OnSpark):
     name = "Structured Streaming"
     workloads = frozenset({"w3"})
 
-    def __init__(self, scratch: Path) -> None:
-        super().__init__(scratch)
-        self._stack = ExitStack()
-        self._spark: Any = None
-
-    @classmethod
-    def versions(cls) -> dict[str, str]:
-        return {"pyspark": version("pyspark")}
-
     def start(self) -> None:
-        from benchmarks.sql.suites import session
-
-        self._spark = self._stack.enter_context(session())
+        super().start()
         self._spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "100000")
-
-    def stop(self) -> None:
-        self._stack.close()
 
     def run(self, case: Case, budget: float) -> Outcome:
         if case.view in _REFUSED:
