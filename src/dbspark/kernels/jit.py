@@ -52,6 +52,8 @@ def _cache_dir() -> str:
 
 
 _CACHE_DIR = _cache_dir()
+KERNELS: list[Any] = []
+"""All kernels of the modules that have been imported."""
 
 
 def kernel(fn: F) -> F:
@@ -62,6 +64,7 @@ def kernel(fn: F) -> F:
         compiled: F = numba.njit(nogil=True, cache=True, no_cfunc_wrapper=True)(fn)
     finally:
         numba.config.CACHE_DIR = before
+    KERNELS.append(compiled)
     return compiled
 
 

@@ -140,7 +140,7 @@ class TableState:
         if not self.primary_key and change.negative == 0:
             return
         arrangement = self.arrangement
-        after = Spine(arrangement, (*self.history.spine.batches, change))
+        after = self.history.after(change)
         for chunk in change.chunks:
             keys = Keys(chunk, chunk.lane(nd.KEY), arrangement.key_nodes)
             ranges, total = ranges_of(after, keys)

@@ -165,8 +165,8 @@ class Embedded(Runtime):
         return sizes_of(self.states())
 
     def kept_rows(self) -> dict[str, int]:
-        out = {f"table {n}": t.history.spine.rows for n, t in self._tables.items()}
-        out |= {f"view {n}": h.spine.rows for n, h in self._views.items()}
+        out = {f"table {n}": t.history.kept_rows for n, t in self._tables.items()}
+        out |= {f"view {n}": h.kept_rows for n, h in self._views.items()}
         return out | {n: rows_of(spines) for n, spines in self._circuit._states.items() if spines}
 
     def close(self) -> None:

@@ -2,6 +2,10 @@
 
 A trace whose times are ticks. It answers for the last `keep` ticks and for all that came before them taken together:
 older changes are advanced to the oldest tick that is kept, where rows that have come and gone meet and vanish.
+
+Small changes wait in a list before they are written into the trace, several as one batch: to write one costs the same
+as to write sixteen. `spine` and everything that asks for times writes them first; who only adds up rows (`after`) reads
+the list as it is. So nothing waits where a pipeline is durable: a commit asks for the spine.
 """
 
 from __future__ import annotations
@@ -12,12 +16,18 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.batch import times_at
+from dbspark.batch.batch import INT64_MAX, times_at
 from dbspark.errors import TimeError
 from dbspark.kernels.nodes import ROW_BITS
 from dbspark.trace import Antichain, Trace
 from dbspark.trace.reading import Hits, Keys, ends_unordered
 from dbspark.trace.spine import DEFAULT, Spine, SpineConfig
+from dbspark.trace.time import Description
+
+_WAITING = 16
+"""Changes that wait at most."""
+_WAITING_ROWS = 4096
+"""Rows that wait at most: with more a change is worth a batch of its own, and readers should find it in order."""
 
 
 class History:
@@ -35,16 +45,27 @@ class History:
         """What a spine holds up to and including `tick`; without one, nothing, or nothing that is known."""
         self.keep = keep
         if spine is not None and spine.batches:
-            self.trace = Trace.from_batches(spine.batches, arrangement, config=config)
+            self._trace = Trace.from_batches(spine.batches, arrangement, config=config)
         else:
-            self.trace = Trace(arrangement, config=config, lower=Antichain.at(tick if known else tick + 1))
-        self._agent = self.trace.agent()
-        if self.trace.upper != Antichain.at(tick + 1):
-            self.trace.seal(Antichain.at(tick + 1))
+            self._trace = Trace(arrangement, config=config, lower=Antichain.at(tick if known else tick + 1))
+        self._agent = self._trace.agent()
+        if self._trace.upper != Antichain.at(tick + 1):
+            self._trace.seal(Antichain.at(tick + 1))
+        self.arrangement = arrangement
+        self._waiting: list[tuple[Batch, int]] = []
+        """Changes that are not in the trace yet, and their ticks."""
+        self._waiting_rows = 0
+        self._read: Spine | None = None
+        """Everything, those that wait included, as it was last read."""
+        self._proposed: Spine | None = None
+        """The same with the change that may come next."""
 
     @property
-    def arrangement(self) -> Arrangement:
-        return self.trace.arrangement
+    def trace(self) -> Trace:
+        """The trace, with everything in it."""
+        if self._waiting:
+            self._write()
+        return self._trace
 
     @property
     def schema(self) -> pa.Schema:
@@ -55,9 +76,33 @@ class History:
         """The rows of all times."""
         return self.trace.reading()
 
+    @property
+    def kept_rows(self) -> int:
+        """Rows held, before consolidation."""
+        return self._trace.spine.rows + self._waiting_rows
+
     def append(self, change: Batch, tick: int) -> None:
         """The change of a tick. Ticks that change nothing may be left out: whoever asks for their times adds them."""
-        self._agent.append(change, tick, Antichain.at(max(tick - self.keep, 0)))
+        proposed, self._read, self._proposed = self._proposed, None, None
+        self._waiting.append((change, tick))
+        self._waiting_rows += change.rows
+        if len(self._waiting) >= _WAITING or self._waiting_rows >= _WAITING_ROWS:
+            self._write()
+        elif proposed is not None and proposed.entries[-1] is change:
+            self._read = proposed
+
+    def _write(self) -> None:
+        """Write what waits into the trace, as one batch where its weights can be added without a second thought."""
+        waiting, self._waiting, self._waiting_rows, self._read = self._waiting, [], 0, None
+        last = waiting[-1][1]
+        oldest = max(last - self.keep, 0)
+        if len(waiting) == 1 or sum(change.largest for change, _ in waiting) > INT64_MAX:
+            for change, tick in waiting:
+                self._agent.append(change, tick, Antichain.at(max(tick - self.keep, 0)))
+            return
+        timed = merge([change.at_time((max(tick, oldest),)) for change, tick in waiting])
+        since = Antichain.at(oldest)
+        self._agent.append_described(timed, Description(self._trace.upper, Antichain.at(last + 1), since), since)
 
     def close(self) -> None:
         """Stop what is being merged beside the ticks; all is readable as it is."""
@@ -65,7 +110,18 @@ class History:
 
     def rows(self, keys: Keys) -> Hits:
         """The rows of some keys as they are now, with their weights."""
-        return ends_unordered(self.spine, keys, 1 << 62)
+        return ends_unordered(self._everything(), keys, 1 << 62)
+
+    def after(self, change: Batch) -> Spine:
+        """Everything with one more change, which has not happened yet: for adding up, without times."""
+        self._proposed = self._everything().and_one(change)
+        return self._proposed
+
+    def _everything(self) -> Spine:
+        if self._read is None:
+            batches = (*self._trace.reading().batches, *(change for change, _ in self._waiting))
+            self._read = Spine(self.arrangement, batches)
+        return self._read
 
     def at(self, tick: int | None, now: int) -> Batch:
         """Everything as it was at a tick."""
@@ -96,6 +152,7 @@ class History:
     def _catch_up(self, now: int) -> None:
         if not Antichain.at(now + 1).dominates(self.trace.upper):
             self.append(Batch.empty(self.arrangement), now)
+            self._write()
 
     def _check(self, tick: int, now: int) -> None:
         oldest = max((t[0] for t in self.trace.since), default=0)

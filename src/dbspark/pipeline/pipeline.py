@@ -31,6 +31,7 @@ import pyarrow as pa
 from dbspark.batch.schema import Schema, SchemaLike
 from dbspark.connectors import sinks, streams
 from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError
+from dbspark.kernels import preload
 from dbspark.pipeline.changes import TableDefinition
 from dbspark.pipeline.described import schema_of, schema_text, tables_of
 from dbspark.pipeline.embedded import Embedded
@@ -70,6 +71,7 @@ class Pipeline:
         shards: int | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
+        preload.begin()
         self.name = name
         self.location = location
         self.config = {**DEFAULTS, **_checked(config or {})}
@@ -188,6 +190,7 @@ class Pipeline:
                     self._definitions[name] = self._definition(query, maintenance, recursive)
                 self._runtime.add_views(list(queries), self.tick)
                 self._commit_definitions()
+            preload.wait()  # so that the first tick is as fast as those after it
             _log.info("view %s: %.0f ms", ", ".join(queries), 1e3 * (time.perf_counter() - begun))
             return [View(self, name) for name in queries]
 

@@ -81,6 +81,11 @@ class TraceAgent:
         self._move(self._logical.join(since), Antichain.at(tick + 1), begin=False)
         self.trace.append(delta, (tick,))
 
+    def append_described(self, batch: Batch, description: Description, since: Antichain) -> None:
+        """The same for a batch of several ticks."""
+        self._move(self._logical.join(since), description.upper, begin=False)
+        self.trace.insert(batch.described(description))
+
     def _move(self, logical: Antichain, physical: Antichain, begin: bool = True) -> None:
         trace = self.trace
         if (logical, physical) == (self._logical, self._physical):

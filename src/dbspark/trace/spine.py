@@ -221,7 +221,15 @@ class Spine:
             else:
                 credit = 0
         out = self._with(entries, credit, bound)
-        if entries is appended and "_listed" in self.__dict__:  # one more to read, and the others as they were
+        return self._followed_by(out, batch) if entries is appended else out
+
+    def and_one(self, batch: Batch) -> Spine:
+        """The spine with one more batch and no merge that would be due: for a look at what would be there."""
+        return self._followed_by(self._with((*self.entries, batch), self.credit), batch)
+
+    def _followed_by(self, out: Spine, batch: Batch) -> Spine:
+        """Another spine with one more batch to read, where the others are as they were."""
+        if "_listed" in self.__dict__:
             out.__dict__["_listed"] = listed = self._listed.and_one(batch)
             out.__dict__["batches"] = listed.batches
         return out
