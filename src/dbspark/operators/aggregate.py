@@ -8,7 +8,8 @@ answers for no rows as well.
 How an aggregate makes its new accumulator is its own affair:
 
 * *linear* ones (count, sum, avg, variance …) add what the delta adds: O(delta). Sums are exact, of floats too
-  (`kernels.exact`), so there is nothing that an emptied group could leave behind and no drift;
+  (`kernels.exact`), so there is nothing that an emptied group could leave behind and no drift. Where all of them are
+  counts and sums of integers or decimals, one kernel does it (`dbspark.operators.fold`);
 * *ordered* ones (min, max) look at the end of the group in an arrangement ordered by their column: O(log n);
 * others are given all rows of the groups that are touched.
 """
@@ -32,9 +33,11 @@ from dbspark.batch.memory import Int64s, allocate, int64s
 from dbspark.batch.schema import Schema
 from dbspark.errors import DbsparkError, SchemaError, WeightOverflowError
 from dbspark.kernels import exact as ke
+from dbspark.kernels import fold as kf
 from dbspark.kernels import group as kg
 from dbspark.kernels import nodes as nd
 from dbspark.operators.delta import Delta, Parts
+from dbspark.operators.fold import Addition, Fold
 from dbspark.operators.join import keys_of, union_of_keys
 from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State
@@ -110,6 +113,10 @@ class Aggregate(ABC):
         """The order in which it wants the rows of a group arranged; None: it does not want them."""
         return None
 
+    def addition(self) -> Addition | None:
+        """Where its accumulator is no more than a count, or a sum and a count: of what."""
+        return None
+
 
 class Count(Aggregate):
     """count(*), or count(column)."""
@@ -131,6 +138,9 @@ class Count(Aggregate):
         chunk = touched.chunk
         kg.count_rows(chunk.table, chunk.rows, node, touched.mask(self.where), touched.ids, counts)
         return [pa.array(counts)]
+
+    def addition(self) -> Addition:
+        return kf.COUNT, self.column, self.where
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         return columns[0]
@@ -168,6 +178,9 @@ class Sum(Aggregate):
         if kg.finish_sums(limbs, address, touched.old_row, sums.address):
             raise DbsparkError("a sum is beyond 38 digits, which no decimal holds; nothing was applied")
         return [pa.Array.from_buffers(self.total, groups, [None, sums]), pa.array(counts)]
+
+    def addition(self) -> Addition:
+        return kf.SUM, self.column, self.where
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         return _null_where_none(_narrowed(columns[0], self.out), columns[1])
@@ -256,6 +269,9 @@ class Average(Aggregate):
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         return self.sum.update(touched, at)
 
+    def addition(self) -> Addition | None:
+        return self.sum.addition()
+
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         counts = columns[1].to_numpy()
         some = np.where(counts == 0, 1, counts)
@@ -317,6 +333,11 @@ class GroupAggregate(Operator):
         self.accumulators = Arrangement(Schema(pa.schema(fields)), range(width))
         self._key_nodes = np.array([nd.LANES + c for c in self.key], np.int64)
         self._own_nodes = np.arange(nd.LANES, nd.LANES + width)
+        additions = [a.addition() for a in self.aggregates]
+        plain = [a for a in additions if a is not None]
+        self._fold: Fold | None = None
+        if self.key and len(plain) == len(additions) and not source.nested and not self.accumulators.schema.nested:
+            self._fold = Fold(self.key, source, self.accumulators, plain)
 
     def orders(self) -> list[Arrangement]:
         """The arrangements of the input that its aggregates want, once each."""
@@ -336,6 +357,9 @@ class GroupAggregate(Operator):
             return self._step_by_parts(state, delta, inputs[1:])
         if not delta.rows and (self.key or state[0].entries):
             return state, Delta.empty(self.schema)
+        folded = None if self._fold is None else self._fold.step(delta, state[0])
+        if folded is not None:
+            return (state[0].insert(folded.arranged(self.accumulators)),), self._results(folded)
         after, _, rows = self._accumulated(state, delta, inputs[1:])
         return after, self._results(rows)
 
