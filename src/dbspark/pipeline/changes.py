@@ -19,11 +19,11 @@ from dbspark.batch.conform import conform
 from dbspark.batch.rows import encode_rows, row_form
 from dbspark.batch.schema import Schema
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.kernels import nodes as nd
+from dbspark.kernels.check import breaks_table
 from dbspark.operators.delta import Delta
-from dbspark.operators.join import distinct_keys, weights_in_ranges
+from dbspark.operators.join import distinct_keys
 from dbspark.pipeline.history import History
-from dbspark.trace.reading import Hits, Keys, ends_unordered, ranges_of
+from dbspark.trace.reading import Hits, Keys, ends_unordered
 from dbspark.trace.spine import Spine
 from dbspark.zset import ZSet
 from dbspark.zset.payload import exact_product
@@ -132,21 +132,16 @@ class TableState:
         return batch.with_weights(exact_product(batch.weights(), -1)) if batch.rows else batch
 
     def _check(self, change: Batch) -> None:
-        """No row less than none, no key more than once.
-
-        What a change leaves of its rows, and of their keys, is added up where they are; rows are looked at in earnest
-        only where something is wrong with them, to say what.
-        """
+        """No row less than none, no key more than once; what is wrong is looked at only where something is."""
         if not self.primary_key and change.negative == 0:
             return
-        arrangement = self.arrangement
-        after = self.history.after(change)
+        arrangement, schema = self.arrangement, self.schema
+        after = self.history.after(change).sources
+        unique = int(bool(self.primary_key))
         for chunk in change.chunks:
-            keys = Keys(chunk, chunk.lane(nd.KEY), arrangement.key_nodes)
-            ranges, total = ranges_of(after, keys)
-            if int(weights_in_ranges(after, keys, ranges, total, arrangement.row_nodes).min()) < 0:
-                self._refuse(change)
-            if self.primary_key and int(weights_in_ranges(after, keys, ranges, total).max()) > 1:
+            if breaks_table(
+                *after, chunk.table, chunk.rows, arrangement.key_nodes, schema.columns, schema.node_count, unique
+            ):
                 self._refuse(change)
 
     def _refuse(self, change: Batch) -> None:

@@ -4,8 +4,8 @@ A trace whose times are ticks. It answers for the last `keep` ticks and for all 
 older changes are advanced to the oldest tick that is kept, where rows that have come and gone meet and vanish.
 
 Small changes wait in a list before they are written into the trace, several as one batch: to write one costs the same
-as to write sixteen. `spine` and everything that asks for times writes them first; who only adds up rows (`after`) reads
-the list as it is. So nothing waits where a pipeline is durable: a commit asks for the spine.
+as to write sixteen. `spine` and everything that asks for times writes them first; who only adds up rows reads them
+where they are (`after`, `rows`). So nothing waits where a pipeline is durable: a commit asks for the spine.
 """
 
 from __future__ import annotations
