@@ -40,6 +40,7 @@ from dbspark.kernels import merge as km
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import probe as kp
 from dbspark.kernels import timed as kt
+from dbspark.kernels.check import fill_filter
 from dbspark.kernels.sort import sort_hashes
 from dbspark.lazy import Lazy
 
@@ -87,6 +88,14 @@ class Batch:
         out = np.empty(len(self.chunks), np.uint64)
         kp.first_keys(self.tables, out)
         return out
+
+    @Lazy
+    def key_filter(self) -> tuple[UInt64s, int]:
+        """Bits that are set where a key may be, sixteen or more for each row, and the shift (`kernels.check`)."""
+        bits = max(self.rows * 16 - 1, 63).bit_length()
+        out = np.zeros(1 << (bits - 6), np.uint64)
+        fill_filter(self.tables, self.lens, 64 - bits, out)
+        return out, 64 - bits
 
     @property
     def largest(self) -> int:
@@ -265,7 +274,7 @@ class Batch:
     def described(self, description: Any) -> Batch:
         """The same rows under another description."""
         batch = Batch(self.arrangement, self.chunks, description)
-        for name in ("_survey", "_time_survey", "fences"):  # what is known of the rows stays known
+        for name in ("_survey", "_time_survey", "fences", "key_filter"):  # what is known of the rows stays known
             if name in self.__dict__:
                 batch.__dict__[name] = self.__dict__[name]
         return batch

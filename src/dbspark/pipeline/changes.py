@@ -136,12 +136,14 @@ class TableState:
         if not self.primary_key and change.negative == 0:
             return
         arrangement, schema = self.arrangement, self.schema
-        after = self.history.after(change).sources
+        after = self.history.after(change)
+        filters = self.history.filters(after)
         unique = int(bool(self.primary_key))
         for chunk in change.chunks:
             if breaks_table(
-                *after, chunk.table, chunk.rows, arrangement.key_nodes, schema.columns, schema.node_count, unique
-            ):
+                *after.sources, filters, chunk.table, chunk.rows, arrangement.key_nodes, schema.columns,
+                schema.node_count, unique,
+            ):  # fmt: skip
                 self._refuse(change)
 
     def _refuse(self, change: Batch) -> None:

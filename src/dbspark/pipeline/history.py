@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import INT64_MAX, times_at
+from dbspark.batch.memory import Int64s
 from dbspark.errors import TimeError
 from dbspark.kernels.nodes import ROW_BITS
 from dbspark.trace import Antichain, Trace
@@ -28,6 +29,8 @@ _WAITING = 16
 """Changes that wait at most."""
 _WAITING_ROWS = 4096
 """Rows that wait at most: with more a change is worth a batch of its own, and readers should find it in order."""
+_FILTERED = 2048
+"""Rows from which on a batch gets a filter."""
 
 
 class History:
@@ -116,6 +119,19 @@ class History:
         """Everything with one more change, which has not happened yet: for adding up, without times."""
         self._proposed = self._everything().and_one(change)
         return self._proposed
+
+    def filters(self, spine: Spine) -> Int64s:
+        """Where to look whether a batch has a key at all (`kernels.check`): for those in between.
+
+        Small ones are searched as fast; the largest is where most rows are.
+        """
+        out = np.zeros((len(spine.batches), 2), np.int64)
+        largest = max(b.rows for b in spine.batches)
+        for i, batch in enumerate(spine.batches):
+            if _FILTERED <= batch.rows < largest:
+                bits, shift = batch.key_filter
+                out[i] = bits.ctypes.data, shift
+        return out
 
     def _everything(self) -> Spine:
         if self._read is None:
