@@ -17,7 +17,7 @@ from dbspark.batch import Schema
 from dbspark.batch.arrangement import weakened_hash
 from dbspark.circuit import Builder
 from dbspark.errors import CircuitError, DbsparkError, SchemaError, WeightOverflowError
-from dbspark.operators.aggregate import Average, Count, FloatSum, Sum
+from dbspark.operators.aggregate import Average, Count, FloatSum, GroupAggregate, Sum
 from tests.operators.model import (
     WEIGHTS,
     Run,
@@ -96,6 +96,47 @@ def test_every_group_with_rows_has_one_row_that_is_true(key, ticks, weak):
             run.tick(t=run.possible("t", change))
             assert run.held["out"] == aggregated(run.given["t"], columns, *MODELS)
         run.retract()
+
+
+ADDING = [
+    n for n, (made, _) in MADE.items() if n.startswith(("rows", "n", "sum_n", "sum_d", "sum_w", "avg_n", "avg_d"))
+]
+
+
+@pytest.mark.parametrize("key", [("k",), ("s", "k")], ids=["one key", "two keys"])
+@given(
+    ticks=st.lists(entries(ROWS, WEIGHTS, 10), max_size=12),
+    weak=st.sampled_from([None, None, 0, 1]),
+    chosen=st.sets(st.sampled_from([*ADDING, "avg_where"])),
+)
+def test_aggregates_that_only_add(key, ticks, weak, chosen):
+    """Those that are folded by one kernel, none at all among them."""
+    columns = [Schema.parse(SCHEMA).index(c) for c in key]
+    names = sorted(chosen)
+    with weakened_hash(0xFFFFFFFFFFFFFFFF if weak is None else weak):
+        run = run_of(SCHEMA, key, **{n: AGGREGATES[n] for n in names})
+        for change in ticks:
+            run.tick(t=run.possible("t", change))
+            assert run.held["out"] == aggregated(run.given["t"], columns, *(MADE[n][1] for n in names))
+        run.retract()
+
+
+def test_folded_or_not_the_state_is_the_same(monkeypatch):
+    """Batches of one way are read by the other: state on disk may have been written by either."""
+    rng = random.Random(1)
+    aggregates = {n: AGGREGATES[n] for n in ("rows", "sum_n", "avg_d")}
+    folded, general = run_of(SCHEMA, ["k"], **aggregates), run_of(SCHEMA, ["k"], **aggregates)
+    operator = next(n.operator for n in general.circuit._schedule if isinstance(n.operator, GroupAggregate))
+    monkeypatch.setattr(operator, "_fold", None)
+    assert (
+        next(n.operator for n in folded.circuit._schedule if isinstance(n.operator, GroupAggregate))._fold is not None
+    )
+    for _ in range(60):
+        rows = [(rng.randrange(9), None, rng.choice([None, 1, -5]), Decimal("0.25"), None, None) for _ in range(20)]
+        change = folded.possible("t", [(row, rng.choice([1, 2, -1])) for row in rows])
+        assert folded.tick(t=change) == general.tick(t=change)
+        states = [next(iter(s for s in r.circuit._states.values() if s))[0].consolidated() for r in (folded, general)]
+        assert states[0].same(states[1])
 
 
 @given(ticks=st.lists(entries(ROWS, WEIGHTS, 10), max_size=6))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dbspark.sql import plan as p
 from dbspark.sql.expressions.compiler import Compiler, repeated
 from dbspark.sql.expressions.rules import Compiled, Context, Frame
-from dbspark.sql.timewindows import floor_mod, pane
+from dbspark.sql.timewindows import boundary, floor_mod, pane
 
 LONG = pa.int64()
 TIMES = pa.timestamp("us", tz="UTC")
@@ -88,6 +88,39 @@ class TestPane:
         assert evaluated(windows, True, panes, [0] * len(times)) == evaluated(
             windows, True, list(times), [0] * len(times)
         )
+
+
+def as_time(micros: p.Expr) -> p.Call:
+    return call("PreciseTimestampConversion", micros, fromType="long", toType="timestamp")
+
+
+class TestBoundary:
+    def test_what_is_one(self) -> None:
+        assert boundary(as_time(last_start(10, 3))) == (TIME, 3, 10, 0)
+        ends = call("Add", call("Subtract", last_start(10, 3), long(20)), long(10))
+        assert boundary(as_time(ends)) == (TIME, 3, 10, -10)
+        assert boundary(ends) is None
+        assert boundary(as_time(call("Add", last_start(10), NUMBER))) is None
+        assert boundary(micros()) is None
+
+    @given(
+        st.lists(
+            st.none() | st.integers(-(2**50), 2**50) | st.sampled_from([2**62, -(2**62), 2**63 - 1, -(2**63) + 2**40]),
+            min_size=1,
+            max_size=20,
+        ),
+        st.integers(1, 10**7),
+        st.integers(0, 10**6),
+        st.integers(-(10**8), 10**8),
+    )
+    def test_times_are_those_of_the_arithmetic(
+        self, times: list[int | None], slide: int, start: int, more: int
+    ) -> None:
+        if any(t is not None and t > 2**62 for t in times):
+            more = -abs(more)  # beyond the end of time both ways raise, or wrap
+        expr = as_time(call("Add", last_start(slide, start), long(more)))
+        wanted = [None if t is None else t - (t - start) % slide + more for t in times]
+        assert evaluated([expr], False, times, [0] * len(times))[0] == wanted
 
 
 class TestSharing:

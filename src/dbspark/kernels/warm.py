@@ -13,10 +13,14 @@ import time
 def main() -> None:
     started = time.perf_counter()
     from dbspark.circuit.warm import warm as warm_circuits
+    from dbspark.kernels.panes import window_bounds
+    from dbspark.pipeline.warm import warm as warm_pipelines
     from dbspark.zset.warm import warm as warm_zsets
 
     warm_zsets()
     warm_circuits()
+    warm_pipelines()
+    window_bounds(0, 0, 0, 1, 0, 0)
     sys.stdout.write(f"kernels ready in {time.perf_counter() - started:.1f} s\n")
 
 

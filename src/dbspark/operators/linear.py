@@ -147,7 +147,10 @@ class Project(Stateless):
 
 
 class FlatMap(OfFunction):
-    """Every row becomes any number of rows: the function gives (columns, row each one comes from)."""
+    """Every row becomes any number of rows: the function gives (columns, row each one comes from).
+
+    None for the rows: each has become one.
+    """
 
     verb = "flat map"
 
@@ -156,6 +159,8 @@ class FlatMap(OfFunction):
         if not delta.rows:
             return Delta.empty(self.schema)
         columns, origin = self.function(delta.columns)
+        if origin is None:
+            return Delta(self.schema, fitting(self.schema, [_one_array(c) for c in columns], delta.rows), delta.weights)
         origin = np.asarray(origin, np.int64)
         if len(origin) and (origin.min() < 0 or origin.max() >= delta.rows):
             raise SchemaError(

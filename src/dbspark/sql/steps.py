@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbspark.operators.function import Columns
+from dbspark.operators.linear import true_rows
 from dbspark.sql import generators
 from dbspark.sql.expressions.logic import scattered
 from dbspark.sql.expressions.rules import Compiled, EvaluationError, Frame
@@ -45,10 +46,13 @@ def filtering(
 ) -> Callable[[Columns], Any]:
     def call(columns: Columns) -> tuple[list[pa.Array], Any]:
         frame = Frame(columns, len(columns[0]))
-        rows = pc.indices_nonzero(pc.fill_null(truth(tests, frame), False))
-        if len(rows) < frame.rows:
-            frame = Frame([c.take(rows) if i in used else c for i, c in enumerate(columns)], len(rows))
-        return [c.array(frame) for c in compiled], rows.to_numpy().astype(np.int64)
+        mask = true_rows(truth(tests, frame), frame.rows)
+        if mask.all():
+            return [c.array(frame) for c in compiled], None
+        rows = np.flatnonzero(mask)
+        taken = pa.array(rows)
+        frame = Frame([c.take(taken) if i in used else c for i, c in enumerate(columns)], len(rows))
+        return [c.array(frame) for c in compiled], rows
 
     return call
 

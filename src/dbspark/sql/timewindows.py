@@ -5,7 +5,8 @@ negative, is where the last window begins that a time falls into; the windows be
 a row of an Expand. Two things follow. The CASE is one operation (`floor_mod`). And what an Expand makes of a time
 depends only on where its last window begins, its *pane*: times may be replaced by their panes before they are
 expanded, and rows that are equal then are one row with the sum of their weights. Of thousands of rows in a second,
-expanded five times each, few are left.
+expanded five times each, few are left. Where a window begins or ends is a *boundary*: a pane plus a constant, which one
+kernel computes.
 """
 
 from __future__ import annotations
@@ -48,6 +49,28 @@ def pane(exprs: Sequence[p.Expr]) -> tuple[p.Column, p.Expr] | None:
             options = (("fromType", micros.option("toType")), ("toType", micros.option("fromType")))
             return time, p.Call(_CONVERSION, (part,), options)
     return None
+
+
+def boundary(expr: p.Expr) -> tuple[p.Column, int, int, int] | None:
+    """(time, origin, slide, more) of a time that is a pane of slides from an origin on, and some microseconds more."""
+    if not isinstance(expr, p.Call) or expr.name != _CONVERSION or str(expr.option("toType")) == "long":
+        return None
+    part, more = expr.args[0], 0
+    while isinstance(part, p.Call) and part.name in ("Add", "Subtract") and _paned(part) is None:
+        rest, constant = part.args
+        if not isinstance(constant, p.Constant) or not pa.types.is_int64(constant.type) or constant.value is None:
+            return None
+        more += int(constant.value) if part.name == "Add" else -int(constant.value)
+        part = rest
+    time = _paned(part)
+    if time is None or not isinstance(part, p.Call):
+        return None
+    found = floor_mod(part.args[1])
+    assert found is not None
+    assert isinstance(found[0], p.Call)
+    origin = found[0].args[1]
+    assert isinstance(origin, p.Constant)
+    return (time, int(origin.value), found[1], more) if origin.value is not None else None
 
 
 def _paned(expr: p.Expr) -> p.Column | None:

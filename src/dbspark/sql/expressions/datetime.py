@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbspark.sql.expressions import zones
-from dbspark.sql.expressions.rules import Compiled, Context, Datum, Frame, as_array, calling, constant, rule
+from dbspark.sql.expressions.rules import Compiled, Context, Datum, Frame, constant, rule
 from dbspark.sql.expressions.vectors import (
     INT32,
     Vector,
@@ -614,16 +614,6 @@ def _zone_named(name: str) -> Zone | None:
 
 
 # ---------------------------------------------------------------------- conversions
-
-
-@rule("PreciseTimestampConversion")
-def precise(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
-    to = {"timestamp": TIMESTAMP, "timestamp_ntz": NTZ, "long": LONG}.get(str(call.option("toType")))
-    if to is None or args[0].type not in (TIMESTAMP, NTZ, LONG):
-        return None
-    return calling(
-        to, lambda micros: micros.cast(to) if isinstance(micros, pa.Scalar) else as_array(micros, 0).view(to), args
-    )
 
 
 _TO_UNIX = {"UnixSeconds": SECOND, "UnixMillis": 1000, "UnixMicros": 1}
