@@ -251,34 +251,19 @@ def _order_tied(p: int, q: int, tables: Any, columns: int, nodes: int) -> int:
     return compare_rows(ta, i, tb, j, columns, nodes)
 
 
-@kernel
-def merge_ranges(
-    tables: Any,
-    lens: Any,
-    cursors: Any,
-    stops: Any,
-    columns: int,
-    nodes: int,
-    keys: Any,
-    order: Any,
-    pos: Any,
-    weights: Any,
-    info: Any,
-) -> None:
-    """Merge all rows of k > 1 sources between cursors and stops, which no row equal to one of them lies beyond.
+@inlined
+def fold_sources(
+    tables: Any, lens: Any, cursors: Any, stops: Any, count: int, columns: int, nodes: int, keys: Any, order: Any
+) -> Any:
+    """Bring the rows of the first `count` sources, between cursors and stops, into one order, one source after another.
 
-    The caller puts the smallest first. All but the last are folded, one after the other, into a sequence of (key
-    hash, position) pairs in `keys` and `order` (two halves each, used in turn); equal neighbours in it are summed;
-    then it is merged with the last and largest source, whose rows are thus touched once. The cursors end at the stops.
+    They are (key hash, position) pairs in `keys` and `order`, of which two halves are used in turn. Returns where the
+    pairs begin, where the other half does, and how many there are. The cursors end at the stops.
     """
-    half = keys.shape[0] // 2
     key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
-    pos_at, weights_at = pos.ctypes.data, weights.ctypes.data
-    here, there = i64(0), i64(half)
+    here, there = i64(0), i64(keys.shape[0] // 2)
     n = i64(0)
-    read = i64(0)
-    sources = cursors.shape[0]
-    for s in range(sources - 1):
+    for s in range(count):
         i = here
         end = here + n
         out = there
@@ -315,10 +300,43 @@ def merge_ranges(
             store_i64(order_at, out, load_i64(order_at, i))
             out += 1
             i += 1
-        read += out - there - n
         n = out - there
         here, there = there, here
         cursors[s, 0], cursors[s, 1] = stops[s, 0], stops[s, 1]
+    return here, there, n
+
+
+@inlined
+def same_row(p: int, q: int, tables: Any, columns: int, nodes: int) -> Any:
+    """Whether the rows at two positions, whose key hashes are equal, are."""
+    return _order_tied(p, q, tables, columns, nodes) == 0
+
+
+@kernel
+def merge_ranges(
+    tables: Any,
+    lens: Any,
+    cursors: Any,
+    stops: Any,
+    columns: int,
+    nodes: int,
+    keys: Any,
+    order: Any,
+    pos: Any,
+    weights: Any,
+    info: Any,
+) -> None:
+    """Merge all rows of k > 1 sources between cursors and stops, which no row equal to one of them lies beyond.
+
+    The caller puts the smallest first. All but the last are folded, one after the other, into a sequence of (key
+    hash, position) pairs in `keys` and `order` (two halves each, used in turn); equal neighbours in it are summed;
+    then it is merged with the last and largest source, whose rows are thus touched once. The cursors end at the stops.
+    """
+    key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
+    pos_at, weights_at = pos.ctypes.data, weights.ctypes.data
+    sources = cursors.shape[0]
+    here, there, n = fold_sources(tables, lens, cursors, stops, sources - 1, columns, nodes, keys, order)
+    read = n
 
     # Sum equal neighbours, in place; their weights go to the half of `order` that is free now.
     m = here
@@ -332,7 +350,7 @@ def merge_ranges(
         i += 1
         while i < end and load_u64(key_at, i) == key:
             q = load_i64(order_at, i)
-            if _order_tied(p, q, tables, columns, nodes) != 0:
+            if not same_row(p, q, tables, columns, nodes):
                 break
             table = tables[q >> ROW_BITS]
             w = load_i64(lane(table, WEIGHT), (q & ROW_MASK) & lane_mask(table, WEIGHT))
