@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from dbspark.batch import Arrangement
-from dbspark.batch.chunk import gather_columns
 from dbspark.batch.memory import Int64s
 from dbspark.batch.schema import Schema
 from dbspark.kernels.nodes import ROW_BITS, ROW_MASK
-from dbspark.operators.delta import Delta
+from dbspark.operators.delta import Delta, rows_at
 from dbspark.operators.join import distinct_keys
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.reading import Keys, ends_unordered
@@ -43,10 +42,7 @@ class TopK(Operator):
             return (), Delta.empty(self.schema)
         keys = distinct_keys(given.delta)
         before, after = (self._first(spine, keys) for spine in (given.before, given.after))
-        same = _in_both(before, after)
-        out = [found.rows(self.schema, keep) for found, keep in zip((before, after), same, strict=True)]
-        out[0] = Delta(self.schema, out[0].columns, -out[0].weights) if out[0].rows else out[0]
-        return (), Delta.sum(self.schema, out)
+        return (), _change(self.schema, before, after)
 
     def _first(self, spine: Spine, keys: Keys) -> _Found:
         if not spine.entries:
@@ -83,12 +79,17 @@ class _Found:
         tables = self.spine.sources[0]
         return np.stack((tables[self.pos >> ROW_BITS], self.pos & ROW_MASK, self.which, self.taken))
 
-    def rows(self, schema: Schema, keep: Any) -> Delta:
-        """Those that are to be kept."""
-        if not keep.any():
-            return Delta.empty(schema)
-        columns = gather_columns(schema, self.spine.sources[0], self.pos[keep], range(schema.columns))
-        return Delta(schema, columns, self.taken[keep])
+
+def _change(schema: Schema, before: _Found, after: _Found) -> Delta:
+    """What was found before goes and what was found after comes, except what is in both."""
+    keep = _in_both(before, after)
+    pos = [found.pos[some] for found, some in zip((before, after), keep, strict=True)]
+    if not len(pos[0]) and not len(pos[1]):
+        return Delta.empty(schema)
+    weights = np.concatenate((-before.taken[keep[0]], after.taken[keep[1]]))
+    tables = [found.spine.sources[0] for found in (before, after)]
+    places = np.concatenate((pos[0], pos[1] + (len(tables[0]) << ROW_BITS)))
+    return rows_at(schema, np.concatenate(tables), places, weights)
 
 
 def _in_both(before: _Found, after: _Found) -> tuple[Any, Any]:
