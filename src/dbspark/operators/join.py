@@ -420,8 +420,8 @@ class _Columns(Sequence[pa.Array]):
         if index < 0:
             index += len(self)
         if index not in self._read:
-            side, column = self._from[index]
-            self._read[index] = gather_columns(*side, (column,))[0]
+            (schema, tables, pos), column = self._from[index]
+            self._read[index] = gather_columns(schema, tables, pos, (column,))[0]
         return self._read[index]
 
 
