@@ -75,7 +75,7 @@ def scenarios() -> list[Scenario]:
 def uncounted() -> Iterator[None]:
     """Allocate from a pool that is not measured."""
     counted = pa.default_memory_pool()
-    pa.set_memory_pool(pa.system_memory_pool())
+    pa.set_memory_pool(pa.mimalloc_memory_pool())
     try:
         yield
     finally:
@@ -131,6 +131,7 @@ def child(scenario: Scenario) -> dict[str, Any]:
     """Run a scenario in this process, which should be a new one."""
     logging.getLogger("dbspark.zset").setLevel(logging.ERROR)
     sys.setswitchinterval(1e-4)
+    pa.set_memory_pool(pa.system_memory_pool())  # where batches live: what Arrow's functions make counts with them
     _warm()
     population = Population(scenario.start)
     with uncounted():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dbspark.batch.memory import allocated
 from dbspark.errors import WeightOverflowError
 from dbspark.trace.merging import Merging
 from dbspark.zset import ZSet, ZSetConfig
@@ -210,13 +211,13 @@ def test_merging_goes_on_before_the_next_change_and_gives_back_what_it_has_merge
 
     def watched(self, limit):
         stepped = step(self, limit)
-        seen.append(pa.total_allocated_bytes() - before)
+        seen.append(allocated() - before)
         return stepped
 
     monkeypatch.setattr(Merging, "step", watched)
-    before = pa.total_allocated_bytes()
+    before = allocated()
     z = loaded(400_000)
-    held = pa.total_allocated_bytes() - before
+    held = allocated() - before
     for i in range(12):
         new, gone = range(1_000_000 + 20_000 * i, 1_020_000 + 20_000 * i), range(20_000 * i, 20_000 * (i + 1))
         z = z + delta([*new, *gone], [1] * 20_000 + [-1] * 20_000)

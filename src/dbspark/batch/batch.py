@@ -465,8 +465,7 @@ class Plan:
             km.merge_two(self.tables, self.lens, self.cursors, self.ends, columns, nodes, limit, pos, weights, info)
             check_plan(info)
         else:
-            stops = np.empty_like(self.cursors)
-            n = kp.choose_split(self.tables, self.lens, self.cursors, self.ends, limit, stops)
+            stops, n = self._stops(limit)
             pos, weights = int64s(n), int64s(n)
             km.merge_ranges(
                 self.tables, self.lens, self.cursors, stops, columns, nodes,
@@ -480,23 +479,23 @@ class Plan:
         some = pos[:written], weights[:written], ones, np.array(self.time)
         return gather_chunks(schema, self.arrangement.own_key, self.tables, *some)
 
+    def _stops(self, limit: int) -> tuple[Int64s, int]:
+        """Cursors, the same row on one side of them in all inputs, and the rows before them: `limit` if possible."""
+        stops = np.empty_like(self.cursors)
+        return stops, kp.choose_split(self.tables, self.lens, self.cursors, self.ends, limit, stops)
+
     def _step_timed(self, limit: int) -> list[Chunk]:
         schema, own_key = self.arrangement.schema, self.arrangement.own_key
-        info = self.info
-        room = limit + 64
-        while True:
-            pos, weights, times = int64s(room), int64s(room), int64s(nd.TIMES * room).reshape(nd.TIMES, room)
-            kt.merge_timed(
-                self.tables, self.lens, self.cursors, self.ends, self.bounds, schema.columns, schema.node_count, limit,
-                pos, weights, times, info,
-            )  # fmt: skip
-            if info[0] != kt.CROWDED:
-                break
-            room = int(info[1])
-        check_plan(info)
-        n, read, ones, done, same = info.tolist()
+        stops, n = self._stops(limit)
+        pos, weights, times = int64s(n), int64s(n), int64s(nd.TIMES * n).reshape(nd.TIMES, n)
+        kt.merge_timed(
+            self.tables, self.lens, self.cursors, stops, self.bounds, schema.columns, schema.node_count,
+            uint64s(2 * n), int64s(2 * n), pos, weights, times, self.info,
+        )  # fmt: skip
+        check_plan(self.info)
+        n, read, ones, _, same = self.info.tolist()
         self.read += read
-        self.done = bool(done)
+        self.done = np.array_equal(stops, self.ends)
         some = self.tables, pos[:n], weights[:n], ones
         if same and n:
             return gather_chunks(schema, own_key, *some, np.ascontiguousarray(times[:, 0]))

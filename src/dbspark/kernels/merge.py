@@ -251,6 +251,80 @@ def _order_tied(p: int, q: int, tables: Any, columns: int, nodes: int) -> int:
     return compare_rows(ta, i, tb, j, columns, nodes)
 
 
+@inlined
+def _merge_runs(
+    key_at: int, order_at: int, i: int, middle: int, end: int, out: int, tables: Any, columns: int, nodes: int
+) -> None:
+    """Merge the pairs i … middle-1 with the pairs middle … end-1, into the pairs from `out` on."""
+    j = middle
+    while i < middle and j < end:
+        x, y = load_u64(key_at, i), load_u64(key_at, j)
+        p, q = load_i64(order_at, i), load_i64(order_at, j)
+        take = x < y
+        if x == y:
+            take = _order_tied(p, q, tables, columns, nodes) <= 0
+        # Arithmetic instead of a branch that hashes would decide at random.
+        t = i64(take)
+        store_u64(key_at, out, min(x, y))
+        store_i64(order_at, out, q + t * (p - q))
+        out += 1
+        i += t
+        j += 1 - t
+    rest, stop = (i, middle) if i < middle else (j, end)
+    for r in range(rest, stop):
+        store_u64(key_at, out, load_u64(key_at, r))
+        store_i64(order_at, out, load_i64(order_at, r))
+        out += 1
+
+
+@inlined
+def fold_sources(
+    tables: Any, lens: Any, cursors: Any, stops: Any, count: int, columns: int, nodes: int, keys: Any, order: Any
+) -> Any:
+    """Bring the rows of the first `count` sources, between cursors and stops, into one order: neighbours, two by two.
+
+    They are (key hash, position) pairs in `keys` and `order`, of which two halves are used in turn. Returns where the
+    pairs begin, where the other half does, and how many there are. The cursors end at the stops.
+    """
+    key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
+    ends = np.empty(count + 1, np.int64)
+    ends[0] = 0
+    n = i64(0)
+    for s in range(count):
+        chunk, row = cursors[s, 0], cursors[s, 1]
+        while chunk < stops[s, 0] or (chunk == stops[s, 0] and row < stops[s, 1]):
+            last = stops[s, 1] if chunk == stops[s, 0] else lens[chunk]
+            lane_keys = lane(tables[chunk], KEY)
+            at = chunk << ROW_BITS
+            while row < last:
+                store_u64(key_at, n, load_u64(lane_keys, row))
+                store_i64(order_at, n, at | row)
+                n += 1
+                row += 1
+            chunk += 1
+            row = i64(0)
+        ends[s + 1] = n
+        cursors[s, 0], cursors[s, 1] = stops[s, 0], stops[s, 1]
+    here, there = i64(0), i64(keys.shape[0] // 2)
+    runs = i64(count)
+    while runs > 1:
+        for r in range(0, runs, 2):
+            middle, end = ends[r + 1], ends[min(r + 2, runs)]
+            _merge_runs(
+                key_at, order_at, here + ends[r], here + middle, here + end, there + ends[r], tables, columns, nodes
+            )
+            ends[(r >> 1) + 1] = end
+        runs = (runs + 1) >> 1
+        here, there = there, here
+    return here, there, n
+
+
+@inlined
+def same_row(p: int, q: int, tables: Any, columns: int, nodes: int) -> Any:
+    """Whether the rows at two positions, whose key hashes are equal, are."""
+    return _order_tied(p, q, tables, columns, nodes) == 0
+
+
 @kernel
 def merge_ranges(
     tables: Any,
@@ -271,54 +345,11 @@ def merge_ranges(
     hash, position) pairs in `keys` and `order` (two halves each, used in turn); equal neighbours in it are summed;
     then it is merged with the last and largest source, whose rows are thus touched once. The cursors end at the stops.
     """
-    half = keys.shape[0] // 2
     key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
     pos_at, weights_at = pos.ctypes.data, weights.ctypes.data
-    here, there = i64(0), i64(half)
-    n = i64(0)
-    read = i64(0)
     sources = cursors.shape[0]
-    for s in range(sources - 1):
-        i = here
-        end = here + n
-        out = there
-        chunk, row = cursors[s, 0], cursors[s, 1]
-        while chunk < stops[s, 0] or (chunk == stops[s, 0] and row < stops[s, 1]):
-            last = stops[s, 1] if chunk == stops[s, 0] else lens[chunk]
-            lane_keys = lane(tables[chunk], KEY)
-            at = chunk << ROW_BITS
-            while row < last and i < end:
-                x = load_u64(key_at, i)
-                y = load_u64(lane_keys, row)
-                p = load_i64(order_at, i)
-                take = x < y
-                if x == y:
-                    take = _order_tied(p, at | row, tables, columns, nodes) <= 0
-                # Arithmetic instead of a branch that hashes would decide at random.
-                t = i64(take)
-                store_u64(key_at, out, min(x, y))
-                store_i64(order_at, out, (at | row) + t * (p - (at | row)))
-                out += 1
-                i += t
-                row += 1 - t
-            while row < last:
-                store_u64(key_at, out, load_u64(lane_keys, row))
-                store_i64(order_at, out, at | row)
-                out += 1
-                row += 1
-            if chunk == stops[s, 0]:
-                break
-            chunk += 1
-            row = i64(0)
-        while i < end:
-            store_u64(key_at, out, load_u64(key_at, i))
-            store_i64(order_at, out, load_i64(order_at, i))
-            out += 1
-            i += 1
-        read += out - there - n
-        n = out - there
-        here, there = there, here
-        cursors[s, 0], cursors[s, 1] = stops[s, 0], stops[s, 1]
+    here, there, n = fold_sources(tables, lens, cursors, stops, sources - 1, columns, nodes, keys, order)
+    read = n
 
     # Sum equal neighbours, in place; their weights go to the half of `order` that is free now.
     m = here
@@ -332,7 +363,7 @@ def merge_ranges(
         i += 1
         while i < end and load_u64(key_at, i) == key:
             q = load_i64(order_at, i)
-            if _order_tied(p, q, tables, columns, nodes) != 0:
+            if not same_row(p, q, tables, columns, nodes):
                 break
             table = tables[q >> ROW_BITS]
             w = load_i64(lane(table, WEIGHT), (q & ROW_MASK) & lane_mask(table, WEIGHT))

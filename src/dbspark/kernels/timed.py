@@ -8,8 +8,8 @@ from, and a row whose history has cancelled is gone.
 What is read can be bounded: times not below or at `upto` are left out, and so are times at or below `after`. With
 `since = upto` this is a snapshot, with `after` it is the changes between two times.
 
-Unused coordinates are zero. `info` returns: [0] output rows, OVERFLOW or CROWDED, [1] input rows read (CROWDED: the
-room that is needed), [2] 1 if every weight is 1, [3] 1 if all is read, [4] 1 if every time is the same.
+Unused coordinates are zero. `info` returns: [0] output rows or OVERFLOW, [1] input rows read, [2] 1 if every weight is
+1, [3] 1 if all is read (`merge_timed` leaves that to its caller), [4] 1 if every time is the same.
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ from typing import Any
 import numpy as np
 
 from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, store_i64
-from dbspark.kernels.merge import OVERFLOW, compare_at, lane, lane_mask, sort_ties
+from dbspark.kernels.merge import OVERFLOW, compare_at, fold_sources, lane, lane_mask, same_row, sort_ties
 from dbspark.kernels.nodes import DATA, FIELDS, HASH, KEY, MASK, ROW_BITS, ROW_MASK, START, TIME, TIMES, WEIGHT
 from dbspark.kernels.order import compare_rows
 from dbspark.kernels.probe import probe_ranges
 from dbspark.kernels.sort import sort_order
-
-CROWDED = -2
-"""The first group alone is more than there is room for."""
 
 
 @inlined
@@ -137,104 +134,52 @@ def _grown(group: Any, n: int) -> Any:
 
 @kernel
 def merge_timed(
-    tables: Any, lens: Any, cursors: Any, ends: Any, bounds: Any, columns: int, nodes: int, limit: int,
+    tables: Any, lens: Any, cursors: Any, stops: Any, bounds: Any, columns: int, nodes: int, keys: Any, order: Any,
     pos: Any, weights: Any, times: Any, info: Any,
 ) -> None:  # fmt: skip
-    """Merge k sources from their cursors to their ends; stops after about `limit` rows written or cancelled.
+    """Merge all rows of some sources between cursors and stops, which no row equal to one of them lies beyond.
 
-    bounds = since, upto, after, and [1 if `after` counts, ...]. times[c] takes coordinate c.
+    They are folded as `merge_ranges` does it; then equal neighbours are a group. Most rows are alone. bounds = since,
+    upto, after, and [1 if `after` counts, ...]. times[c] takes coordinate c. There is room for all rows that are read.
     """
-    k = cursors.shape[0]
-    room = pos.shape[0]
+    key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
+    here, _, read = fold_sources(tables, lens, cursors, stops, cursors.shape[0], columns, nodes, keys, order)
     group = np.empty((16, TIMES + 1), np.int64)
-    marks = np.empty((k, 2), np.int64)
     out = i64(0)
-    read = i64(0)
-    cancelled = i64(0)
     ones = i64(0)
     same = i64(1)
-    done = i64(0)
-    while out + cancelled < limit:
-        best = i64(-1)
-        for s in range(k):
-            while cursors[s, 0] < ends[s, 0] and cursors[s, 1] >= lens[cursors[s, 0]]:
-                cursors[s, 0] += 1
-                cursors[s, 1] = 0
-            marks[s, 0], marks[s, 1] = cursors[s, 0], cursors[s, 1]
-            if cursors[s, 0] == ends[s, 0] and cursors[s, 1] >= ends[s, 1]:
-                continue
-            if best < 0 or _compare(tables, cursors, s, cursors, best, columns, nodes) < 0:
-                best = i64(s)
-        if best < 0:
-            done = i64(1)
-            break
-        n = i64(0)
-        read_before = read
-        for s in range(best, k):
-            first = s == best
-            while True:
-                while cursors[s, 0] < ends[s, 0] and cursors[s, 1] >= lens[cursors[s, 0]]:
-                    cursors[s, 0] += 1
-                    cursors[s, 1] = 0
-                if cursors[s, 0] == ends[s, 0] and cursors[s, 1] >= ends[s, 1]:
+    i = here
+    end = here + read
+    while i < end:
+        key, p = load_u64(key_at, i), load_i64(order_at, i)
+        n = _admit(tables[p >> ROW_BITS], p & ROW_MASK, bounds, group, i64(0))
+        i += 1
+        if i < end and load_u64(key_at, i) == key:
+            while i < end and load_u64(key_at, i) == key:
+                q = load_i64(order_at, i)
+                if not same_row(p, q, tables, columns, nodes):
                     break
-                if not first and _compare(tables, cursors, s, marks, best, columns, nodes) != 0:
-                    break
-                first = False
                 group = _grown(group, n)
-                n = _admit(tables[cursors[s, 0]], cursors[s, 1], bounds, group, n)
-                cursors[s, 1] += 1
-                read += 1
-        n = _reduce(group, n)
-        if n < 0:
-            info[0] = OVERFLOW
-            return
-        if out + n > room:
-            for s in range(k):
-                cursors[s, 0], cursors[s, 1] = marks[s, 0], marks[s, 1]
-            read = read_before
-            if out == 0:
-                info[0] = CROWDED
-                info[1] = n
-                return
-            break
-        at = marks[best, 0] << ROW_BITS | marks[best, 1]
-        for i in range(n):
-            pos[out] = at
-            weights[out] = group[i, TIMES]
-            ones |= group[i, TIMES] ^ 1
+                n = _admit(tables[q >> ROW_BITS], q & ROW_MASK, bounds, group, n)
+                i += 1
+            if n > 1:
+                n = _reduce(group, n)
+                if n < 0:
+                    info[0] = OVERFLOW
+                    return
+        for g in range(n):
+            pos[out] = p
+            weights[out] = group[g, TIMES]
+            ones |= group[g, TIMES] ^ 1
             for c in range(TIMES):
-                times[c, out] = group[i, c]
-                if group[i, c] != times[c, 0]:
+                times[c, out] = group[g, c]
+                if group[g, c] != times[c, 0]:
                     same = i64(0)
             out += 1
-        if n == 0:
-            cancelled += 1
-    if done == 0:
-        done = i64(1)
-        for s in range(k):
-            for chunk in range(cursors[s, 0], ends[s, 0] + 1):
-                begin = cursors[s, 1] if chunk == cursors[s, 0] else i64(0)
-                if begin < (ends[s, 1] if chunk == ends[s, 0] else lens[chunk]):
-                    done = i64(0)
     info[0] = out
     info[1] = read
     info[2] = 1 if ones == 0 else 0
-    info[3] = done
     info[4] = same
-
-
-@inlined
-def _compare(tables: Any, at: Any, s: int, other: Any, t: int, columns: int, nodes: int) -> int:
-    """Compare the row at cursor s with the row at cursor t of another array of cursors."""
-    ta, i = tables[at[s, 0]], at[s, 1]
-    tb, j = tables[other[t, 0]], other[t, 1]
-    x, y = load_u64(lane(ta, KEY), i), load_u64(lane(tb, KEY), j)
-    if x == y:
-        x, y = load_u64(lane(ta, HASH), i), load_u64(lane(tb, HASH), j)
-        if x == y:
-            return compare_rows(ta, i, tb, j, columns, nodes)
-    return -1 if x < y else 1
 
 
 @inlined

@@ -259,6 +259,15 @@ class ZSetRef:
         return Delta.of(self.spine.consolidated())
 
 
+def rows_at(schema: Schema, tables: Int64s, pos: Int64s, weights: Int64s) -> Delta:
+    """The rows at some positions with other weights."""
+    if not schema.nested and len(pos):
+        made = gather_rows(schema, np.arange(nd.LANES, nd.LANES + schema.columns), tables, pos, weights)
+        if made is not None:
+            return Delta.of_chunk(made)
+    return Delta(schema, gather_columns(schema, tables, pos, range(schema.columns)), weights)
+
+
 def taken(hits: Hits, columns: Sequence[int]) -> list[pa.Array]:
     """Some columns of the rows that were found."""
     return gather_columns(hits.spine.arrangement.schema, hits.spine.sources[0], hits.pos, columns)

@@ -142,8 +142,8 @@ class Join(Operator):
 
     def _product(self, left: Arranged, right: Arranged) -> list[Delta]:
         """What is new of the product: dL x R' + L x dR."""
-        first = self._met(0, left.delta, right.after, ())
-        second = None if first is None else self._met(1, right.delta, left.before, ())
+        first = self._paired(0, left.delta, right.after)
+        second = None if first is None else self._paired(1, right.delta, left.before)
         if first is not None and second is not None:
             made = self._gathered(left, right, first, second)
             if made is not None:
@@ -223,6 +223,18 @@ class Join(Operator):
         check_plan(info)
         return Met(which[:n], pos[:n], weights[:n], times[:n] if info[1] else None)
 
+    def _paired(self, side: int, delta: Batch, spine: Spine) -> Met | None:
+        """The pairs of a delta of one chunk, by whichever way; None where they are too many or columns are nested."""
+        met = self._met(side, delta, spine, ())
+        if met is not None or len(delta.chunks) > 1 or self.schema.nested:
+            return met
+        found = list(self.found(side, delta, spine))
+        if sum(rows for _, _, _, rows in found) > PAIRS:
+            return None
+        for chunk, which, hits in self._expanded(side, delta.arrangement, spine, found):  # one, or none
+            return Met(which, hits.pos, pair_weights(chunk, hits), None)
+        return NOBODY
+
     def pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, Hits]]:
         """(chunk of the delta, row in it, row of the spine) for every pair that matches, some at a time."""
         return self._expanded(side, delta.arrangement, spine, self.found(side, delta, spine))
@@ -264,20 +276,22 @@ class Join(Operator):
     def _accepted(self, side: int, chunk: Chunk, hits: Hits) -> Any:
         """Which pairs satisfy the residual condition."""
         assert self.residual is not None
-        tables = np.array((chunk.table,), np.int64)
-        mine = gather_columns(chunk.schema, tables, hits.which, range(chunk.schema.columns))
-        other = hits.spine.arrangement.schema
-        theirs = gather_columns(other, hits.spine.sources[0], hits.pos, range(other.columns))
-        return true_rows(self.residual([*mine, *theirs] if side == 0 else [*theirs, *mine]), len(hits))
+        mine = _Gathered(chunk.schema, np.array((chunk.table,), np.int64), hits.which)
+        theirs = _Gathered(hits.spine.arrangement.schema, hits.spine.sources[0], hits.pos)
+        return true_rows(self.residual(_Columns((mine, theirs) if side == 0 else (theirs, mine))), len(hits))
 
     def output(self, side: int, chunk: Chunk, which: Int64s, hits: Hits, weights: Int64s) -> Delta:
-        tables = np.array((chunk.table,), np.int64)
+        tables, there = np.array((chunk.table,), np.int64), hits.spine.sources[0]
+        if not self.schema.nested:
+            pairs = gather_pairs(self.schema, self._origins[side], tables, which, there, hits.pos, weights)
+            if pairs is not None:
+                return Delta.of_chunk(pairs)
         columns = []
         for s, c in self.columns:
             if s == side:
                 columns += gather_columns(chunk.schema, tables, which, (c,))
             else:
-                columns += gather_columns(hits.spine.arrangement.schema, hits.spine.sources[0], hits.pos, (c,))
+                columns += gather_columns(hits.spine.arrangement.schema, there, hits.pos, (c,))
         return Delta(self.schema, columns, weights)
 
     # ------------------------------------------------------------------ rows with and without partner
@@ -380,6 +394,35 @@ class Join(Operator):
         if self.how == "existence":
             columns.append(pa.array(np.full(n, bool(flag))))
         return Delta(self.schema, columns, weights)
+
+
+class _Gathered(NamedTuple):
+    """Rows of one side of pairs, where they are."""
+
+    schema: Schema
+    tables: Int64s
+    pos: Int64s
+
+
+class _Columns(Sequence[pa.Array]):
+    """All columns of both sides of pairs, each gathered when it is read: a condition reads few of them."""
+
+    def __init__(self, sides: tuple[_Gathered, _Gathered]) -> None:
+        self._from = [(side, c) for side in sides for c in range(side.schema.columns)]
+        self._read: dict[int, pa.Array] = {}
+
+    def __len__(self) -> int:
+        return len(self._from)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if index < 0:
+            index += len(self)
+        if index not in self._read:
+            (schema, tables, pos), column = self._from[index]
+            self._read[index] = gather_columns(schema, tables, pos, (column,))[0]
+        return self._read[index]
 
 
 def _joined_schema(

@@ -10,6 +10,7 @@ A limit without an order takes the rows that come first in the arrangement: some
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,13 @@ from typing import Any
 import numpy as np
 
 from dbspark.batch import Arrangement
-from dbspark.batch.chunk import gather_columns
 from dbspark.batch.memory import Int64s
 from dbspark.batch.schema import Schema
 from dbspark.kernels.nodes import ROW_BITS, ROW_MASK
-from dbspark.operators.delta import Delta
+from dbspark.operators.delta import Delta, rows_at
 from dbspark.operators.join import distinct_keys
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.reading import Keys, ends_unordered
+from dbspark.trace.reading import Hits, Keys, ends_in, ends_unordered, ranges_of
 from dbspark.trace.spine import Spine
 
 
@@ -42,17 +42,21 @@ class TopK(Operator):
         if not given.delta.rows or self.limit == 0:
             return (), Delta.empty(self.schema)
         keys = distinct_keys(given.delta)
-        before, after = (self._first(spine, keys) for spine in (given.before, given.after))
-        same = _in_both(before, after)
-        out = [found.rows(self.schema, keep) for found, keep in zip((before, after), same, strict=True)]
-        out[0] = Delta(self.schema, out[0].columns, -out[0].weights) if out[0].rows else out[0]
-        return (), Delta.sum(self.schema, out)
+        return (), _change(self.schema, *self._found(given, keys))
 
-    def _first(self, spine: Spine, keys: Keys) -> _Found:
-        if not spine.entries:
-            none = np.empty(0, np.int64)
-            return _Found(spine, none, none, none)
-        hits = ends_unordered(spine, keys, self.limit + self.offset)
+    def _found(self, given: Arranged, keys: Keys) -> tuple[_Found, _Found]:
+        """The first rows of some keys before a tick and after it."""
+        before, after, limit = given.before, given.after, self.limit + self.offset
+        if not _appended(given):
+            return self._first(_ends(before, keys, limit)), self._first(_ends(after, keys, limit))
+        # What was there before is there still, in the same order: it is looked up once, and read without the newest.
+        ranges, total = ranges_of(after, keys)
+        now = self._first(ends_in(after, keys, ranges, total, limit))
+        total -= int(ranges[:, -1, 2].sum())
+        ranges[:, -1, 2] = 0
+        return self._first(ends_in(after, keys, ranges, total, limit)), now
+
+    def _first(self, hits: Hits) -> _Found:
         weights = np.maximum(hits.weights, 0)
         total = np.cumsum(weights)
         begin = np.searchsorted(hits.which, hits.which)  # the first hit of the same key
@@ -60,7 +64,7 @@ class TopK(Operator):
         taken = np.clip(before + weights, self.offset, self.offset + self.limit)
         taken -= np.clip(before, self.offset, self.offset + self.limit)
         here = taken > 0
-        return _Found(spine, hits.which[here], hits.pos[here], taken[here])
+        return _Found(hits.spine, hits.which[here], hits.pos[here], taken[here])
 
     def parameters(self) -> tuple[Any, ...]:
         return self.limit, self.offset
@@ -83,12 +87,30 @@ class _Found:
         tables = self.spine.sources[0]
         return np.stack((tables[self.pos >> ROW_BITS], self.pos & ROW_MASK, self.which, self.taken))
 
-    def rows(self, schema: Schema, keep: Any) -> Delta:
-        """Those that are to be kept."""
-        if not keep.any():
-            return Delta.empty(schema)
-        columns = gather_columns(schema, self.spine.sources[0], self.pos[keep], range(schema.columns))
-        return Delta(schema, columns, self.taken[keep])
+
+def _appended(given: Arranged) -> bool:
+    """Whether the integral after a tick is read as that before it and then the delta, with nothing merged meanwhile."""
+    before, after = given.before.batches, given.after.batches
+    return len(after) == len(before) + 1 and all(map(operator.is_, after, (*before, given.delta)))
+
+
+def _ends(spine: Spine, keys: Keys, limit: int) -> Hits:
+    if not spine.entries:
+        none = np.empty(0, np.int64)
+        return Hits(spine, none, none, none)
+    return ends_unordered(spine, keys, limit)
+
+
+def _change(schema: Schema, before: _Found, after: _Found) -> Delta:
+    """What was found before goes and what was found after comes, except what is in both."""
+    keep = _in_both(before, after)
+    pos = [found.pos[some] for found, some in zip((before, after), keep, strict=True)]
+    if not len(pos[0]) and not len(pos[1]):
+        return Delta.empty(schema)
+    weights = np.concatenate((-before.taken[keep[0]], after.taken[keep[1]]))
+    tables = [found.spine.sources[0] for found in (before, after)]
+    places = np.concatenate((pos[0], pos[1] + (len(tables[0]) << ROW_BITS)))
+    return rows_at(schema, np.concatenate(tables), places, weights)
 
 
 def _in_both(before: _Found, after: _Found) -> tuple[Any, Any]:

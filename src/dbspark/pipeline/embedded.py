@@ -7,6 +7,7 @@ computed again for anybody else.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dbspark.batch import Arrangement
@@ -27,6 +28,8 @@ from dbspark.trace.spine import Spine, SpineConfig
 MERGES = SpineConfig(background=1 << 15, space_high=3.0)
 """Merges from so many rows on run beside the ticks: they take milliseconds, and most machines have a second core. What
 only grows is not rewritten whenever it has doubled: nothing would be saved by it."""
+HISTORIES = replace(MERGES, growing=16)
+"""Views, and tables without a key, are not looked up in while they only grow."""
 
 
 class Embedded(Runtime):
@@ -44,7 +47,7 @@ class Embedded(Runtime):
     # ------------------------------------------------------------------ definitions
 
     def add_table(self, table: TableDefinition) -> None:
-        self._add_table(table, self._history(table.arrangement, table.created))
+        self._add_table(table, self._history(table.arrangement, table.created, keyed=bool(table.primary_key)))
         self._circuit = self._rebuilt(self.states(), table.created)
 
     def _add_table(self, table: TableDefinition, history: History) -> None:
@@ -60,7 +63,7 @@ class Embedded(Runtime):
         for name in names:
             # The rows belong to the tick that is past: a view has no history before it was made.
             history = History(
-                Arrangement(self._program.views[name].schema), self._keep, tick - 1, known=False, config=MERGES
+                Arrangement(self._program.views[name].schema), self._keep, tick - 1, known=False, config=HISTORIES
             )
             history.append(out[name].arranged(history.arrangement), tick)
             views[name] = history
@@ -72,8 +75,8 @@ class Embedded(Runtime):
         self._views = {n: h for n, h in self._views.items() if n != name}
         self._circuit = self._rebuilt(self.states(), tick)
 
-    def _history(self, arrangement: Arrangement, tick: int, spine: Spine | None = None, known: bool = True) -> History:
-        return History(arrangement, self._keep, tick, spine, known, MERGES)
+    def _history(self, arrangement: Arrangement, tick: int, spine: Spine | None = None, keyed: bool = False) -> History:
+        return History(arrangement, self._keep, tick, spine, config=MERGES if keyed else HISTORIES)
 
     def _new_circuit(self) -> Circuit:
         return Circuit(self._program.builder.graph, MERGES)
@@ -149,7 +152,8 @@ class Embedded(Runtime):
         states = whole_states(store, described)
         for table in tables:
             kept = states.get(f"table {table.name}")
-            self._add_table(table, self._history(table.arrangement, tick, kept[0] if kept else None))
+            spine = kept[0] if kept else None
+            self._add_table(table, self._history(table.arrangement, tick, spine, keyed=bool(table.primary_key)))
         for name, view in self._program.views.items():
             arrangement = Arrangement(view.schema)
             spine = states[f"view {name}"][0]

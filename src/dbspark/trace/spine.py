@@ -55,6 +55,8 @@ _CUTS = 8
 """Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
 _FEW = 256
 """Rows that are not worth a merge for their space alone, unless nothing may be left of them: a call costs more."""
+_HARDLY = 1e-3
+"""The share of rows that take something away below which a spine only grows."""
 WALK = 128
 """Rows here for each row of a usual delta up to which deltas are looked up by walking along both sides."""
 SEARCH = 512
@@ -73,6 +75,8 @@ class SpineConfig:
     """The same where merges cancel nothing."""
     at_once: int = 2048
     """Merges of at most this many rows are done inside the insert."""
+    growing: int | None = None
+    """R, and one more than the share of newer rows, while nothing is taken away: for what is seldom looked up in."""
     step: int = 8192
     """Rows of one step of a larger merge."""
     credit: int = 16
@@ -428,7 +432,7 @@ class Spine:
 
     def _due(self, tail: Sequence[Batch], whole: bool) -> int | None:
         """Where the suffix of `tail` that should become one batch begins. `whole`: tail[0] is the oldest batch."""
-        fanout = self.config.fanout
+        fanout = self._growing() or self.config.fanout
         begin = None
         highest, of_highest = -1, 0
         newer = -tail[0].rows
@@ -455,9 +459,14 @@ class Spine:
             newer = max(newer, (21 * taken - 2 * newer) // 8) + tail[-1].rows
         return 0 if newer >= room else begin
 
+    def _growing(self) -> int | None:
+        """The fan-out of a spine that only grows, if this is one and has such a fan-out."""
+        return self.config.growing if self.stats.removals < _HARDLY else None
+
     def space_share(self) -> float:
         """How many newer rows may stand beside the oldest batch, judged by what merging has saved so far."""
-        low, high = self.config.space_low, self.config.space_high
+        growing = self._growing()
+        low, high = self.config.space_low, growing - 1.0 if growing else self.config.space_high
         saved = max(self.stats.reduction, self.stats.removals)
         return max(low, high - (high - low) * min(1.0, saved * 4))
 
