@@ -219,6 +219,18 @@ def beyond_38_digits(low: Any, high: int) -> Any:
 
 
 @kernel
+def narrow_sums(sums: int, rows: int, out: int) -> int:
+    """Write 128-bit sums as 64-bit ones; 1 if one does not fit."""
+    wrong = i64(0)
+    for g in range(rows):
+        low = load_i64(sums, 2 * g)
+        if load_i64(sums, 2 * g + 1) != low >> 63:
+            wrong = i64(1)
+        store_i64(out, g, low)
+    return wrong
+
+
+@kernel
 def divide_sums(sums: int, counts: Any, factor: int, out: int) -> int:
     """Write sums times a small factor over counts, rounded half away from zero; 1 if one has too many digits."""
     wrong = i64(0)

@@ -44,6 +44,7 @@ from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.reading import Hits, Keys, ends, ends_unordered
 
 _NO_MASK = np.empty(0, np.uint8)
+_BIGINT = pa.int64()
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,16 +444,16 @@ class GroupAggregate(Operator):
 
     def _results(self, rows: Delta) -> Delta:
         """What rows of state say, with their weights; groups without rows say nothing."""
-        columns, weights = rows.columns, rows.weights
         if self.key:
-            shown = columns[len(self.key)].to_numpy() != 0
+            shown = rows.column(len(self.key)).to_numpy() != 0
             if not shown.all():
-                mask = pa.array(shown)
-                columns, weights = [c.filter(mask) for c in columns], weights[shown]
+                schema = self.accumulators.schema
+                rows = rows.at(np.flatnonzero(shown), range(schema.columns), schema)
+        columns = rows.columns
         out = list(columns[: len(self.key)])
         for aggregate, (begin, end) in zip(self.aggregates, self.spans, strict=True):
             out.append(aggregate.result(columns[begin:end]))
-        return Delta(self.schema, out, weights)
+        return Delta(self.schema, out, rows.weights)
 
     def parameters(self) -> tuple[Any, ...]:
         return self.key, tuple(a.parameters() for a in self.aggregates), self.schema.names
@@ -469,19 +470,19 @@ def _columns_of(hits: Hits) -> list[pa.Array]:
 
 
 def _null_where_none(values: pa.Array, counts: pa.Array) -> pa.Array:
-    mask = counts.to_numpy() == 0
-    return pc.if_else(pa.array(mask), pa.scalar(None, values.type), values) if mask.any() else values
+    numbers = counts.to_numpy()
+    return values if numbers.all() else pc.if_else(pa.array(numbers == 0), pa.scalar(None, values.type), values)
 
 
 def _narrowed(sums: pa.Array, out: pa.DataType) -> pa.Array:
     """A 38-digit sum in the type of the result."""
     if sums.type == out:
         return sums
-    if pa.types.is_int64(out):
-        low, high = np.frombuffer(sums.buffers()[1], np.int64, 2 * len(sums), 16 * sums.offset).reshape(-1, 2).T.copy()
-        if not (high == low >> 63).all():
+    if out == _BIGINT:
+        narrow = allocate(8 * len(sums))
+        if len(sums) and kg.narrow_sums(sums.buffers()[1].address + 16 * sums.offset, len(sums), narrow.address):
             raise DbsparkError("a sum does not fit BIGINT; nothing was applied. Cast the column to a decimal")
-        return pa.array(low)
+        return pa.Array.from_buffers(_BIGINT, len(sums), [None, narrow])
     try:
         return pc.cast(sums, out)
     except pa.ArrowInvalid as error:

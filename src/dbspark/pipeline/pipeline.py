@@ -297,7 +297,8 @@ class Pipeline:
                 subscription._deliver(outcome.changes, tick)
             for feed in self._feeds.values():
                 feed.committed(tick)
-            self._monitor.note(self.id, self.name, tick, outcome.given, outcome.taken, self._kept_rows(), watch)
+            kept = self._shows.kept_rows()
+            self._monitor.note(self.id, self.name, tick, outcome.given, outcome.taken, kept, self._label, watch)
             return tick
 
     def ingest(
@@ -351,12 +352,12 @@ class Pipeline:
     @property
     def last_progress(self) -> Progress | None:
         """What the last transaction did, how long it took and what is kept; None before the first one."""
-        return self._monitor.recent[-1] if self._monitor.recent else None
+        return self._monitor.last
 
     @property
     def recent_progress(self) -> list[Progress]:
         """The same of the last hundred transactions, the oldest first."""
-        return list(self._monitor.recent)
+        return self._monitor.recent
 
     def add_listener(self, listener: Listener) -> None:
         """Call a function with the progress of every transaction, after it has happened."""
@@ -379,9 +380,6 @@ class Pipeline:
             "state_rows": {self._label(n): s.rows for n, s in sizes.items() if n not in named},
             "state_bytes": sum(s.bytes for s in sizes.values()),
         }
-
-    def _kept_rows(self) -> dict[str, int]:
-        return {self._label(name): rows for name, rows in self._shows.kept_rows().items()}
 
     def _label(self, name: str) -> str:
         """What people call the node or the table that keeps something."""

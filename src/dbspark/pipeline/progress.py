@@ -2,7 +2,8 @@
 
 One progress for every tick: a dict with the keys that users of `lastProgress` know, `batchId` being the tick, and some
 of ours. The sizes in it are numbers of rows, which states know about themselves, so a progress costs the same however
-much is kept. Those of the last ticks are remembered, and listeners get every one of them as it comes.
+much is kept. Those of the last ticks are remembered, as figures that become a dict when somebody asks, and listeners
+get every one of them as it comes.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Monitor:
 
     def __init__(self) -> None:
         self.run_id = str(uuid.uuid4())
-        self.recent: deque[Progress] = deque(maxlen=REMEMBERED)
+        self._recent: deque[tuple[Any, ...]] = deque(maxlen=REMEMBERED)
         self.listeners: list[Listener] = []
         self.totals: dict[str, float] = {"transactions": 0, "rows": 0, "seconds": 0.0}
         self._busy = 0
@@ -51,15 +52,40 @@ class Monitor:
 
     def note(
         self, id: str, name: str, tick: int, given: Mapping[str, int], taken: Mapping[str, int],
-        state: Mapping[str, int], watch: Watch,
+        state: Mapping[str, int], labels: Callable[[str], str], watch: Watch,
     ) -> None:  # fmt: skip
         """A tick has happened: rows that came into tables, rows that views changed by, rows that are kept."""
-        durations = watch.durations()
-        seconds, rows = watch.total, sum(given.values())
+        rows = sum(given.values())
         self.totals["transactions"] += 1
         self.totals["rows"] += rows
-        self.totals["seconds"] += seconds
-        progress: Progress = {
+        self.totals["seconds"] += watch.total
+        self._recent.append((id, name, tick, given, taken, state, labels, watch))
+        if not self.listeners:
+            return
+        progress = self._progress(*self._recent[-1])
+        for listener in list(self.listeners):
+            try:
+                listener(progress)
+            except Exception:
+                # The tick has happened; one listener's trouble is not that of the others.
+                _log.exception("a listener failed at tick %d", tick)
+
+    @property
+    def last(self) -> Progress | None:
+        """The progress of the last tick."""
+        return self._progress(*self._recent[-1]) if self._recent else None
+
+    @property
+    def recent(self) -> list[Progress]:
+        """Those of the last ticks, the oldest first."""
+        return [self._progress(*figures) for figures in list(self._recent)]
+
+    def _progress(
+        self, id: str, name: str, tick: int, given: Mapping[str, int], taken: Mapping[str, int],
+        state: Mapping[str, int], labels: Callable[[str], str], watch: Watch,
+    ) -> Progress:  # fmt: skip
+        seconds, rows = watch.total, sum(given.values())
+        return {
             "id": id,
             "runId": self.run_id,
             "name": name,
@@ -68,18 +94,11 @@ class Monitor:
             "tick": tick,
             "numInputRows": rows,
             "processedRowsPerSecond": round(rows / seconds, 3) if seconds else 0.0,
-            "durationMs": durations,
+            "durationMs": watch.durations(),
             "sources": [{"description": f"table {t}", "numInputRows": n} for t, n in given.items()],
             "numOutputRows": dict(taken),
-            "stateOperators": [{"operatorName": n, "numRowsTotal": r} for n, r in state.items()],
+            "stateOperators": [{"operatorName": labels(n), "numRowsTotal": r} for n, r in state.items()],
         }
-        self.recent.append(progress)
-        for listener in list(self.listeners):
-            try:
-                listener(progress)
-            except Exception:
-                # The tick has happened; one listener's trouble is not that of the others.
-                _log.exception("a listener failed at tick %d", tick)
 
 
 class Watch:

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from dbspark.zset.indexed import IndexedZSet
 
 
+_INT64 = pa.int64()
+
+
 class ColumnFunction:
     """A function on columns instead of rows; make one with `columns`."""
 
@@ -468,6 +471,8 @@ def split_weight(table: pa.Table, weight: str | None) -> tuple[pa.Table, Int64s 
     if at < 0:
         raise SchemaError(f"no column {weight!r} for the weights; the columns are {', '.join(table.column_names)}")
     column = table.column(at)
+    if column.type == _INT64 and column.num_chunks == 1 and not column.null_count:
+        return table.remove_column(at), column.chunk(0).to_numpy()
     if not pa.types.is_integer(column.type) or column.null_count:
         raise SchemaError(f"the weights in column {weight!r} must be integers without NULLs, not {column.type}")
     try:
