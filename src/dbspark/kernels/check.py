@@ -6,6 +6,10 @@ looked for; of one with a key, every key of the change. Sums are exact: a weight
 Most batches hold none of the rows that are looked for. A *filter* is a set of bits, some for each row of a batch, of
 which those are set that the key hashes of its rows point to by their first bits: where the bit of a hash is not set,
 there is no need to search.
+
+A table is mostly not in the cache, and a search waits for memory some ten times. So rows are looked for a block at a
+time, each step for all of them before the next: where the search begins and then the row that it finds are asked for
+while the others are at theirs.
 """
 
 from __future__ import annotations
@@ -14,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import i64, kernel, load_i64, load_u64
+from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, prefetch
 from dbspark.kernels.merge import lane, lane_mask
-from dbspark.kernels.nodes import HASH, KEY, WEIGHT
+from dbspark.kernels.nodes import DATA, HASH, KEY, LANES, NODE_BYTES, START, WEIGHT, WIDTH
 from dbspark.kernels.order import compare_rows
-from dbspark.kernels.probe import address, find_chunk, lower_bound, same_key
+from dbspark.kernels.probe import address, find_chunk, guess, lower_bound, same_key
 
 
 @kernel
@@ -29,6 +33,43 @@ def fill_filter(tables: Any, lens: Any, shift: int, out: Any) -> None:
         for i in range(lens[c]):
             bit = load_u64(keys, i) >> np.uint64(shift)
             out[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+
+
+_BLOCK = 32
+"""Rows that are looked for at a time."""
+
+
+@inlined
+def _ask_for_row(table: int, row: int, columns: int) -> None:
+    """Ask for the values of a row of flat columns."""
+    for c in range(columns):
+        node = table + (LANES + c) * NODE_BYTES
+        prefetch(load_i64(node, DATA) + (load_i64(node, START) + row) * load_i64(node, WIDTH))
+
+
+@inlined
+def _add_run(
+    tables: Any, lens: Any, end: int, c: int, at: int, probe: int, row: int, h: Any, rh: Any, key: Any, columns: int,
+    nodes: int, unique: int, sums: Any,
+) -> None:  # fmt: skip
+    """Add the weights of the rows from a place on that have a key hash: of those equal to a row, and of its key."""
+    while True:
+        if at >= lens[c]:
+            c += 1
+            at = i64(0)
+            if c >= end:
+                return
+        table = tables[c]
+        if load_u64(lane(table, KEY), at) != h:
+            return
+        w = load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT))
+        if load_u64(lane(table, HASH), at) == rh and compare_rows(table, at, probe, row, columns, nodes) == 0:
+            sums[0] += w >> 32
+            sums[1] += w & 0xFFFFFFFF
+        if unique == 1 and same_key(probe, row, key, table, at, key, nodes):
+            sums[2] += w >> 32
+            sums[3] += w & 0xFFFFFFFF
+        at += 1
 
 
 @kernel
@@ -43,49 +84,53 @@ def breaks_table(
     keys, hashes = lane(probe, KEY), lane(probe, HASH)
     own, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
     fence = address(fences)
-    for i in range(rows):
-        weight = load_i64(own, i & mask)
-        h, rh = load_u64(keys, i), load_u64(hashes, i)
-        if weight > 0:
-            if unique == 0:
-                continue
-            if i > 0 and load_u64(keys, i - 1) == h and same_key(probe, i64(i), key, probe, i64(i) - 1, key, nodes):
-                continue  # the key has been looked at
-        row_high, row_low, key_high, key_low = i64(0), i64(0), i64(0), i64(0)
+    wanted = np.empty(_BLOCK, np.int64)
+    at = np.empty((_BLOCK, 2), np.int64)
+    sums = np.empty((_BLOCK, 4), np.int64)  # of the row and of the key, high and low
+    i = i64(0)
+    while i < rows:
+        count = i64(0)
+        while i < rows and count < _BLOCK:
+            taken = load_i64(own, i & mask) < 0
+            if not taken and unique == 1:  # a key is looked at once
+                taken = i == 0 or load_u64(keys, i - 1) != load_u64(keys, i)
+                taken = taken or not same_key(probe, i, key, probe, i - 1, key, nodes)
+            if taken:
+                wanted[count] = i
+                sums[count] = 0
+                count += 1
+            i += 1
         for b in range(starts.shape[0] - 1):
-            c, end = starts[b], starts[b + 1]
-            if c >= end:
+            first, end = starts[b], starts[b + 1]
+            if first >= end:
                 continue
-            if filters[b, 0] != 0:
-                bit = h >> np.uint64(filters[b, 1])
-                if load_u64(filters[b, 0], i64(bit >> np.uint64(6))) >> (bit & np.uint64(63)) & np.uint64(1) == 0:
-                    continue
-            if end - c > 1:
-                c = find_chunk(fence, c, end, h)
-            at = lower_bound(lane(tables[c], KEY), i64(0), lens[c], h)
-            while True:
-                if at >= lens[c]:
-                    c += 1
-                    at = i64(0)
-                    if c >= end:
-                        break
-                table = tables[c]
-                if load_u64(lane(table, KEY), at) != h:
-                    break
-                w = load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT))
-                if (
-                    load_u64(lane(table, HASH), at) == rh
-                    and compare_rows(table, at, probe, i64(i), columns, nodes) == 0
-                ):
-                    row_high += w >> 32
-                    row_low += w & 0xFFFFFFFF
-                if unique == 1 and same_key(probe, i64(i), key, table, at, key, nodes):
-                    key_high += w >> 32
-                    key_low += w & 0xFFFFFFFF
-                at += 1
-        if row_high + (row_low >> 32) < 0:
-            return 1
-        high = key_high + (key_low >> 32)
-        if high > 0 or (high == 0 and (key_low & 0xFFFFFFFF) > 1):
-            return 1
+            for k in range(count):
+                h = load_u64(keys, wanted[k])
+                at[k, 0] = -1
+                if filters[b, 0] != 0:
+                    bit = h >> np.uint64(filters[b, 1])
+                    if load_u64(filters[b, 0], i64(bit >> np.uint64(6))) >> (bit & np.uint64(63)) & np.uint64(1) == 0:
+                        continue
+                c = find_chunk(fence, first, end, h) if end - first > 1 else first
+                at[k, 0] = c
+                prefetch(guess(lane(tables[c], KEY), lens[c], h))
+            for k in range(count):
+                c = at[k, 0]
+                if c >= 0:
+                    here = lower_bound(lane(tables[c], KEY), i64(0), lens[c], load_u64(keys, wanted[k]))
+                    at[k, 1] = here
+                    if here < lens[c]:
+                        _ask_for_row(tables[c], here, columns)
+            for k in range(count):
+                if at[k, 0] >= 0:
+                    _add_run(
+                        tables, lens, end, at[k, 0], at[k, 1], probe, wanted[k], load_u64(keys, wanted[k]),
+                        load_u64(hashes, wanted[k]), key, columns, nodes, unique, sums[k],
+                    )  # fmt: skip
+        for k in range(count):
+            if sums[k, 0] + (sums[k, 1] >> 32) < 0:
+                return 1
+            high = sums[k, 2] + (sums[k, 3] >> 32)
+            if high > 0 or (high == 0 and (sums[k, 3] & 0xFFFFFFFF) > 1):
+                return 1
     return 0

@@ -180,3 +180,18 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the memory at an address, which will be read soon; any address will do."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        asked = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        read, keep, data = (ir.Constant(number, n) for n in (0, 3, 1))
+        builder.call(asked, [builder.inttoptr(args[0], byte), read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen

@@ -115,6 +115,15 @@ def lower_bound(keys: int, begin: int, end: int, key: Any) -> int:
 
 
 @inlined
+def guess(keys: int, rows: int, key: Any) -> int:
+    """The address where `lower_bound` begins to search."""
+    low, high = load_u64(keys, 0), load_u64(keys, rows - 1)
+    if key <= low or key > high:
+        return keys
+    return keys + 8 * i64(np.float64(key - low) / np.float64(high - low) * np.float64(rows - 1))
+
+
+@inlined
 def find_chunk(fences: int, first: int, last: int, key: Any) -> int:
     """The chunk in first … last-1 where the first row with a key not below `key` is, or would be at its end.
 
