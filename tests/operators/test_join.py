@@ -587,3 +587,23 @@ def test_a_hot_key_of_ten_thousand_rows_on_both_sides_is_joined_in_bounded_memor
     total = rows * (rows * (rows - 1) // 2)
     assert result == str([((7, rows * rows, total, total), 1)])
     assert grown < 512 << 20, f"memory has grown by {grown >> 20} MiB"
+
+
+@pytest.mark.parametrize("many", [1, 3000])
+def test_a_condition_may_read_its_columns_in_any_way(many):
+    """By number from either end, by slice, all in turn; only those that are read have to be gathered."""
+    seen = []
+
+    def where(columns):
+        seen.append(len(columns))
+        assert [c.type for c in columns[2:]] == [pa.int64(), pa.int64()]
+        assert [c.type for c in columns] == [columns[i].type for i in range(4)]
+        return pc.greater(columns[-1], columns[-4])
+
+    run = circuit("inner", where=where)
+    left, right = {(i, "x"): 1 for i in range(many)}, {(i, i + i % 2): 1 for i in range(many)}
+    run.tick(l=left)
+    run.tick(r=right)
+    assert run.held["out"] == {(i, "x", i, i + 1): 1 for i in range(1, many, 2)}
+    assert set(seen) == {4}
+    run.retract()

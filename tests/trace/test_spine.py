@@ -514,3 +514,17 @@ def test_weights_that_overflow_are_refused_by_every_read_that_sums_them():
         with pytest.raises(WeightOverflowError):
             read()
     assert spine.weights_of(batch([2, 3])).tolist() == [1, 1]
+
+
+def test_a_spine_that_only_grows_is_merged_more_at_a_time_until_something_is_taken_away():
+    config = SpineConfig(at_once=0, growing=16)
+    spine, usual = Spine(BY_ROW, config=config), Spine(BY_ROW, config=SpineConfig(at_once=0))
+    for i in range(60):
+        one = batch(range(3000 * i, 3000 * (i + 1)))
+        spine, usual = spine.insert(one).work(), usual.insert(one).work()
+        assert len(spine.batches) <= 2 * 16
+    assert spine.stats.rows_in * 2 < usual.stats.rows_in, "rows are written more often than they have to be"
+    for i in range(20):
+        spine = spine.insert(batch(range(3000 * i, 3000 * (i + 1)), -1)).work()
+    assert len(spine.batches) <= 2 * 4
+    assert spine.count() == 40 * 3000

@@ -9,6 +9,7 @@ import random
 import sys
 import tempfile
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from dbspark.batch import Batch
+from dbspark.batch.arrangement import weakened_hash
 from dbspark.batch.file import open_batch, write_batch
 from dbspark.errors import SchemaError, TimeError, WeightOverflowError
 from dbspark.trace import (
@@ -854,3 +856,30 @@ def test_a_holder_moves_though_a_sum_overflows():
         trace.scan()
     trace.append(rows([1], -MAX))
     assert zset(trace.scan()) == {ROWS[1]: MAX}
+
+
+@pytest.mark.parametrize("mask", [(1 << 64) - 1, 0b111], ids=["hashes", "collisions"])
+@pytest.mark.parametrize("arrangement", [BY_ROW, BY_KEY])
+@pytest.mark.parametrize("sources", [1, 2, 3, 5, 16, 17])
+def test_a_merge_of_many_batches_of_many_times_is_their_sum_by_row_and_time(sources, arrangement, mask):
+    """Rows that are in one batch only, in several, at several times in one; steps of any size."""
+    rng = np.random.default_rng(sources)
+    with weakened_hash(mask):
+        inputs, right = [], Counter()
+        for _ in range(sources):
+            updates = {
+                (ROWS[r], Time((int(t),))): int(w)
+                for r, t, w in zip(
+                    rng.integers(0, len(ROWS), 40), rng.integers(0, 9, 40), rng.choice([-1, 1, 1, 2], 40), strict=True
+                )
+            }
+            inputs.append(batch_of(arrangement, [(row, time, w) for (row, time), w in updates.items()]))
+            for (row, time), weight in updates.items():
+                right[row, Time((max(time[0], 4),))] += weight
+        right = {key: weight for key, weight in right.items() if weight}
+        whole = Description(at(0), at(9), at(4))
+        for limit in (1, 7, 1000):
+            state = Merging((), tuple(inputs), (0,) * sources, sum(b.rows for b in inputs), whole)
+            while isinstance(state, Merging):
+                state = state.step(limit)
+            assert {(row, time): weight for row, time, weight in updates_of(state, 1)} == right

@@ -98,12 +98,18 @@ def consolidate_order(
                 ones |= total ^ 1
                 out += 1
         else:
-            sort_ties(tables, order, i, j, columns, nodes)
+            same = True  # as nearly always
+            for r in range(i + 1, j):
+                if compare_rows(table, first, table, order[r], columns, nodes) != 0:
+                    same = False
+                    break
+            if not same:
+                sort_ties(tables, order, i, j, columns, nodes)
             r = i
             while r < j:
                 total = load_i64(w, order[r] & mask)
                 s = r + 1
-                while s < j and compare_rows(table, order[r], table, order[s], columns, nodes) == 0:
+                while s < j and (same or compare_rows(table, order[r], table, order[s], columns, nodes) == 0):
                     more = load_i64(w, order[s] & mask)
                     if add_overflows(total, more):
                         info[0] = OVERFLOW

@@ -1,9 +1,9 @@
 """Radix sort of (key hash, row hash, index) triples.
 
 Hashes are uniform, so a few passes over their leading bits bring every row next to its place and one insertion
-pass finishes. What is not uniform (a hot key, a weakened hash) shows as a long run of equal leading bits; such a
-run is sorted by itself: by the row hash with the same radix passes where the key hashes are equal, by heap sort
-otherwise. The worst case is O(n log n), never quadratic.
+pass finishes. Words of an order column are made so as far as a shift can do it. What is not uniform (a hot key, a
+weakened hash) shows as a long run of equal leading bits; such a run is sorted by itself: by the row hash with the same
+radix passes where the key hashes are equal, by heap sort otherwise. The worst case is O(n log n), never quadratic.
 """
 
 from __future__ import annotations
@@ -62,8 +62,19 @@ def _heap(kh: Any, rh: Any, order: Any, begin: int, end: int) -> None:
 
 @inlined
 def _radix(h: Any, order: Any, keys: Any, spare: Any) -> Any:
-    """Order `order` by the leading bits of h; returns the bits used, and where in `keys` the sorted h begin."""
+    """Order `order` by the leading bits of h; returns the bits used, and where in `keys` the sorted h begin.
+
+    Leading bits are those of what h is above the least, shifted as far as the greatest allows: hashes take up all 64,
+    the words of an order column few of them. So shifted they stand in `keys`, each value still a value of its own.
+    """
     n = order.shape[0]
+    least = greatest = h[order[0]]
+    for i in range(1, n):
+        least = min(least, h[order[i]])
+        greatest = max(greatest, h[order[i]])
+    unused = np.uint64(0)
+    while unused < np.uint64(63) and (greatest - least) >> (np.uint64(63) - unused) == np.uint64(0):
+        unused += np.uint64(1)
     passes = 1
     while passes < 5 and (i64(1) << (_DIGIT * passes)) < n >> 1:
         passes += 1
@@ -72,7 +83,7 @@ def _radix(h: Any, order: Any, keys: Any, spare: Any) -> Any:
     counts = np.zeros((passes, buckets), np.int64)
     source, target = keys[:n], keys[n : 2 * n]
     for i in range(n):
-        key = h[order[i]]
+        key = (h[order[i]] - least) << unused
         source[i] = key
         for p in range(passes):
             counts[p, i64((key >> np.uint64(64 - _DIGIT * (p + 1))) & digit_mask)] += 1
@@ -127,7 +138,7 @@ def sort_order(kh: Any, rh: Any, order: Any, keys: Any, spare: Any) -> None:
     hot = False
     for level in range(2):
         # Level 0 sorts everything by key hash; level 1 sorts the long runs of one key hash by row hash.
-        if level == 1 and not hot:
+        if level == 1 and (not hot or kh.ctypes.data == rh.ctypes.data):
             break
         h = kh if level == 0 else rh
         begin = i64(0)
