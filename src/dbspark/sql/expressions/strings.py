@@ -665,7 +665,7 @@ def reverse(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
     if args[0].type == STRING:
         return strict(STRING, pc.utf8_reverse, args)
     if pa.types.is_list(args[0].type):
-        from dbspark.sql.expressions.collections import reversed_lists
+        from dbspark.sql.expressions.arrays import reversed_lists
 
         return strict_arrays(args[0].type, reversed_lists, args)
     return None
