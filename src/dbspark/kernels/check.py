@@ -18,9 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, prefetch
+from dbspark.kernels.jit import i64, inlined, kernel, load_i32, load_i64, load_u64, prefetch
 from dbspark.kernels.merge import lane, lane_mask
-from dbspark.kernels.nodes import DATA, HASH, KEY, LANES, NODE_BYTES, START, WEIGHT, WIDTH
+from dbspark.kernels.nodes import (
+    DATA,
+    HASH,
+    KEY,
+    KIND,
+    LANES,
+    NODE_BYTES,
+    OFFSETS,
+    START,
+    VARIABLE,
+    WEIGHT,
+    WIDTH,
+)
 from dbspark.kernels.order import compare_rows
 from dbspark.kernels.probe import address, find_chunk, guess, lower_bound, same_key
 
@@ -40,11 +52,16 @@ _BLOCK = 32
 
 
 @inlined
-def _ask_for_row(table: int, row: int, columns: int) -> None:
-    """Ask for the values of a row of flat columns."""
+def _ask_for_row(table: int, row: int, columns: int, texts: Any) -> None:
+    """Ask for the values of a row of flat columns; of texts for their places, and when those are there for `texts`."""
     for c in range(columns):
         node = table + (LANES + c) * NODE_BYTES
-        prefetch(load_i64(node, DATA) + (load_i64(node, START) + row) * load_i64(node, WIDTH))
+        at = load_i64(node, START) + row
+        if load_i64(node, KIND) == VARIABLE:
+            offsets = load_i64(node, OFFSETS)
+            prefetch(load_i64(node, DATA) + i64(load_i32(offsets, at)) if texts else offsets + 4 * at)
+        elif not texts:
+            prefetch(load_i64(node, DATA) + at * load_i64(node, WIDTH))
 
 
 @inlined
@@ -120,7 +137,10 @@ def breaks_table(
                     here = lower_bound(lane(tables[c], KEY), i64(0), lens[c], load_u64(keys, wanted[k]))
                     at[k, 1] = here
                     if here < lens[c]:
-                        _ask_for_row(tables[c], here, columns)
+                        _ask_for_row(tables[c], here, columns, False)
+            for k in range(count):
+                if at[k, 0] >= 0 and at[k, 1] < lens[at[k, 0]]:
+                    _ask_for_row(tables[at[k, 0]], at[k, 1], columns, True)
             for k in range(count):
                 if at[k, 0] >= 0:
                     _add_run(
