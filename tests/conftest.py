@@ -46,5 +46,9 @@ def spark() -> "Iterator[SparkSession]":
     }
     handle = get_session(app_name="dbspark tests", cores=2, config=config)
     assert handle.owned, "a Spark session was started outside of the fixture"
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name)  # two threads that make it at once make one that cannot log what Spark logs
     yield handle.spark
     handle.close()
