@@ -14,6 +14,7 @@ from dbspark.batch.arrangement import hash_rows, weakened_hash
 from dbspark.batch.chunk import import_arrays
 from dbspark.kernels import group as kg
 from dbspark.kernels import nodes as nd
+from dbspark.operators.join import NO_ROWS
 from dbspark.trace.reading import Keys, ranges_of
 from dbspark.trace.spine import Spine
 from tests.batch import model
@@ -93,8 +94,17 @@ def test_the_weights_of_a_key_are_added_up_over_all_batches(data, mask):
         out = np.full(len(probed), 99, np.int64)
         nodes = schema.node_count
         kg.sum_of_keys(
-            spine.sources[0], spine.sources[1], ranges, keys.chunk.table, keys.nodes, arrangement.key_nodes, nodes, out
-        )
+            spine.sources[0], spine.sources[1], ranges, keys.chunk.table, NO_ROWS, keys.nodes, arrangement.key_nodes,
+            nodes, out,
+        )  # fmt: skip
+        some = np.arange(len(probed), dtype=np.int64)[::-2].copy()
+        ranges, _ = ranges_of(spine, Keys(keys.chunk, keys.hashes[some], keys.nodes))
+        of_some = np.full(len(some), 99, np.int64)
+        kg.sum_of_keys(
+            spine.sources[0], spine.sources[1], ranges, keys.chunk.table, some, keys.nodes, arrangement.key_nodes,
+            nodes, of_some,
+        )  # fmt: skip
+        assert of_some.tolist() == out[some].tolist()
     assert out.tolist() == [totals.get(k, 0) for k in probed]
 
 
@@ -122,7 +132,7 @@ def test_the_sign_of_the_weight_of_a_key_is_right_whatever_it_is_and_the_rest_wh
     ranges, _ = ranges_of(spine, keys)
     out = np.zeros(1, np.int64)
     kg.sum_of_keys(
-        spine.sources[0], spine.sources[1], ranges, keys.chunk.table, keys.nodes, arrangement.key_nodes,
+        spine.sources[0], spine.sources[1], ranges, keys.chunk.table, NO_ROWS, keys.nodes, arrangement.key_nodes,
         schema.node_count, out,
     )  # fmt: skip
     total = sum(weights)

@@ -17,9 +17,11 @@ from dbspark.kernels.hash import is_valid
 from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, store_i64, store_u64
 from dbspark.kernels.merge import lane, lane_mask
 from dbspark.kernels.nodes import DATA, KEY, KIND, NODE_BYTES, NULL, ROW_BITS, START, VALID, WEIGHT, WIDTH
-from dbspark.kernels.order import small_integer
+from dbspark.kernels.order import compare_cells, small_integer
 from dbspark.kernels.probe import same_key
 
+_TOGETHER = 64
+"""Rows that are compared at a time."""
 LIMBS = 8
 """Of a sum of integers: 256 bits, more than any sum of 2^63 rows times weights needs."""
 
@@ -77,11 +79,17 @@ def distinct_keys(tables: Any, lens: Any, key: Any, nodes: int, pos: Any) -> int
 
 @kernel
 def sum_of_keys(
-    tables: Any, lens: Any, ranges: Any, probe: int, probe_key: Any, key: Any, nodes: int, out: Any
+    tables: Any, lens: Any, ranges: Any, probe: int, rows: Any, probe_key: Any, key: Any, nodes: int, out: Any
 ) -> None:
-    """out[i] = the sum of the weights of all rows that have the key of probe row i, as near to it as int64 comes."""
+    """out[i] = the sum of the weights of all rows that have the key of probe row i, as near to it as int64 comes.
+
+    With `rows` it is that of probe row rows[i].
+    """
+    pairs = np.empty((4, _TOGETHER), np.int64)  # the sum that a row may belong to, its probe row, its table, its place
+    sums = np.zeros(3, np.int64)
+    out[:] = 0
+    n = i64(0)
     for i in range(ranges.shape[0]):
-        high, low = i64(0), i64(0)
         for b in range(ranges.shape[1]):
             c = ranges[i, b, 0]
             at = ranges[i, b, 1]
@@ -89,15 +97,47 @@ def sum_of_keys(
                 while at >= lens[c]:
                     c += 1
                     at = i64(0)
-                table = tables[c]
-                if same_key(probe, i64(i), probe_key, table, at, key, nodes):
-                    weight = load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT))
-                    high += weight >> 32
-                    low += weight & 0xFFFFFFFF
+                pairs[0, n], pairs[1, n], pairs[2, n], pairs[3, n] = i, i, tables[c], at
+                if rows.shape[0] > 0:
+                    pairs[1, n] = rows[i]
                 at += 1
-        high += low >> 32
-        low &= 0xFFFFFFFF
-        out[i] = min(max(high, i64(-0x7FFFFFFF)), i64(0x7FFFFFFF)) << 32 | low
+                n += 1
+                if n == _TOGETHER:
+                    _add_equal(pairs, n, probe, probe_key, key, nodes, sums, out)
+                    n = i64(0)
+    _add_equal(pairs, n, probe, probe_key, key, nodes, sums, out)
+    if out.shape[0] > 0:
+        out[sums[0]] = _nearest(sums)
+
+
+@kernel
+def _add_equal(pairs: Any, n: int, probe: int, probe_key: Any, key: Any, nodes: int, sums: Any, out: Any) -> None:
+    """Add the weights of the first n pairs that are of one key; sums = (which sum is under way, its two parts).
+
+    Column by column: rows lie far from each other, so it is the reads of one column that are under way together.
+    """
+    for k in range(key.shape[0]):
+        for p in range(n):
+            table = pairs[2, p]
+            if table != 0 and compare_cells(probe, probe_key[k], pairs[1, p], table, key[k], pairs[3, p], nodes) != 0:
+                pairs[2, p] = 0
+    for p in range(n):
+        table = pairs[2, p]
+        if table == 0:
+            continue
+        if pairs[0, p] != sums[0]:
+            out[sums[0]] = _nearest(sums)
+            sums[0], sums[1], sums[2] = pairs[0, p], 0, 0
+        weight = load_i64(lane(table, WEIGHT), pairs[3, p] & lane_mask(table, WEIGHT))
+        sums[1] += weight >> 32
+        sums[2] += weight & 0xFFFFFFFF
+
+
+@inlined
+def _nearest(sums: Any) -> int:
+    """A sum in two parts as int64, or what comes nearest to it."""
+    high = sums[1] + (sums[2] >> 32)
+    return min(max(high, i64(-0x7FFFFFFF)), i64(0x7FFFFFFF)) << 32 | (sums[2] & 0xFFFFFFFF)
 
 
 @kernel

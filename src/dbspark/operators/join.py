@@ -493,14 +493,25 @@ def weights_of_keys(spine: Spine, keys: Keys) -> Int64s:
     return weights_in_ranges(spine, keys, *ranges_of(spine, keys))
 
 
-def weights_in_ranges(spine: Spine, keys: Keys, ranges: Int64s, total: int, columns: Int64s | None = None) -> Int64s:
-    """The same where the rows of each key have been found; with `columns`, of those rows that agree in these nodes."""
+NO_ROWS = np.empty(0, np.int64)
+
+
+def weights_in_ranges(spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Int64s:
+    """The same where the rows of each key have been found."""
     out = np.zeros(len(keys), np.int64)
     if total:
         nodes = max(spine.arrangement.schema.node_count, keys.chunk.schema.node_count)
         tables, lens = spine.sources[0], spine.sources[1]
-        mine, here = (keys.nodes, spine.arrangement.key_nodes) if columns is None else (columns, columns)
-        kg.sum_of_keys(tables, lens, ranges, keys.chunk.table, mine, here, nodes, out)
+        here = spine.arrangement.key_nodes
+        kg.sum_of_keys(tables, lens, ranges, keys.chunk.table, NO_ROWS, keys.nodes, here, nodes, out)
+    return out
+
+
+def weights_of_rows(spine: Spine, chunk: Chunk, rows: Int64s, ranges: Int64s) -> Int64s:
+    """The total weights of some rows of a chunk of the same columns, where those of their keys have been found."""
+    out = np.empty(len(rows), np.int64)
+    columns, nodes = spine.arrangement.row_nodes, spine.arrangement.schema.node_count
+    kg.sum_of_keys(spine.sources[0], spine.sources[1], ranges, chunk.table, rows, columns, columns, nodes, out)
     return out
 
 
@@ -515,4 +526,5 @@ __all__ = [
     "union_of_keys",
     "weights_in_ranges",
     "weights_of_keys",
+    "weights_of_rows",
 ]

@@ -21,7 +21,7 @@ from dbspark.batch.schema import Schema
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.kernels import nodes as nd
 from dbspark.operators.delta import Delta
-from dbspark.operators.join import distinct_keys, weights_in_ranges
+from dbspark.operators.join import distinct_keys, weights_in_ranges, weights_of_rows
 from dbspark.pipeline.history import History
 from dbspark.trace.reading import Hits, Keys, ends_unordered, ranges_of
 from dbspark.trace.spine import Spine
@@ -139,14 +139,19 @@ class TableState:
         """
         if not self.primary_key and change.negative == 0:
             return
-        arrangement = self.arrangement
-        after = Spine(arrangement, (*self.history.spine.batches, change))
+        arrangement, state = self.arrangement, self.history.spine
+        # Rows that come leave no row less than none; only whether there is another of their key has to be looked at.
+        searched = Spine(arrangement, (*state.batches, change)) if self.primary_key else state
         for chunk in change.chunks:
-            keys = Keys(chunk, chunk.lane(nd.KEY), arrangement.key_nodes)
-            ranges, total = ranges_of(after, keys)
-            if int(weights_in_ranges(after, keys, ranges, total, arrangement.row_nodes).min()) < 0:
-                self._refuse(change)
-            if self.primary_key and int(weights_in_ranges(after, keys, ranges, total).max()) > 1:
+            weights, hashes = chunk.lane(nd.WEIGHT), chunk.lane(nd.KEY)
+            gone = np.flatnonzero(weights < 0)
+            keys = Keys(chunk, hashes if self.primary_key else hashes[gone], arrangement.key_nodes)
+            ranges, total = ranges_of(searched, keys)
+            if len(gone):
+                held = np.ascontiguousarray(ranges[gone, : len(state.batches)]) if self.primary_key else ranges
+                if int((weights_of_rows(searched, chunk, gone, held) + weights[gone]).min()) < 0:
+                    self._refuse(change)
+            if self.primary_key and int(weights_in_ranges(searched, keys, ranges, total).max()) > 1:
                 self._refuse(change)
 
     def _refuse(self, change: Batch) -> None:
