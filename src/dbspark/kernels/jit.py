@@ -164,6 +164,22 @@ multiply_overflows = _overflows("smul_with_overflow")
 
 
 @intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the memory at an address that is going to be read, and do not wait for it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        ask = builder.module.declare_intrinsic(
+            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        )
+        to_read, keep, data = (ir.Constant(number, n) for n in (0, 3, 1))
+        builder.call(ask, [builder.inttoptr(args[0], byte), to_read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
 def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:
     """memcpy for long runs; short values are copied inline by the callers."""
 
