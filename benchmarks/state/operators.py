@@ -1,8 +1,12 @@
 """`python -m benchmarks.state.operators <operator> <rows>`: what a process grows by when one operator has so many rows.
 
+It is measured twice: after the rows came in one transaction, and after a fifth of them went and as many others came in
+`TICKS` transactions, where rows that cancel each other wait for merges and what was freed lies between what is kept.
+
 The process has run the same view over few rows before, so that kernels, Spark's classes and the like are there. Memory
-is what the system counts as resident, after everything that is free was given back, and never that of the JVM. The
-Arrow size is that of all rows of state as columns, with a weight each; state that two keepers share is one.
+is what the system counts as resident, after everything that is free was given back, and never that of the JVM. The rows
+are made in here and dropped, so whoever keeps what it was given is found out. The Arrow size is that of all rows of
+state as columns, with a weight each; what two keepers share is one, and rows that cancel each other are none.
 """
 
 from __future__ import annotations
@@ -35,18 +39,27 @@ VIEWS: Final = {
 }
 
 
-def data(rows: int) -> dict[str, pa.Table]:
-    """Ten rows a key, a row of b for each, and chains of four edges."""
-    rng = np.random.default_rng(1)
-    keys = np.arange(rows) // 10
-    words = pa.array([f"word {i:04}" for i in range(1000)]).take(pa.array(rng.integers(0, 1000, rows)))
-    nodes = np.arange(rows)
-    nodes = nodes[nodes % 5 < 4]
+TICKS: Final = 200
+"""Each replaces a thousandth of the rows."""
+
+
+def data(begin: int, end: int) -> dict[str, pa.Table]:
+    """Rows begin … end-1, whole tens: ten of a key, a row of b for each, and chains of four edges."""
+    ids = np.arange(begin, end)
+    mixed, keys = _mixed(ids), np.arange(begin // 10, end // 10)
+    words = pa.array([f"word {i:04}" for i in range(1000)])
+    nodes = ids[ids % 5 < 4]
     return {
-        "a": pa.table({"k": keys, "v": rng.integers(0, 1 << 40, rows), "s": words}),
-        "b": pa.table({"k": np.arange(rows // 10), "x": rng.integers(-100, 100, rows // 10)}),
+        "a": pa.table({"k": ids // 10, "v": mixed, "s": words.take(pa.array(mixed % 1000))}),
+        "b": pa.table({"k": keys, "x": _mixed(keys) % 200 - 100}),
         "e": pa.table({"src": nodes, "dst": nodes + 1}),
     }
+
+
+def _mixed(ids: Any) -> Any:
+    """Numbers of 40 bits that look drawn, always the same for the same ids."""
+    spread = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return ((spread ^ (spread >> np.uint64(29))) >> np.uint64(24)).astype(np.int64)
 
 
 def opened(spark: Any, operator: str) -> dbspark.Pipeline:
@@ -61,10 +74,22 @@ def opened(spark: Any, operator: str) -> dbspark.Pipeline:
 
 
 def loaded(pipe: dbspark.Pipeline, rows: int) -> None:
-    given = data(rows)
+    """So many rows in one transaction."""
+    given = data(0, rows)
     with pipe.transaction() as tx:
         for name in pipe.tables:
             tx.insert(name, given[name])
+
+
+def replaced(pipe: dbspark.Pipeline, rows: int) -> None:
+    """Old rows go and new ones come, as many, a few in each transaction."""
+    each = max(rows // 10_000, 1) * 10
+    for at in range(0, TICKS * each, each):
+        old, new = data(at, at + each), data(rows + at, rows + at + each)
+        with pipe.transaction() as tx:
+            for name in pipe.tables:
+                tx.delete(name, old[name])
+                tx.insert(name, new[name])
 
 
 def arrow_size(pipe: dbspark.Pipeline) -> tuple[int, int]:
@@ -72,9 +97,10 @@ def arrow_size(pipe: dbspark.Pipeline) -> tuple[int, int]:
     spines = {id(s): s for kept in pipe._shows.states().values() for s in kept}
     rows = size = 0
     for spine in spines.values():
-        for batch in spine.batches:
-            rows += batch.rows
-            size += 8 * batch.rows + batch.to_arrow().combine_chunks().nbytes
+        whole = spine.consolidated()
+        rows += whole.rows
+        size += 8 * whole.rows + whole.to_arrow().combine_chunks().nbytes
+        spine.__dict__.pop("_consolidated", None)  # it was made for us, and must not be in the next measurement
     return rows, size
 
 
@@ -93,12 +119,17 @@ def main(operator: str, rows: int) -> None:
     with session() as spark:
         with opened(spark, operator) as pipe:
             loaded(pipe, 1000)
+            replaced(pipe, 1000)
         with opened(spark, operator) as pipe:
             before = resident()
-            loaded(pipe, rows)
-            grown = resident() - before
-            kept, size = arrow_size(pipe)
-            print(json.dumps({"rows": kept, "arrow": size, "grown": grown, "held": pipe.metrics()["state_bytes"]}))
+            found = {}
+            for when, change in (("loaded", loaded), ("replaced", replaced)):
+                change(pipe, rows)
+                grown = resident() - before
+                held = pipe.metrics()["state_bytes"]
+                kept, size = arrow_size(pipe)
+                found[when] = {"rows": kept, "arrow": size, "grown": grown, "held": held}
+            print(json.dumps(found))
 
 
 if __name__ == "__main__":
