@@ -35,6 +35,7 @@ from tests.operators.model import (
     projected,
     sum_of,
 )
+from tests.storage.model import small
 from tests.strategies import values
 
 INT64 = range(-(2**63), 2**63)
@@ -108,13 +109,16 @@ ADDING = [
     ticks=st.lists(entries(ROWS, WEIGHTS, 10), max_size=12),
     weak=st.sampled_from([None, None, 0, 1]),
     chosen=st.sets(st.sampled_from([*ADDING, "avg_where"])),
+    stepping=st.booleans(),
 )
-def test_aggregates_that_only_add(key, ticks, weak, chosen):
-    """Those that are folded by one kernel, none at all among them."""
+def test_aggregates_that_only_add(key, ticks, weak, chosen, stepping):
+    """Those that are folded by one kernel, none at all among them; also where merges stop in the middle of a key."""
     columns = [Schema.parse(SCHEMA).index(c) for c in key]
     names = sorted(chosen)
     with weakened_hash(0xFFFFFFFFFFFFFFFF if weak is None else weak):
         run = run_of(SCHEMA, key, **{n: AGGREGATES[n] for n in names})
+        if stepping:
+            run.circuit._states = small(run.circuit._states)
         for change in ticks:
             run.tick(t=run.possible("t", change))
             assert run.held["out"] == aggregated(run.given["t"], columns, *(MADE[n][1] for n in names))

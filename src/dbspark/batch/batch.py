@@ -418,8 +418,8 @@ class Plan:
     """
 
     __slots__ = (
-        "arrangement", "batches", "bounds", "cursors", "done", "ends", "info", "lens", "read", "starts", "tables",
-        "time",
+        "ages", "arrangement", "batches", "bounds", "cursors", "done", "ends", "info", "lens", "read", "starts",
+        "tables", "time",
     )  # fmt: skip
 
     def __init__(
@@ -434,6 +434,7 @@ class Plan:
         self.time = _common_time(batches, since) if within is None else None
         self.arrangement = batches[0].arrangement
         given = sorted(zip(batches, offsets or (0,) * len(batches), strict=True), key=lambda pair: len(pair[0]))
+        self.ages = sorted(range(len(batches)), key=lambda i: len(batches[i]))
         batches = [batch for batch, _ in given]
         self.batches = batches
         k = len(batches)
@@ -506,9 +507,13 @@ class Plan:
         return [b.slice(n) if n else b for b, n in zip(*self.unread(), strict=True)]
 
     def unread(self) -> tuple[tuple[Batch, ...], tuple[int, ...]]:
-        """The inputs that have anything left, without the chunks that are read, and where to go on in the first."""
+        """The inputs that have anything left, without the chunks that are read, and where to go on in the first.
+
+        They come as they were given: the smallest are merged first, but who reads what is left wants the oldest first.
+        """
         batches, offsets = [], []
-        for s, batch in enumerate(self.batches):
+        for s in sorted(range(len(self.batches)), key=self.ages.__getitem__):
+            batch = self.batches[s]
             chunk, row = self.cursors[s].tolist()
             chunk -= self.starts[s]
             if row >= batch.chunks[chunk].rows:

@@ -1,9 +1,10 @@
 """Aggregates that only add, in one call: group the rows of a delta, find what is known of their groups, add.
 
 State is one row for each group: key, number of rows, and the words of its aggregates. Whenever a group changes, its old
-row goes and its new one comes in one batch, so of all batches the newest that knows a key says what holds: its row of
-positive weight, or, if there is none, that the group is gone. Batches are searched from the newest, and most
-groups that change have changed lately.
+row goes and its new one comes in one batch. So of all rows of a key one at most holds: that which has come and not
+gone since. Batches are searched from the newest: the first row that comes, and is not among those that were seen
+going, is it. Mostly that is the first row that is found, for groups that change have mostly changed lately. (A merge in
+progress may have the rows of a key partly behind it, so a batch in which a row only goes says nothing about others.)
 
 New words are written beside each other, column after column, `room` groups apart; the rows of state that go and come
 are given as pairs of positions for `gather_pairs`: where the key is, and where the words are.
@@ -19,21 +20,32 @@ from dbspark.kernels.group import LIMBS, count_rows, finish_sums, group_rows, su
 from dbspark.kernels.hash import fold_columns, is_valid
 from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64
 from dbspark.kernels.merge import lane, lane_mask
-from dbspark.kernels.nodes import DATA, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, START, VALID, WEIGHT
+from dbspark.kernels.nodes import DATA, HASH, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, START, VALID, WEIGHT
+from dbspark.kernels.order import compare_rows
 from dbspark.kernels.probe import address, find_chunk, lower_bound, same_key
 
 COUNT = 0
 SUM = 1
 LARGE = -1
-"""Said instead of a number of groups: weights or counts are so large that their sums have to be looked at."""
+"""Said instead of a number of rows: weights, counts or rows of a key are so many that they have to be looked at."""
 WRONG = -2
 """A sum has more than 38 digits."""
+NOBODY = -1
+MANY = -2
+_GOING = 64
+"""Rows of a key that may have been seen going before another way is taken."""
 
 
 @inlined
-def newest_row(tables: Any, lens: Any, fences: Any, starts: Any, h: Any, probe: int, row: int, probe_key: Any,
-               key: Any, nodes: int) -> int:  # fmt: skip
-    """Where the row of a key is in the newest batch that has one; -1 where there is none, or it was taken away."""
+def newest_row(
+    tables: Any, lens: Any, fences: Any, starts: Any, h: Any, probe: int, row: int, probe_key: Any, key: Any,
+    columns: int, nodes: int, gone: Any,
+) -> int:  # fmt: skip
+    """Where the row of a key is that has come and not gone since; NOBODY where there is none.
+
+    `gone` is working memory for positions of rows that were seen going; MANY where they are more than fit there.
+    """
+    seen = i64(0)
     for b in range(starts.shape[0] - 2, -1, -1):
         c, last = starts[b], starts[b + 1]
         if c >= last:
@@ -41,7 +53,6 @@ def newest_row(tables: Any, lens: Any, fences: Any, starts: Any, h: Any, probe: 
         if last - c > 1:
             c = find_chunk(address(fences), c, last, h)
         at = lower_bound(lane(tables[c], KEY), i64(0), lens[c], h)
-        known = False
         while True:
             if at >= lens[c]:
                 c += 1
@@ -52,13 +63,26 @@ def newest_row(tables: Any, lens: Any, fences: Any, starts: Any, h: Any, probe: 
             if load_u64(lane(table, KEY), at) != h:
                 break
             if same_key(probe, row, probe_key, table, at, key, nodes):
-                known = True
-                if load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT)) > 0:
+                if load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT)) < 0:
+                    if seen == gone.shape[0]:
+                        return i64(MANY)
+                    gone[seen] = i64(c) << ROW_BITS | at
+                    seen += 1
+                elif not _among(tables, gone, seen, table, at, columns, nodes):
                     return i64(c) << ROW_BITS | at
             at += 1
-        if known:
-            return i64(-1)
-    return i64(-1)
+    return i64(NOBODY)
+
+
+@inlined
+def _among(tables: Any, pos: Any, count: int, table: int, row: int, columns: int, nodes: int) -> Any:
+    """Whether a row is equal to one of those at some positions."""
+    word = load_u64(lane(table, HASH), row)
+    for k in range(count):
+        other, at = tables[pos[k] >> ROW_BITS], pos[k] & ROW_MASK
+        if load_u64(lane(other, HASH), at) == word and compare_rows(other, at, table, row, columns, nodes) == 0:
+            return True
+    return False
 
 
 @inlined
@@ -82,7 +106,7 @@ def _true_rows(table: int, node: int, rows: int) -> Any:
 @kernel
 def fold_groups(
     table: int, rows: int, keys: Any, mask: Any, tables: Any, lens: Any, fences: Any, starts: Any, state_keys: Any,
-    nodes: int, count_node: int, folds: Any, acc: Any, key_pos: Any, acc_pos: Any, weights: Any,
+    columns: int, nodes: int, count_node: int, folds: Any, acc: Any, key_pos: Any, acc_pos: Any, weights: Any,
 ) -> int:  # fmt: skip
     """Fold a delta into the rows of state of its groups; returns how many rows go and come, LARGE or WRONG.
 
@@ -98,11 +122,15 @@ def fold_groups(
         size *= 2
     ids, first = np.empty(rows, np.int64), np.empty(rows, np.int64)
     groups = group_rows(table, keys, hashes, nodes, np.full(size, -1, np.int64), ids, first)
-    old = np.empty(groups, np.int64)
+    old, going = np.empty(groups, np.int64), np.empty(_GOING, np.int64)
     here = tables.shape[0]
     gone = i64(0)
     for g in range(groups):
-        at = newest_row(tables, lens, fences, starts, hashes[first[g]], table, first[g], keys, state_keys, nodes)
+        at = newest_row(
+            tables, lens, fences, starts, hashes[first[g]], table, first[g], keys, state_keys, columns, nodes, going
+        )
+        if at == MANY:
+            return i64(LARGE)
         old[g] = at
         if at >= 0:
             key_pos[gone] = acc_pos[gone] = at

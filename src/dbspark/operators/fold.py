@@ -61,7 +61,8 @@ class Fold:
         acc = int64s(self._words * rows)
         key_pos, acc_pos, weights = int64s(2 * rows), int64s(2 * rows), int64s(2 * rows)
         n = kf.fold_groups(
-            chunk.table, rows, self._key_nodes, hashing._mask, *sources, self._state_keys, self._nodes, self._count,
+            chunk.table, rows, self._key_nodes, hashing._mask, *sources, self._state_keys,
+            self._state.schema.columns, self._nodes, self._count,
             self._folds, acc, key_pos, acc_pos, weights,
         )  # fmt: skip
         if n == kf.LARGE:
