@@ -433,9 +433,9 @@ class Plan:
         self.bounds = bounds(since) if within is None else within
         self.time = _common_time(batches, since) if within is None else None
         self.arrangement = batches[0].arrangement
-        given = sorted(zip(batches, offsets or (0,) * len(batches), strict=True), key=lambda pair: len(pair[0]))
-        self.ages = sorted(range(len(batches)), key=lambda i: len(batches[i]))
-        batches = [batch for batch, _ in given]
+        self.ages = sorted(range(len(batches)), key=lambda i: len(batches[i]))  # the smallest first
+        begins = [offsets[i] if offsets else 0 for i in self.ages]
+        batches = [batches[i] for i in self.ages]
         self.batches = batches
         k = len(batches)
         self.tables = np.concatenate([b.tables for b in batches])
@@ -446,7 +446,7 @@ class Plan:
         at = 0
         for s, batch in enumerate(batches):
             self.starts.append(at)
-            self.cursors[s] = at, given[s][1]
+            self.cursors[s] = at, begins[s]
             at += len(batch.chunks)
             self.ends[s, 0] = at - 1
             self.ends[s, 1] = batch.lens[-1]
