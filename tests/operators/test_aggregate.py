@@ -18,6 +18,10 @@ from dbspark.batch.arrangement import weakened_hash
 from dbspark.circuit import Builder
 from dbspark.errors import CircuitError, DbsparkError, SchemaError, WeightOverflowError
 from dbspark.operators.aggregate import Average, Count, FloatSum, GroupAggregate, Sum
+from dbspark.operators.delta import Delta
+from dbspark.trace.merging import Merging
+from dbspark.trace.spine import Spine
+from dbspark.zset import ZSet
 from tests.operators.model import (
     WEIGHTS,
     Run,
@@ -123,6 +127,26 @@ def test_aggregates_that_only_add(key, ticks, weak, chosen, stepping):
             run.tick(t=run.possible("t", change))
             assert run.held["out"] == aggregated(run.given["t"], columns, *(MADE[n][1] for n in names))
         run.retract()
+
+
+def test_groups_of_which_a_merge_has_read_a_part():
+    """A merge stops between the rows of a key: what it has written and what it has left say together what holds."""
+    schema, keys = Schema.parse("k BIGINT"), range(20)
+    operator = GroupAggregate(schema, [0], [Count()], ["n"])
+    rows = Delta.of(ZSet.from_rows([(k,) for k in keys], schema).batch())
+    state = operator.fresh()
+    for _ in range(3):  # the row of every group goes and another comes
+        state, _ = operator.step(state, [rows])
+    oldest, *others = state[0].entries
+    assert len(others) == 2
+    merging = Merging((), tuple(others), (0, 0), sum(b.rows for b in others))
+    stops = 0
+    while isinstance(merging, Merging):
+        _, change = operator.step((Spine(operator.accumulators, (oldest, merging)),), [rows])
+        assert dict(change.items()) == {(k, n): w for k in keys for n, w in ((3, -1), (4, 1))}
+        merging = merging.step(1)
+        stops += 1
+    assert stops > len(keys)
 
 
 def test_folded_or_not_the_state_is_the_same(monkeypatch):
