@@ -166,7 +166,7 @@ def test_many_rows_go_into_chunks_and_come_back(rows_given: int) -> None:
 
 
 def test_rows_beyond_one_sort_are_sorted_in_pieces_and_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BUILD_ROWS", 64)
+    monkeypatch.setattr(module, "BUILD_ROWS", 64)
     table = pa.table({"a": [i % 150 for i in range(1000)], "l": [[i % 150] for i in range(1000)]})
     check(Batch.from_arrow(table), zset(rows(table), [1] * 1000))
 

@@ -11,7 +11,7 @@ import pytest
 import dbspark
 from dbspark.batch.arrangement import weakened_hash
 from dbspark.pipeline.changes import TransactionError
-from dbspark.pipeline.history import _WAITING
+from dbspark.pipeline.waiting import CHANGES
 
 ALL = 0xFFFFFFFFFFFFFFFF
 
@@ -35,7 +35,7 @@ def test_a_change_is_refused_exactly_where_the_result_is_no_table(keyed: bool, h
     refused = 0
     with weakened_hash(mask), dbspark.Pipeline("checks", config={"history": history}) as pipe:
         pipe.create_table("t", "k BIGINT, v STRING", primary_key=("k",) if keyed else ())
-        for _ in range(8 * _WAITING):
+        for _ in range(8 * CHANGES):
             change: dict[Any, int] = {}
             for _ in range(rng.randint(1, 6)):
                 row = rng.randrange(30), rng.choice("ab")

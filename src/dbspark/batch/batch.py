@@ -45,7 +45,7 @@ from dbspark.kernels.sort import sort_hashes
 from dbspark.lazy import Lazy
 
 INT64_MAX = (1 << 63) - 1
-_BUILD_ROWS = 1 << 21
+BUILD_ROWS = 1 << 21
 """Unsorted rows that are sorted in one go; more are sorted in pieces and merged."""
 _PARALLEL_ROWS = 1 << 17
 """Merges from this many rows on use two threads."""
@@ -161,10 +161,10 @@ class Batch:
         rows = chunk.rows
         if rows == 0:
             return Batch.empty(arrangement)
-        if rows > _BUILD_ROWS:
+        if rows > BUILD_ROWS:
             pieces = [
-                Batch.from_chunk(arrangement, chunk.slice(at, min(_BUILD_ROWS, rows - at)))
-                for at in range(0, rows, _BUILD_ROWS)
+                Batch.from_chunk(arrangement, chunk.slice(at, min(BUILD_ROWS, rows - at)))
+                for at in range(0, rows, BUILD_ROWS)
             ]
             return merge(pieces)
         return arrange_chunk(arrangement, chunk)
@@ -582,7 +582,7 @@ def merge(batches: Sequence[Batch], since: Sequence[int] = ()) -> Batch:
     if any(b.arrangement is not arrangement for b in some):
         raise SchemaError(f"batches of different arrangements cannot be merged: {[b.arrangement for b in some]}")
     plan = Plan(some, since=since)
-    if plan.time is None and len(some) >= _MANY and sum(b.rows for b in some) <= _BUILD_ROWS:
+    if plan.time is None and len(some) >= _MANY and sum(b.rows for b in some) <= BUILD_ROWS:
         return Batch(arrangement, _sorted(plan))
     if plan.time is None or sum(b.rows for b in some) < _PARALLEL_ROWS:
         return Batch(arrangement, run(plan))

@@ -33,6 +33,11 @@ def allocated() -> int:
     return total
 
 
+def copied(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in memory of our own, in one piece: whoever has handed them over may write into theirs again."""
+    return pa.ipc.read_record_batch(rows.serialize(memory_pool=_POOL), rows.schema)
+
+
 def int64s(n: int) -> Int64s:
     """Uninitialised working memory for kernels."""
     if n < _LARGE:

@@ -136,8 +136,14 @@ class Delta:
                 found = Batch.empty(arrangement)
             else:
                 found = arrange_chunk(arrangement, self.chunk())
-            self._batches[arrangement] = found
+            # Another dict, not another entry: a delta may be read by two threads (`pipeline.history`).
+            self._batches = {**self._batches, arrangement: found}
         return found
+
+    @property
+    def consolidated(self) -> bool:
+        """Whether its rows are known in some order, so each occurs once."""
+        return bool(self._batches)
 
     def batch(self) -> Batch:
         """The rows sorted and consolidated, in whichever order is there already."""
@@ -156,8 +162,12 @@ class Delta:
     def at(self, rows: Int64s, columns: Sequence[int], schema: Schema) -> Delta:
         """Some columns of some rows, given by number."""
         if not schema.nested:
-            chunk = self.chunk()
-            nodes = np.add(columns, nd.LANES, dtype=np.int64)
+            if self._chunk is None and self._columns is not None:  # describe what is read, and no more
+                chunk = import_arrays(schema, [self._columns[c] for c in columns], self.rows, None)
+                nodes = np.arange(nd.LANES, nd.LANES + len(columns))
+            else:
+                chunk = self.chunk()
+                nodes = np.add(columns, nd.LANES, dtype=np.int64)
             tables = np.array((chunk.table,), np.int64)
             made = gather_rows(schema, nodes, tables, rows, self.weights[rows])
             if made is not None:

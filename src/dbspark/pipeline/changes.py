@@ -3,6 +3,9 @@
 Rows (tuples, dicts, Spark Rows), anything that speaks Arrow, and Spark DataFrames all become one batch in the order of
 the table. An operation of a transaction turns into a change when the transaction is applied: what an upsert replaces
 depends on what is there then, operations before it in the same transaction included.
+
+Rows that come into a table without a key can break nothing. Nobody has to look them up, so they are copied and not put
+in order: the circuit orders what it needs of them by the keys that it needs, and the history when it writes them.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch.batch import BUILD_ROWS
 from dbspark.batch.conform import conform
+from dbspark.batch.memory import copied
 from dbspark.batch.rows import encode_rows, row_form
 from dbspark.batch.schema import Schema
 from dbspark.errors import DbsparkError, SchemaError
@@ -41,8 +46,15 @@ class Operation:
     """One call of a transaction."""
 
     kind: Kind
-    rows: Batch
+    delta: Delta
     """Rows with weights, or the keys of rows."""
+    harmless: bool = False
+    """Whether no table refuses them: they come, and nobody asks for unique keys."""
+
+    @property
+    def rows(self) -> Batch:
+        """The same in order."""
+        return self.delta.batch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +83,15 @@ class TableDefinition:
             arrangement = Arrangement(self.schema.select([self.schema.index(c) for c in self.primary_key]))
         try:
             if kind == "upsert":
-                return Operation(kind, self._last_of_each_key(data))
+                return Operation(kind, Delta.of(self._last_of_each_key(data)))
+            if kind == "insert" and not self.primary_key and _is_arrow(data):
+                plain = _plain(as_table(data), self.schema)
+                if plain is not None:
+                    return Operation(kind, plain, harmless=True)
             rows = _batch(data, arrangement, weight)
         except SchemaError as error:
             raise SchemaError(f"table {self.name!r}: {error}") from None
-        return Operation(kind, rows)
+        return Operation(kind, Delta.of(rows))
 
     def _last_of_each_key(self, data: Any) -> Batch:
         table = _table(data, self.schema)
@@ -98,8 +114,10 @@ class TableState:
         self.history = history
         self.arrangement = history.arrangement
 
-    def change(self, operations: list[Operation]) -> Batch:
+    def change(self, operations: list[Operation]) -> Delta:
         """What operations change, together; raises where the result is not a table."""
+        if len(operations) == 1 and operations[0].harmless:
+            return operations[0].delta
         pending: list[Batch] = []
         for operation in operations:
             if operation.kind in ("insert", "delete", "apply"):
@@ -109,7 +127,7 @@ class TableState:
         change = merge(pending) if pending else Batch.empty(self.arrangement)
         if change.rows:
             self._check(change)
-        return change
+        return Delta.of(change)
 
     def _replaced(self, pending: list[Batch], operation: Operation) -> list[Batch]:
         """Rows of the same keys go, wherever they are, and those of an upsert come."""
@@ -205,6 +223,18 @@ def _batch(data: Any, arrangement: Arrangement, weight: str | None) -> Batch:
     weighted = isinstance(data, Mapping)
     made = ZSet.from_rows(list(data), arrangement.schema, list(data.values()) if weighted else None)
     return made.batch().rearranged(arrangement)
+
+
+def _plain(table: pa.Table, schema: Schema) -> Delta | None:
+    """Flat rows as they come, in memory of our own; None where there are none, or too many to be sorted in one go."""
+    if schema.nested or not 0 < table.num_rows <= BUILD_ROWS:
+        return None
+    parts = table.to_batches() if all(c.num_chunks == 1 for c in table.columns) else table.combine_chunks().to_batches()
+    if len(parts) != 1:
+        return None
+    arrays = conform(schema, table.schema, parts[0].columns)
+    rows = copied(pa.RecordBatch.from_arrays(arrays, schema=schema.arrow))
+    return Delta(schema, rows.columns, np.ones(rows.num_rows, np.int64))
 
 
 def _table(data: Any, schema: Schema) -> pa.Table:

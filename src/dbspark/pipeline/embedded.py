@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, SupportsInt
 
 from dbspark.batch import Arrangement
 from dbspark.circuit.executor import Circuit
@@ -20,6 +20,7 @@ from dbspark.pipeline.reslice import rearranged, whole_states
 from dbspark.pipeline.runtime import Outcome, Runtime
 from dbspark.pipeline.sizes import rows_of, sizes_of
 from dbspark.pipeline.state import restore, state_of
+from dbspark.pipeline.waiting import sound
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
 from dbspark.storage.store import Store
@@ -65,7 +66,7 @@ class Embedded(Runtime):
             history = History(
                 Arrangement(self._program.views[name].schema), self._keep, tick - 1, known=False, config=HISTORIES
             )
-            history.append(out[name].arranged(history.arrangement), tick)
+            history.append(out[name], tick)
             views[name] = history
         self._circuit, self._views = circuit, views
 
@@ -118,21 +119,19 @@ class Embedded(Runtime):
         lap("check")
         before = self._circuit.snapshot()
         try:
-            out = self._circuit.step({name: Delta.of(c) for name, c in changes.items() if c.rows})
-            view_changes = {name: out[name].arranged(history.arrangement) for name, history in self._views.items()}
+            out = self._circuit.step({name: delta for name, delta in changes.items() if delta.rows})
+            told = {name: out[name].arranged(self._views[name].arrangement) for name in wanted if name in self._views}
+            view_changes = {name: sound(out[name], history.arrangement) for name, history in self._views.items()}
         except BaseException:
             self._circuit.reset(before)
             raise
         # Nothing below can fail.
-        for name, change in (*changes.items(), *view_changes.items()):
-            if change.rows:
-                self.readable(name, tick).append(change, tick)
+        appended: dict[str, SupportsInt] = {}
+        for name, delta in (*changes.items(), *view_changes.items()):
+            appended[name] = self.readable(name, tick).append(delta, tick) if delta.rows else 0
         lap("compute")
-        return Outcome(
-            {name: change.rows for name, change in changes.items()},
-            {name: change.rows for name, change in view_changes.items()},
-            {name: view_changes[name] for name in wanted if name in view_changes},
-        )
+        given = {name: delta.rows for name, delta in changes.items()}
+        return Outcome(given, {name: appended[name] for name in view_changes}, told)
 
     # ------------------------------------------------------------------ state
 

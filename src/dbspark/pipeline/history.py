@@ -3,9 +3,9 @@
 A trace whose times are ticks. It answers for the last `keep` ticks and for all that came before them taken together:
 older changes are advanced to the oldest tick that is kept, where rows that have come and gone meet and vanish.
 
-Small changes wait in a list before they are written into the trace, several as one batch: to write one costs the same
-as to write sixteen. `spine` and everything that asks for times writes them first; who only adds up rows reads them
-where they are (`after`, `rows`). So nothing waits where a pipeline is durable: a commit asks for the spine.
+Changes wait before they are written into the trace (`pipeline.waiting`), in the order in which they came until somebody
+asks. `spine` and everything that asks for times writes them first; who only adds up rows reads them where they are
+(`after`, `rows`). So nothing waits where a pipeline is durable: a commit asks for the spine.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.batch import INT64_MAX, times_at
+from dbspark.batch.batch import times_at
 from dbspark.batch.memory import Int64s
 from dbspark.errors import TimeError
 from dbspark.kernels.nodes import ROW_BITS
+from dbspark.operators.delta import Delta
+from dbspark.pipeline.waiting import Change, Waiting, Written
 from dbspark.trace import Antichain, Trace
 from dbspark.trace.reading import Hits, Keys, ends_unordered
 from dbspark.trace.spine import DEFAULT, Spine, SpineConfig
 from dbspark.trace.time import Description
 
-_WAITING = 16
-"""Changes that wait at most."""
-_WAITING_ROWS = 4096
-"""Rows that wait at most: with more a change is worth a batch of its own, and readers should find it in order."""
 _FILTERED = 2048
 """Rows from which on a batch gets a filter."""
 
@@ -55,9 +53,7 @@ class History:
         if self._trace.upper != Antichain.at(tick + 1):
             self._trace.seal(Antichain.at(tick + 1))
         self.arrangement = arrangement
-        self._waiting: list[tuple[Batch, int]] = []
-        """Changes that are not in the trace yet, and their ticks."""
-        self._waiting_rows = 0
+        self._waiting = Waiting(keep, beside=config.background is not None)
         self._read: Spine | None = None
         """Everything, those that wait included, as it was last read."""
         self._proposed: Spine | None = None
@@ -66,8 +62,8 @@ class History:
     @property
     def trace(self) -> Trace:
         """The trace, with everything in it."""
-        if self._waiting:
-            self._write()
+        while (out := self._waiting.all()) is not None:
+            self._take(out)
         return self._trace
 
     @property
@@ -82,30 +78,33 @@ class History:
     @property
     def kept_rows(self) -> int:
         """Rows held, before consolidation."""
-        return self._trace.spine.rows + self._waiting_rows
+        return self._trace.spine.rows + self._waiting.rows
 
-    def append(self, change: Batch, tick: int) -> None:
+    def append(self, delta: Delta, tick: int) -> Change:
         """The change of a tick. Ticks that change nothing may be left out: whoever asks for their times adds them."""
         proposed, self._read, self._proposed = self._proposed, None, None
-        self._waiting.append((change, tick))
-        self._waiting_rows += change.rows
-        if len(self._waiting) >= _WAITING or self._waiting_rows >= _WAITING_ROWS:
-            self._write()
-        elif proposed is not None and proposed.entries[-1] is change:
+        change = Change(delta, tick, self.arrangement)
+        self._waiting.changes.append(change)
+        out = self._waiting.due()
+        if out is not None:
+            self._take(out)
+        elif proposed is not None and proposed.entries[-1] is change.batch():
             self._read = proposed
+        return change
 
-    def _write(self) -> None:
-        """Write what waits into the trace, as one batch where its weights can be added without a second thought."""
-        waiting, self._waiting, self._waiting_rows, self._read = self._waiting, [], 0, None
-        last = waiting[-1][1]
-        oldest = max(last - self.keep, 0)
-        if len(waiting) == 1 or sum(change.largest for change, _ in waiting) > INT64_MAX:
-            for change, tick in waiting:
-                self._agent.append(change, tick, Antichain.at(max(tick - self.keep, 0)))
-            return
-        timed = merge([change.at_time((max(tick, oldest),)) for change, tick in waiting])
-        since = Antichain.at(oldest)
-        self._agent.append_described(timed, Description(self._trace.upper, Antichain.at(last + 1), since), since)
+    def _take(self, out: Written) -> None:
+        """Write changes that are in order into the trace."""
+        self._read = None
+        last = out.changes[-1].tick
+        if out.together is None:
+            for change in out.changes:
+                self._agent.append(change.batch(), change.tick, Antichain.at(max(change.tick - self.keep, 0)))
+        else:
+            since = Antichain.at(max(last - self.keep, 0))
+            described = Description(self._trace.upper, Antichain.at(last + 1), since)
+            self._agent.append_described(out.together, described, since)
+        for change in out.changes:
+            change.written()
 
     def close(self) -> None:
         """Stop what is being merged beside the ticks; all is readable as it is."""
@@ -135,7 +134,7 @@ class History:
 
     def _everything(self) -> Spine:
         if self._read is None:
-            batches = (*self._trace.reading().batches, *(change for change, _ in self._waiting))
+            batches = (*self._trace.reading().batches, *(change.batch() for change in self._waiting.changes))
             self._read = Spine(self.arrangement, batches)
         return self._read
 
@@ -167,8 +166,7 @@ class History:
 
     def _catch_up(self, now: int) -> None:
         if not Antichain.at(now + 1).dominates(self.trace.upper):
-            self.append(Batch.empty(self.arrangement), now)
-            self._write()
+            self.append(Delta.empty(self.arrangement.schema), now)
 
     def _check(self, tick: int, now: int) -> None:
         oldest = max((t[0] for t in self.trace.since), default=0)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, SupportsInt
 
 REMEMBERED = 100
 """Progresses that are kept, as many as Spark keeps of a query."""
@@ -51,7 +51,7 @@ class Monitor:
         return {"message": message, "isDataAvailable": bool(self._busy), "isTriggerActive": bool(self._busy)}
 
     def note(
-        self, id: str, name: str, tick: int, given: Mapping[str, int], taken: Mapping[str, int],
+        self, id: str, name: str, tick: int, given: Mapping[str, int], taken: Mapping[str, SupportsInt],
         state: Mapping[str, int], labels: Callable[[str], str], watch: Watch,
     ) -> None:  # fmt: skip
         """A tick has happened: rows that came into tables, rows that views changed by, rows that are kept."""
@@ -81,7 +81,7 @@ class Monitor:
         return [self._progress(*figures) for figures in list(self._recent)]
 
     def _progress(
-        self, id: str, name: str, tick: int, given: Mapping[str, int], taken: Mapping[str, int],
+        self, id: str, name: str, tick: int, given: Mapping[str, int], taken: Mapping[str, SupportsInt],
         state: Mapping[str, int], labels: Callable[[str], str], watch: Watch,
     ) -> Progress:  # fmt: skip
         seconds, rows = watch.total, sum(given.values())
@@ -96,7 +96,7 @@ class Monitor:
             "processedRowsPerSecond": round(rows / seconds, 3) if seconds else 0.0,
             "durationMs": watch.durations(),
             "sources": [{"description": f"table {t}", "numInputRows": n} for t, n in given.items()],
-            "numOutputRows": dict(taken),
+            "numOutputRows": {view: int(rows) for view, rows in taken.items()},
             "stateOperators": [{"operatorName": labels(n), "numRowsTotal": r} for n, r in state.items()],
         }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, merge
+from dbspark.operators.delta import Delta
 from dbspark.pipeline.changes import Kind, Operation, TableDefinition
 from dbspark.spark.placement import split
 from dbspark.spark.superstep import DDL, packed
@@ -99,9 +100,10 @@ def sent(work: Work, table: TableDefinition) -> list[Operation]:
     out: list[tuple[str, Operation]] = []
     for slot in sorted(s for s in work.received if s.startswith(f"op {table.name} ")):
         _, _, number, _, _, kind = slot.split(" ")
-        operation = Operation(KINDS[int(kind)], merge(work.batches(slot, arrangement_of(table, KINDS[int(kind)]))))
+        rows = merge(work.batches(slot, arrangement_of(table, KINDS[int(kind)])))
+        operation = Operation(KINDS[int(kind)], Delta.of(rows))
         if out and out[-1][0] == number and operation.kind != "upsert":
-            operation = Operation(operation.kind, merge([out.pop()[1].rows, operation.rows]))
+            operation = Operation(operation.kind, Delta.of(merge([out.pop()[1].rows, rows])))
         out.append((number, operation))
     return [operation for _, operation in out]
 

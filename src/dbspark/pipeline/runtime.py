@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsInt
 
 import pyarrow as pa
 
@@ -26,8 +26,8 @@ class Outcome:
 
     given: dict[str, int]
     """Rows by which it changed tables."""
-    taken: dict[str, int]
-    """Rows by which it changed views."""
+    taken: Mapping[str, SupportsInt]
+    """Rows by which it changed views; counted when somebody asks."""
     changes: dict[str, Batch] = field(default_factory=dict)
     """The changes of the views that were asked for."""
 

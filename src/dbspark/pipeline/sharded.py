@@ -63,9 +63,9 @@ class TableStep:
         if not operations:
             return
         history = self._history(work, work.job.tick)
-        change = TableState(self.table, history).change(operations)
+        change = TableState(self.table, history).change(operations).arranged(history.arrangement)
         if change.rows:
-            history.append(change, work.job.tick)
+            history.append(Delta.of(change), work.job.tick)
             history.trace.finish()
             work.keep(self.id, (history.spine,))
             work.figures.setdefault("tables", {})[self.table.name] = change.rows
@@ -98,7 +98,7 @@ class ViewStep:
             history = opened(work, self.id, self.arrangement, self.keep, 0, tick)
         else:
             return
-        history.append(change, tick)
+        history.append(Delta.of(change), tick)
         history.trace.finish()
         work.keep(self.id, (history.spine,))
         if change.rows:

@@ -1,0 +1,159 @@
+"""Changes on their way into a trace: they wait as they came, and are put in order beside the ticks.
+
+To write one small change costs as much as to write sixteen, and to sort a large one as much as the rest of its tick. So
+changes wait in a list. When there are enough of them a thread makes of them what the trace takes (`Written`), which
+`History` hands to the trace when it is next touched; whoever cannot wait asks for it at once. A change leaves the list
+when the trace has it, so everything is at any moment either there or here. Sorting cannot fail for what a change holds
+(`sound`): it has happened, and nobody could be told.
+
+What waits is bounded: by `CHANGES` and `ROWS` where nothing is being written, and by `FAR` times that beside what the
+thread has in hand; then a tick waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+
+from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch.batch import INT64_MAX
+from dbspark.kernels.merge import survey_weights
+from dbspark.operators.delta import Delta
+
+CHANGES = 16
+"""Changes that wait at most."""
+ROWS = 4096
+"""Rows that wait at most: with more a change is worth a batch of its own."""
+FAR = 8
+"""How many times as much may wait while the thread is busy."""
+
+_lock = threading.Lock()
+_pool: ThreadPoolExecutor | None = None
+
+
+def _executor() -> ThreadPoolExecutor:
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(1, thread_name_prefix="dbspark-history")
+        return _pool
+
+
+class Change:
+    """A change of a tick, in whichever order it came until somebody wants it in that of the trace.
+
+    It is let go of when it has been written; then it only knows how many rows it had.
+    """
+
+    __slots__ = ("_arrangement", "_batch", "_delta", "_rows", "given", "tick")
+
+    def __init__(self, delta: Delta, tick: int, arrangement: Arrangement) -> None:
+        self._delta: Delta | None = delta
+        self._batch: Batch | None = None
+        self._rows: int | None = None
+        self._arrangement = arrangement
+        self.given = delta.rows
+        """Rows that came, equal ones and such as cancel each other counted one by one."""
+        self.tick = tick
+
+    def batch(self) -> Batch:
+        """The rows in order. Two threads may ask at the same time: the delta is let go of after the batch is there."""
+        delta, batch = self._delta, self._batch
+        if batch is None:
+            assert delta is not None
+            self._batch = batch = delta.arranged(self._arrangement)
+            self._delta = None
+        return batch
+
+    def __int__(self) -> int:
+        """By how many rows it changes what it is a change of."""
+        return self.batch().rows if self._rows is None else self._rows
+
+    def written(self) -> None:
+        """The trace has it."""
+        self._rows = int(self)
+        self._batch = self._delta = None
+
+
+def sound(delta: Delta, arrangement: Arrangement) -> Delta:
+    """A delta that can be put in order at any time; raises where sums of its weights do not fit."""
+    if delta.rows and not delta.consolidated:
+        chunk = delta.chunk()
+        info = np.empty(4, np.int64)
+        survey_weights(np.array((chunk.table,), np.int64), np.array((chunk.rows,), np.int64), info)
+        if int(info[0]) > INT64_MAX // delta.rows:
+            delta.arranged(arrangement)
+    return delta
+
+
+class Written(NamedTuple):
+    """What a trace takes for some changes that follow each other."""
+
+    changes: Sequence[Change]
+    together: Batch | None
+    """All of them with their times, if they are few rows and their sums are known to fit; else it takes each."""
+
+
+def written(changes: Sequence[Change], keep: int) -> Written:
+    """Put changes in order; those of ticks that nobody can ask for are moved to the oldest that is kept."""
+    batches = [change.batch() for change in changes]
+    if len(changes) == 1 or sum(b.rows for b in batches) > 2 * ROWS or sum(b.largest for b in batches) > INT64_MAX:
+        return Written(changes, None)
+    oldest = max(changes[-1].tick - keep, 0)
+    timed = [b.at_time((max(c.tick, oldest),)) for b, c in zip(batches, changes, strict=True)]
+    return Written(changes, merge(timed))
+
+
+class Waiting:
+    """The changes of one history that its trace does not have yet."""
+
+    __slots__ = ("_beside", "_in_hand", "_job", "_keep", "changes")
+
+    def __init__(self, keep: int, beside: bool) -> None:
+        """`beside`: whether a thread may write them."""
+        self._keep = keep
+        self._beside = beside
+        self._job: Future[Written] | None = None
+        self._in_hand = 0
+        """The first so many changes are what the job writes."""
+        self.changes: list[Change] = []
+
+    @property
+    def rows(self) -> int:
+        return sum(change.given for change in self.changes)
+
+    def due(self) -> Written | None:
+        """What the trace is to take now, if anything; begins to write what has become enough."""
+        out = None
+        if self._job is not None and (self._job.done() or self._enough(FAR, self._in_hand)):
+            out = self._taken()
+        if self._job is None and self._enough():
+            if not self._beside:
+                return self.all()
+            self._in_hand = len(self.changes)
+            self._job = _executor().submit(written, tuple(self.changes), self._keep)
+        return out
+
+    def all(self) -> Written | None:
+        """Everything that waits, or the first part of it where a thread has that in hand."""
+        if self._job is not None:
+            return self._taken()
+        return self._leave(written(tuple(self.changes), self._keep)) if self.changes else None
+
+    def _enough(self, times: int = 1, after: int = 0) -> bool:
+        """Whether so many times as much waits as should, the first few not counted."""
+        some = self.changes[after:]
+        return len(some) >= CHANGES * times or sum(change.given for change in some) >= ROWS * times
+
+    def _taken(self) -> Written:
+        job, self._job = self._job, None
+        assert job is not None
+        return self._leave(job.result())
+
+    def _leave(self, out: Written) -> Written:
+        del self.changes[: len(out.changes)]
+        return out
