@@ -269,12 +269,17 @@ class Batch:
             line[nd.DATA], line[nd.START], line[nd.MASK] = some.ctypes.data, 0, -1
             chunks.append(changed)
             at += chunk.rows
-        return Batch(self.arrangement, chunks)
+        return self._still(Batch(self.arrangement, chunks), "_time_survey", "fences", "key_filter")
 
     def described(self, description: Any) -> Batch:
         """The same rows under another description."""
-        batch = Batch(self.arrangement, self.chunks, description)
-        for name in ("_survey", "_time_survey", "fences", "key_filter"):  # what is known of the rows stays known
+        return self._still(
+            Batch(self.arrangement, self.chunks, description), "_survey", "_time_survey", "fences", "key_filter"
+        )
+
+    def _still(self, batch: Batch, *names: str) -> Batch:
+        """A batch of the same rows, of which some of what is known of them stays known."""
+        for name in names:
             if name in self.__dict__:
                 batch.__dict__[name] = self.__dict__[name]
         return batch
@@ -284,9 +289,8 @@ class Batch:
         times = np.zeros(nd.TIMES, np.int64)
         times[: len(time)] = time
         batch = Batch(self.arrangement, [c.at_time(times) for c in self.chunks], description)
-        if "_survey" in self.__dict__:
-            batch.__dict__["_survey"] = self.__dict__["_survey"]
-        batch.__dict__["_time_survey"] = [1] + [t for t in times.tolist() for _ in range(2)]
+        self._still(batch, "_survey", "fences", "key_filter")
+        batch.__dict__["_time_survey"] = _one_time(times.tolist())
         return batch
 
     def select(self, pos: Int64s, weights: Int64s | None = None) -> Batch:
@@ -305,6 +309,11 @@ class Batch:
         out = int64s(len(pos))
         kp.weights_at(self.tables, pos, out)
         return out
+
+
+def _one_time(time: Sequence[int]) -> list[int]:
+    """What is known of the times of rows that have one."""
+    return [1] + [t for t in time for _ in range(2)]
 
 
 def padded(times: Any, begin: int, end: int) -> Any:
@@ -360,18 +369,22 @@ def arrange_chunk(arrangement: Arrangement, chunk: Chunk, hashed: bool = False) 
         columns, count, own_key = schema.columns, schema.node_count, arrangement.own_key
         work, hashes = int64s(count * nd.FIELDS), uint64s((1 + own_key) * rows).reshape(-1, rows)
         pos, weights = int64s(rows), int64s(rows)
-        layout, info = np.empty((nd.LANES + columns, 4), np.int64), np.empty(4 + nd.TIMES, np.int64)
+        layout, info = np.empty((nd.LANES + columns, 4), np.int64), np.empty(ka.SURVEY + 4, np.int64)
         size = ka.plan_rows(
             chunk.table, rows, arrangement.row_nodes, arrangement.key_nodes, own_key, arrangement.spec, int(hashed),
             hashing._mask, columns, count, CHUNK_ROWS, work, hashes, pos, weights, layout, info,
         )  # fmt: skip
         if size != ka.TIMED:
             check_plan(info)
-            n, _, one, _ = info[:4].tolist()
-            tables, some = np.array((work.ctypes.data,), np.int64), (pos[:n], weights[:n], one, info[4:])
+            n, _, one, _, *known = info.tolist()
+            time = info[4 : ka.SURVEY]
+            tables, some = np.array((work.ctypes.data,), np.int64), (pos[:n], weights[:n], one, time)
             if size <= 0:
                 return Batch(arrangement, gather_chunks(schema, own_key, tables, *some))
-            return Batch(arrangement, (gather_measured(schema, tables, *some, layout, size),) if n else ())
+            batch = Batch(arrangement, (gather_measured(schema, tables, *some, layout, size),) if n else ())
+            batch.__dict__["_survey"] = known[nd.TIMES :]
+            batch.__dict__["_time_survey"] = _one_time(known[: nd.TIMES])
+            return batch
     words = chunk.lane(nd.HASH) if hashed and not arrangement.order else arrangement.words(chunk)
     return arrange(arrangement, chunk, words, arrangement.keys(chunk, words))
 

@@ -12,13 +12,15 @@ import numpy as np
 from dbspark.kernels.gather import measure_rows
 from dbspark.kernels.hash import fold_columns
 from dbspark.kernels.jit import i64, kernel, load_i64, load_u64
-from dbspark.kernels.merge import consolidate_order, lane, lane_mask
-from dbspark.kernels.nodes import CHILD, DATA, FIELDS, HASH, KEY, LANES, MASK, START, TIME
+from dbspark.kernels.merge import consolidate_order, lane, lane_mask, survey_more
+from dbspark.kernels.nodes import CHILD, DATA, FIELDS, HASH, KEY, LANES, MASK, START, TIME, TIMES
 from dbspark.kernels.order import order_words
 from dbspark.kernels.sort import sort_order
 
 TIMED = -(1 << 62)
 """Said instead of a size where the rows have several times."""
+SURVEY = 4 + TIMES
+"""Where the survey of the weights begins in what a plan tells."""
 
 
 @kernel
@@ -32,7 +34,7 @@ def plan_rows(
     row numbers in it. `known`: the chunk has row hashes already. `spec` is the order inside a key. Returns 0 where more
     than `limit` rows stay, and what `measure` returns for columns too large.
 
-    info: as `consolidate` has it, then the time of all rows.
+    info: as `consolidate` has it, then the time of all rows, then what `survey_weights` says of those that stay.
     """
     for c in range(TIME, LANES):
         if lane_mask(table, i64(c)) != 0:
@@ -61,6 +63,9 @@ def plan_rows(
     consolidate_order(target, keys, words, order, columns, nodes, pos, weights, info)
     if info[0] < 0 or info[0] > limit:
         return i64(0)
+    known_of = info[SURVEY:]
+    known_of[:4] = 0
+    survey_more(weights.ctypes.data, info[0], i64(1), known_of)
     tables = np.empty(1, np.int64)
     tables[0] = target
     return measure_rows(tables, columns, nodes, pos, info[0], own_key, info[2], layout)

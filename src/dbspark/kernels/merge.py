@@ -479,26 +479,28 @@ def same_batches(tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, columns
 
 
 @kernel
+def survey_more(weights: int, rows: int, times: int, info: Any) -> None:
+    """Add the weights at an address, each so many times, to what `survey_weights` knows of others."""
+    largest, negative, high, low = info[0], info[1], info[2], info[3]
+    for row in range(rows):
+        weight = load_i64(weights, row)
+        high += (weight >> 32) * times
+        low += (weight & 0xFFFFFFFF) * times
+        if weight < 0:
+            negative += times
+            weight = -max(weight, i64(-9223372036854775807))
+        largest = max(largest, weight)
+    info[0], info[1], info[2], info[3] = largest, negative, high, low
+
+
+@kernel
 def survey_weights(tables: Any, lens: Any, info: Any) -> None:
     """info = [largest magnitude, weights below zero, high and low half of their sum].
 
     The least int64 counts as the greatest. The sum is that of `high << 32 + low`, so it cannot wrap.
     """
-    largest = i64(0)
-    negative = i64(0)
-    high = i64(0)
-    low = i64(0)
+    info[:4] = 0
     for c in range(tables.shape[0]):
-        w = lane(tables[c], WEIGHT)
         constant = lane_mask(tables[c], WEIGHT) == 0
         rows = min(i64(1), lens[c]) if constant else lens[c]
-        times = lens[c] if constant else i64(1)
-        for row in range(rows):
-            weight = load_i64(w, row)
-            high += (weight >> 32) * times
-            low += (weight & 0xFFFFFFFF) * times
-            if weight < 0:
-                negative += times
-                weight = -max(weight, i64(-9223372036854775807))
-            largest = max(largest, weight)
-    info[0], info[1], info[2], info[3] = largest, negative, high, low
+        survey_more(lane(tables[c], WEIGHT), rows, lens[c] if constant else i64(1), info)

@@ -229,11 +229,15 @@ def _plain(table: pa.Table, schema: Schema) -> Delta | None:
     """Flat rows as they come, in memory of our own; None where there are none, or too many to be sorted in one go."""
     if schema.nested or not 0 < table.num_rows <= BUILD_ROWS:
         return None
-    parts = table.to_batches() if all(c.num_chunks == 1 for c in table.columns) else table.combine_chunks().to_batches()
-    if len(parts) != 1:
-        return None
-    arrays = conform(schema, table.schema, parts[0].columns)
-    rows = copied(pa.RecordBatch.from_arrays(arrays, schema=schema.arrow))
+    parts = table.to_batches()
+    if len(parts) > 1:
+        parts = table.combine_chunks().to_batches()
+        if len(parts) > 1:
+            return None
+    rows = parts[0]
+    if schema.required or not rows.schema.equals(schema.arrow):
+        rows = pa.RecordBatch.from_arrays(conform(schema, rows.schema, rows.columns), schema=schema.arrow)
+    rows = copied(rows)
     return Delta(schema, rows.columns, np.ones(rows.num_rows, np.int64))
 
 
