@@ -25,9 +25,10 @@ import pyarrow as pa
 
 from dbspark.batch.schema import Schema
 from dbspark.errors import DbsparkError
-from dbspark.sql.catalyst import EXCLUDED_RULES, Tables, read
+from dbspark.sql.catalyst import EXCLUDED_RULES, read
 from dbspark.sql.expressions.compiler import Compiler
 from dbspark.sql.expressions.rules import Compiled, Context, EvaluationError, Frame
+from dbspark.sql.leaves import Tables
 from dbspark.sql.plan import Call, Project, Table
 from dbspark.sql.types import from_json, loosened
 

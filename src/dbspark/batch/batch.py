@@ -179,10 +179,9 @@ class Batch:
         schema = arrangement.schema
         if weights is not None:
             weights = _checked(weights, data.num_rows)
-        if isinstance(data, pa.RecordBatch):
-            return _from_arrays(arrangement, conform(schema, data.schema, data.columns), data.num_rows, weights)
-        if all(column.num_chunks == 1 for column in data.columns):
-            arrays = conform(schema, data.schema, [column.chunk(0) for column in data.columns])
+        parts = [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
+        if len(parts) == 1:
+            arrays = conform(schema, parts[0].schema, parts[0].columns)
             return _from_arrays(arrangement, arrays, data.num_rows, weights)
         whole = data.combine_chunks()
         pieces = []

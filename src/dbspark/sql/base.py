@@ -21,7 +21,7 @@ from dbspark.operators.collect import any_value
 from dbspark.operators.function import Function
 from dbspark.operators.linear import Project as Projection
 from dbspark.sql import plan as p
-from dbspark.sql.catalyst import NOT_DETERMINISTIC
+from dbspark.sql.determinism import NOT_DETERMINISTIC
 from dbspark.sql.expressions.compiler import Compiler
 from dbspark.sql.expressions.rules import Compiled, Context, constant
 from dbspark.sql.relations import Note, Rel, Scope, schema_of

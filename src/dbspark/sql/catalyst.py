@@ -1,37 +1,43 @@
-"""Catalyst plans in, our own plans out. Nothing else in dbspark knows Catalyst's JSON.
+"""Catalyst plans in, our own plans out. Nothing else in dbspark knows Catalyst's nodes.
 
 Spark parses, analyses and optimises; `read` takes the optimised plan as JSON (one call across the border, however large
-the plan) and turns it into the nodes of `dbspark.sql.plan`. What the JSON does not say (the evaluation mode of an
-arithmetic operator, the bytes of a literal) is asked of the JVM object, which `Origin` finds by the way that leads to
-it. A node that we have no form for becomes `Foreign`, an expression becomes a `Call` whatever it is: deciding what to
-do with them is not the reader's business.
-
-Tables are leaves that the optimiser cannot look into and cannot fold away: RDD scans over an empty RDD. They are told
-apart by the partition count that their (unknown) partitioning claims, which survives analysis, optimisation and the
-renumbering of self-joins, and which nothing looks at before execution.
+the plan) and turns it into the nodes of `dbspark.sql.plan`. A node that we have no form for becomes `Foreign`, an
+expression becomes a `Call` whatever it is: deciding what to do with them is not the reader's business.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from dbspark.errors import DbsparkError
 from dbspark.sql import plan as p
-from dbspark.sql.literals import from_jvm
+from dbspark.sql.catalyst_tree import (
+    Origin,
+    PlanError,
+    Raw,
+    anonymous,
+    function_of,
+    holds_aggregate,
+    id_of,
+    is_option,
+    is_reference,
+    literal,
+    plain,
+    tree,
+    value_of,
+    window_in,
+)
+from dbspark.sql.leaves import Tables, of_rows
 from dbspark.sql.types import from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 EXCLUDED_RULES = (
     # They serve batch execution only, and make plans larger or hide tables from us:
@@ -46,158 +52,13 @@ EXCLUDED_RULES = (
 )
 """Optimiser rules that are left out while a view is compiled."""
 
-_FIRST_NUMBER = 1_000_000
-"""Partition counts from here on are numbers of tables."""
-
-
-class PlanError(DbsparkError):
-    """A plan that cannot be read."""
-
-
-class Origin:
-    """The way to an object in the JVM, walked when somebody asks for it."""
-
-    __slots__ = ("_found", "_parent", "_step")
-
-    def __init__(self, parent: Origin | None, step: Callable[[Any], Any] | Any) -> None:
-        self._parent = parent
-        self._step = step
-        self._found: Any = None if parent is not None else step
-
-    def jvm(self) -> Any:
-        if self._found is None:
-            assert self._parent is not None
-            self._found = self._step(self._parent.jvm())
-        return self._found
-
-    def __reduce__(self) -> Any:
-        return Origin, (None, None)  # what runs elsewhere is compiled; there is no way back to this JVM
-
-    def child(self, i: int) -> Origin:
-        return Origin(self, lambda obj: obj.children().apply(i))
-
-    def field(self, name: str) -> Origin:
-        def step(obj: Any) -> Any:
-            value = getattr(obj, name)()
-            return value.get() if "Some" in value.getClass().getName() else value
-
-        return Origin(self, step)
-
-    def item(self, i: int) -> Origin:
-        return Origin(self, lambda obj: obj.apply(i))
-
-
-@dataclass(frozen=True, slots=True)
-class Raw:
-    """A node of Catalyst's tree as the JSON has it."""
-
-    name: str
-    fields: Mapping[str, Any]
-    children: tuple[Raw, ...]
-    origin: Origin
-
-    def exprs(self, field: str) -> list[Raw]:
-        """The expressions of a field that is a list of expressions."""
-        at = self.origin.field(field)
-        return [_tree(e, at.item(i)) for i, e in enumerate(self.fields[field])]
-
-    def expr(self, field: str) -> Raw | None:
-        """The expression of a field, if there is one."""
-        given = self.fields.get(field)
-        return _tree(given, self.origin.field(field)) if given else None
-
-
-def _tree(flat: Sequence[Mapping[str, Any]], origin: Origin) -> Raw:
-    """A tree from its nodes in pre-order."""
-    at = 0
-
-    def read(origin: Origin) -> Raw:
-        nonlocal at
-        given = flat[at]
-        at += 1
-        children = tuple(read(origin.child(i)) for i in range(given["num-children"]))
-        return Raw(given["class"].rsplit(".", 1)[1], given, children, origin)
-
-    return read(origin)
-
-
-# ---------------------------------------------------------------------- tables
-
-
-class Tables:
-    """The leaves of a session: DataFrames that stand for tables and views of a pipeline."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self.spark = spark
-        self._names: list[str] = []
-        self._frames: dict[str, DataFrame] = {}
-
-    def add(self, name: str, struct: StructType) -> DataFrame:
-        """A DataFrame that stands for a table; reading it gives no rows."""
-        from pyspark.sql import DataFrame
-
-        spark = self.spark
-        jvm: Any = spark._jvm
-        empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), struct, verifySchema=False)
-        leaf = empty._jdf.queryExecution().analyzed()
-        number = _FIRST_NUMBER + len(self._names)
-        none = jvm.scala.Option.empty()
-        numbered = jvm.org.apache.spark.sql.execution.LogicalRDD(
-            leaf.output(), leaf.rdd(),
-            jvm.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning(number),
-            leaf.outputOrdering(), False, none, spark._jsparkSession, none, none, False,
-        )  # fmt: skip
-        frame = DataFrame(of_rows(spark, numbered), spark)
-        self._names.append(name)
-        self._frames[name] = frame
-        return frame
-
-    def frame(self, name: str) -> DataFrame:
-        return self._frames[name]
-
-    def frames(self) -> dict[str, DataFrame]:
-        return dict(self._frames)
-
-    def remove(self, name: str) -> None:
-        self._frames.pop(name, None)
-
-    def reset(self, frames: dict[str, DataFrame]) -> None:
-        """Go back to frames that have been there."""
-        self._frames = dict(frames)
-
-    def name_of(self, partitions: int) -> str | None:
-        at = partitions - _FIRST_NUMBER
-        return self._names[at] if 0 <= at < len(self._names) else None
-
-
-def of_rows(spark: SparkSession, plan: Any) -> Any:
-    """The JVM DataFrame of a logical plan."""
-    jvm: Any = spark._jvm
-    return jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-
-
-def behind(spark: SparkSession, name: str) -> DataFrame:
-    """What a temporary view stands for: putting it back under its name does not wrap it once more."""
-    from pyspark.sql import DataFrame
-
-    plan = spark.table(name)._jdf.queryExecution().analyzed()
-    while plan.getClass().getSimpleName() in ("SubqueryAlias", "View"):
-        plan = plan.child()
-    return DataFrame(of_rows(spark, plan), spark)
-
-
-# ---------------------------------------------------------------------- expressions
-
 _IGNORED = {
     "class", "num-children", "exprId", "resultId", "nonInheritableMetadataKeys", "explicitMetadata", "qualifier",
     "evalContext", "evalMode", "mutableAggBufferOffset", "inputAggBufferOffset", "hint", "joinCond", "mayHaveCountBug",
     "needsUserDecision", "collation", "errorMessage", "name", "metadata",
 }  # fmt: skip
-
-
 _OFTEN_NULL = {"timeZoneId", "filter", "elseValue", "dataType", "default", "ignoreNulls"}
 """Fields that are None where there is nothing, and are written where there is something."""
-
 _NUMBERS = {"n", "ordinal", "seed", "precision", "scale", "numBits", "size", "groupIndex"}
 """Fields that are numbers, where other fields of small integers are positions of children."""
 
@@ -218,13 +79,13 @@ class Reader:
         if name == "AttributeReference":
             return self.column(raw)
         if name == "NamedLambdaVariable":
-            return p.Column(_id(raw), raw.fields["name"], from_json(raw.fields["dataType"]))
+            return p.Column(id_of(raw), raw.fields["name"], from_json(raw.fields["dataType"]))
         if name == "Literal":
-            return _literal(raw)
+            return literal(raw)
         if name == "Alias":
             return self.expr(raw.children[0])
         if name == "ScalarSubquery":
-            plan = self.node(_tree(raw.fields["plan"], raw.origin.field("plan")))
+            plan = self.node(tree(raw.fields["plan"], raw.origin.field("plan")))
             return p.Subquery(plan, from_json(json.loads(raw.origin.jvm().dataType().json())))
         if name == "AggregateExpression":
             raise PlanError("an aggregate function where none is expected")
@@ -242,25 +103,25 @@ class Reader:
         """What an expression was given beside its children."""
         width = raw.fields["num-children"]
         options = [
-            (k, _plain(v))
+            (k, plain(v))
             for k, v in sorted(raw.fields.items())
-            if k not in _IGNORED and _is_option(v) and not (_is_reference(v, width) and k not in _NUMBERS)
+            if k not in _IGNORED and is_option(v) and not (is_reference(v, width) and k not in _NUMBERS)
         ]
         if self._tries and ("evalContext" in raw.fields or "evalMode" in raw.fields):
             options.append(("mode", self._mode(raw)))
         if "PythonUDF" in raw.name or raw.name == "ScalaUDF":
-            options.append(("function", _function_of(raw)))
+            options.append(("function", function_of(raw)))
         elif any(v is None and k not in _IGNORED and k not in _OFTEN_NULL for k, v in raw.fields.items()):
             # The JSON leaves out what it has no form for; calls that differ in it must not look the same.
             options.append(("sql", re.sub(r"#\d+L?", "", str(raw.origin.jvm().sql()))))
         return tuple(options)
 
     def column(self, raw: Raw) -> p.Column:
-        return p.Column(_id(raw), raw.fields["name"], from_json(raw.fields["dataType"]))
+        return p.Column(id_of(raw), raw.fields["name"], from_json(raw.fields["dataType"]))
 
     def named(self, raw: Raw) -> p.Named:
         if raw.name in ("Alias", "AttributeReference"):
-            return p.Named(_id(raw), raw.fields["name"], self.expr(raw))
+            return p.Named(id_of(raw), raw.fields["name"], self.expr(raw))
         raise PlanError(f"a {raw.name} where a named expression is expected")
 
     def order(self, raw: Raw) -> p.Order:
@@ -279,7 +140,7 @@ class Reader:
         for i in range(jvm_set.size()):
             value = jvm_set.apply(i)
             text = None if value is None else str(value if not hasattr(value, "toString") else value.toString())
-            out.append(p.Constant(_value(text, arrow, partial(_same, value)), arrow))
+            out.append(p.Constant(value_of(text, arrow, partial(_same, value)), arrow))
         return sorted(out, key=repr)
 
     # ------------------------------------------------------------------ relational nodes
@@ -301,9 +162,9 @@ class Reader:
                 f"the query reads {plan.simpleString(100)}, which is not a table of the pipeline; "
                 "create a table for it, or bring its rows in with insert or ingest"
             )
-        text = raw.name + "".join(f"; {k}={json.dumps(_anonymous(v))}" for k, v in sorted(raw.fields.items()))
+        text = raw.name + "".join(f"; {k}={json.dumps(anonymous(v))}" for k, v in sorted(raw.fields.items()))
         if "EvalPython" in raw.name:
-            text += ";" + ",".join(_function_of(r) for r in raw.exprs("udfs"))
+            text += ";" + ",".join(function_of(r) for r in raw.exprs("udfs"))
         return p.Foreign(raw.name, children, output, names, text, raw.origin)
 
     def _table(self, raw: Raw) -> p.Node:
@@ -347,7 +208,7 @@ class Reader:
             raise PlanError(f"a join of type {how} is not known")
         exists = None
         if how == "ExistenceJoin":
-            exists = self.column(_tree(given["exists"], raw.origin.field("joinType").field("exists")))
+            exists = self.column(tree(given["exists"], raw.origin.field("joinType").field("exists")))
         condition = raw.expr("condition")
         return p.Join(
             self.node(raw.children[0]), self.node(raw.children[1]), names[how],
@@ -373,7 +234,7 @@ class Reader:
         outputs = []
         for e in raw.exprs("aggregateExpressions"):
             inner = e.children[0] if e.name == "Alias" else e
-            outputs.append(p.Named(_id(e), e.fields["name"], self._over_groups(inner, known, found)))
+            outputs.append(p.Named(id_of(e), e.fields["name"], self._over_groups(inner, known, found)))
         pairs = tuple((column, aggregation) for aggregation, column in found.items())
         return p.Aggregate(child, tuple(keys), pairs, tuple(outputs), raw.origin)
 
@@ -389,7 +250,7 @@ class Reader:
         if raw.name in ("AttributeReference", "Literal", "ScalarSubquery", "NamedLambdaVariable"):
             expr = self.expr(raw)
             return _key_column(keys[expr]) if expr in keys else expr
-        if not _holds_aggregate(raw):
+        if not holds_aggregate(raw):
             expr = self.expr(raw)
             if expr in keys:
                 return _key_column(keys[expr])
@@ -407,8 +268,8 @@ class Reader:
         functions, around = [], []
         for e in raw.exprs("windowExpressions"):
             inner = e.children[0] if e.name == "Alias" else e
-            number, name = _id(e), e.fields["name"]
-            window = _window_in(inner)
+            number, name = id_of(e), e.fields["name"]
+            window = window_in(inner)
             if window is None:  # folded to a constant
                 around.append(p.Named(number, name, self.expr(inner)))
                 continue
@@ -437,7 +298,7 @@ class Reader:
         """An expression with another in the place of its window function."""
         if raw is window:
             return instead
-        if _window_in(raw) is None:
+        if window_in(raw) is None:
             return self.expr(raw)
         return self._call(raw, tuple(self._around(c, window, instead) for c in raw.children))
 
@@ -540,7 +401,7 @@ class Reader:
                 for i in range(rows.size())
             ]
         projections = tuple(
-            tuple(self.expr(_tree(e, at.item(i).item(j))) for j, e in enumerate(row)) for i, row in enumerate(given)
+            tuple(self.expr(tree(e, at.item(i).item(j))) for j, e in enumerate(row)) for i, row in enumerate(given)
         )
         return p.Expand(self.node(raw.children[0]), projections, self.columns(raw.exprs("output")))
 
@@ -603,7 +464,7 @@ def read(tables: Tables, frame: DataFrame) -> Query:
     execution = frame._jdf.queryExecution()
     plan = _optimized(tables.spark, execution)
     reader = Reader(tables, execution.analyzed().toString())
-    node = reader.node(_tree(json.loads(plan.toJSON()), Origin(None, plan)))
+    node = reader.node(tree(json.loads(plan.toJSON()), Origin(None, plan)))
     return Query(node, _columns_of(plan.output()), tuple(reader.remarks))
 
 
@@ -630,53 +491,6 @@ def _optimized(spark: SparkSession, execution: Any) -> Any:
                 spark.conf.set(key, before)
 
 
-NOT_DETERMINISTIC = {
-    "Rand": "rand", "Randn": "randn", "Uuid": "uuid", "Shuffle": "shuffle", "RandStr": "randstr", "Uniform": "uniform",
-    "MonotonicallyIncreasingID": "monotonically_increasing_id", "SparkPartitionID": "spark_partition_id",
-    "InputFileName": "input_file_name", "CurrentTimestamp": "current_timestamp", "CurrentDate": "current_date",
-    "Now": "now", "LocalTimestamp": "localtimestamp", "CurrentTime": "current_time",
-}  # fmt: skip
-"""Expressions that give something else every time, by Catalyst's name."""
-
-_SUSPECT = re.compile(
-    r"\b(rand|randn|uuid|shuffle|randstr|uniform|monotonically_increasing_id|spark_partition_id|input_file_name|"
-    r"current_timestamp|current_date|current_time|now|localtimestamp)\(",
-    re.IGNORECASE,
-)
-
-
-def not_deterministic_names(frame: DataFrame) -> list[str]:
-    """Catalyst's names of expressions in a query that do not give the same every time.
-
-    They are looked for before optimisation, which replaces the present time by a constant.
-    """
-    plan = frame._jdf.queryExecution().analyzed()
-    if not _SUSPECT.search(plan.toString()):
-        return []
-    found: list[str] = []
-
-    def look(value: Any) -> None:
-        if isinstance(value, dict):
-            name = str(value.get("class", "")).rsplit(".", 1)[-1]
-            if name in NOT_DETERMINISTIC:
-                found.append(name)
-            for inner in value.values():
-                look(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                look(inner)
-
-    look(json.loads(plan.toJSON()))
-    return found
-
-
-# ---------------------------------------------------------------------- details
-
-
-def _id(raw: Raw) -> int:
-    return int(raw.fields["exprId"]["id"])
-
-
 def _key_column(named: p.Named) -> p.Column:
     dtype = named.expr.type if isinstance(named.expr, p.Column) else pa.null()
     return p.Column(named.id, named.name, dtype)
@@ -688,21 +502,6 @@ def _fewer(node: p.Node, limit: int) -> p.Node:
         return p.Project(_fewer(node.child, limit), node.outputs)
     assert isinstance(node, p.Top)
     return p.Top(node.child, node.order, limit if node.limit is None else min(limit, node.limit), node.offset)
-
-
-def _window_in(raw: Raw) -> Raw | None:
-    """The window expression in an expression, if there is one."""
-    return next((r for r in _all(raw) if r.name == "WindowExpression"), None)
-
-
-def _all(raw: Raw) -> Iterator[Raw]:
-    yield raw
-    for child in raw.children:
-        yield from _all(child)
-
-
-def _holds_aggregate(raw: Raw) -> bool:
-    return raw.name == "AggregateExpression" or any(_holds_aggregate(c) for c in raw.children)
 
 
 def _columns_of(output: Any) -> tuple[p.Column, ...]:
@@ -717,90 +516,3 @@ def _columns_of(output: Any) -> tuple[p.Column, ...]:
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _is_option(value: Any) -> bool:
-    """Whether a field says something, rather than being an expression or a reference to a child."""
-    if isinstance(value, list):
-        return all(isinstance(v, str | int | float | bool) for v in value)
-    return value is not None
-
-
-def _is_reference(value: Any, width: int) -> bool:
-    """Whether a field may be the position of a child, or of several."""
-    given = value if isinstance(value, list) else [value]
-    return all(type(v) is int and 0 <= v < width for v in given)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return json.dumps(_anonymous(value), sort_keys=True)
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _anonymous(value: Any) -> Any:
-    """JSON without what differs from one analysis to the next."""
-    if isinstance(value, dict):
-        return {k: _anonymous(v) for k, v in value.items() if k not in ("exprId", "resultId", "jvmId", "qualifier")}
-    return [_anonymous(v) for v in value] if isinstance(value, list) else value
-
-
-def _function_of(raw: Raw) -> str:
-    """What tells one user's function from another: the code that was sent to Spark."""
-    obj = raw.origin.jvm()
-    try:
-        import hashlib
-
-        data = str(obj.func().command().mkString(",")).encode()
-        return f"{obj.name()}:{hashlib.blake2b(data, digest_size=8).hexdigest()}"
-    except Exception:
-        return f"{obj.toString()}@{id(obj)}"
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _literal(raw: Raw) -> p.Constant | p.Call:
-    try:
-        dtype = from_json(raw.fields["dataType"])
-    except (DbsparkError, ValueError):  # an object of the JVM, which only Spark can use
-        return p.Call("Literal", (), (("value", str(raw.origin.jvm().sql())),), raw.origin)
-    text = raw.fields.get("value")
-    if text is None:
-        return p.Constant(None, dtype)
-    if pa.types.is_nested(dtype) or pa.types.is_interval(dtype) or "variant" in str(raw.fields["dataType"]):
-        return p.Call("Literal", (), (("value", _literal_text(raw, dtype)), ("dataType", str(dtype))), raw.origin)
-    return p.Constant(_value(text, dtype, lambda: raw.origin.jvm().value()), dtype)
-
-
-def _literal_text(raw: Raw, dtype: pa.DataType) -> str:
-    """A text that only equal literals have."""
-    literal = raw.origin.jvm()
-    try:
-        return repr(from_jvm(literal.value(), literal.dataType(), dtype))
-    except TypeError:
-        return str(literal.sql())
-
-
-def _value(text: str | None, dtype: pa.DataType, inner: Callable[[], Any]) -> Any:
-    """A literal's value from its text, or from Spark's own form of it where the text does not tell."""
-    if text is None:
-        return None
-    t = pa.types
-    if t.is_boolean(dtype):
-        return text == "true" or text == "True"
-    if t.is_integer(dtype):
-        return int(text)
-    if t.is_floating(dtype):
-        return float(text.replace("Infinity", "inf"))
-    if t.is_decimal(dtype):
-        return Decimal(text)
-    if t.is_string(dtype):
-        return text
-    if t.is_date(dtype):
-        return pa.scalar(int(inner()), pa.int32()).cast(dtype)  # Python's dates end with the year 9999
-    if t.is_timestamp(dtype) or t.is_time(dtype) or t.is_duration(dtype):
-        return pa.scalar(int(inner()), pa.int64()).cast(dtype)
-    if t.is_binary(dtype):
-        return bytes(inner())
-    raise PlanError(f"a literal of type {dtype} is not known")

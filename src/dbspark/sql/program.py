@@ -25,10 +25,12 @@ from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.sql.base import not_deterministic
-from dbspark.sql.catalyst import EXCLUDED_RULES, Query, Tables, behind, not_deterministic_names, read
+from dbspark.sql.catalyst import EXCLUDED_RULES, Query, read
 from dbspark.sql.compiler import PlanCompiler
+from dbspark.sql.determinism import not_deterministic_names
 from dbspark.sql.explain import Sizes, render
 from dbspark.sql.expressions.rules import Context
+from dbspark.sql.leaves import Tables, behind
 from dbspark.sql.relations import Note, Scope
 from dbspark.sql.shapes import tables_of
 from dbspark.sql.through_spark import Spark

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.sql.catalyst import Origin, of_rows
+from dbspark.sql.catalyst_tree import Origin
 from dbspark.sql.expressions.rules import Compiled, Frame
+from dbspark.sql.leaves import of_rows
 from dbspark.sql.plan import Aggregation, Call, Column, Constant, Expr
 from dbspark.sql.shapes import columns_in
 from dbspark.sql.types import from_json

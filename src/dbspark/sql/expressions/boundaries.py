@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from dbspark.batch.memory import allocate
 from dbspark.kernels.panes import window_bounds
-from dbspark.sql.expressions.datetime import LONG, NTZ, TIMESTAMP
+from dbspark.sql.expressions.calendar import LONG, NTZ, TIMESTAMP
 from dbspark.sql.expressions.rules import Compiled, Datum, Frame, as_array, calling, raw_rule
 from dbspark.sql.plan import Call
 from dbspark.sql.timewindows import boundary

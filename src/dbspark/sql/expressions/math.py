@@ -29,7 +29,8 @@ from dbspark.sql.expressions.arithmetic import (
     valid_of,
     values_of,
 )
-from dbspark.sql.expressions.cast import nearest_single, saturated, scaled_integers
+from dbspark.sql.expressions.cast_numbers import saturated, scaled_integers
+from dbspark.sql.expressions.cast_strings import nearest_single
 from dbspark.sql.expressions.logic import strict
 from dbspark.sql.expressions.rules import Compiled, Context, Datum, Frame, as_array, calling, constant, rule
 from dbspark.sql.plan import Call
