@@ -141,7 +141,7 @@ class Delta:
         return found
 
     @property
-    def consolidated(self) -> bool:
+    def in_order(self) -> bool:
         """Whether its rows are known in some order, so each occurs once."""
         return bool(self._batches)
 

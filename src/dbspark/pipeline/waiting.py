@@ -81,7 +81,7 @@ class Change:
 
 def sound(delta: Delta, arrangement: Arrangement) -> Delta:
     """A delta that can be put in order at any time; raises where sums of its weights do not fit."""
-    if delta.rows and not delta.consolidated:
+    if delta.rows and not delta.in_order:
         chunk = delta.chunk()
         info = np.empty(4, np.int64)
         survey_weights(np.array((chunk.table,), np.int64), np.array((chunk.rows,), np.int64), info)
