@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.sql.expressions.arithmetic import Mode, is_year_month, mode_of
 from dbspark.sql.expressions.cast_numbers import from_boolean, from_decimal, from_float, from_integer
 from dbspark.sql.expressions.cast_results import Caster
 from dbspark.sql.expressions.cast_strings import from_string
 from dbspark.sql.expressions.cast_times import from_date, from_timestamp
+from dbspark.sql.expressions.operands import Mode, is_year_month, mode_of
 from dbspark.sql.expressions.rules import Compiled, Context, Datum, calling, constant, rule
 from dbspark.sql.plan import Call
 from dbspark.sql.types import from_json

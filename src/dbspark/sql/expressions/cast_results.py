@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.sql.expressions.arithmetic import Mode
+from dbspark.sql.expressions.operands import Mode
 from dbspark.sql.expressions.rules import EvaluationError
 
 Caster = Callable[[pa.Array], pa.Array]

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbspark.errors import DbsparkError
-from dbspark.sql.expressions.arithmetic import Mode, fitted, fitted_integers, valid_of
 from dbspark.sql.expressions.cast_results import BLANK, INVALID, Caster, masked, refused
+from dbspark.sql.expressions.decimals import fitted, fitted_integers
+from dbspark.sql.expressions.operands import Mode, valid_of
 from dbspark.sql.expressions.rules import EvaluationError
 from dbspark.sql.expressions.zones import DAY, SECOND, Zone, zone
 

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.sql.expressions.arithmetic import Mode, decimals, fitted, valid_of, values_of
 from dbspark.sql.expressions.cast_numbers import narrowed
 from dbspark.sql.expressions.cast_results import Caster, masked
+from dbspark.sql.expressions.decimals import decimals, fitted
+from dbspark.sql.expressions.operands import Mode, valid_of, values_of
 from dbspark.sql.expressions.zones import DAY, SECOND, zone
 
 

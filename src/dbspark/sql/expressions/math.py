@@ -17,21 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.sql.expressions.arithmetic import (
-    OVERFLOW,
-    Mode,
-    by_numpy,
-    fitted_integers,
-    half_up,
-    mode_of,
-    shaped,
-    unscaled,
-    valid_of,
-    values_of,
-)
 from dbspark.sql.expressions.cast_numbers import saturated, scaled_integers
 from dbspark.sql.expressions.cast_strings import nearest_single
+from dbspark.sql.expressions.decimals import fitted_integers, half_up, shaped, unscaled
 from dbspark.sql.expressions.logic import strict
+from dbspark.sql.expressions.operands import OVERFLOW, Mode, by_numpy, mode_of, valid_of, values_of
 from dbspark.sql.expressions.rules import Compiled, Context, Datum, Frame, as_array, calling, constant, rule
 from dbspark.sql.plan import Call
 
