@@ -141,7 +141,7 @@ def test_nothing_is_found_where_there_is_nothing() -> None:
         assert out.tolist() == [0, 0]
         kp.locate(*sources(batches), chunk.table, 2, *ONE_COLUMN, out)
         assert out.tolist() == [-1, -1]
-        for find in (kp.probe_ranges, kp.walk_ranges):
+        for find in (kp.probe_ranges, kp.walk_ranges, through_filters):
             ranges = np.full((2, len(batches), 3), -99, np.int64)
             assert find(*sources(batches), np.array([0, TOP], np.uint64), ranges) == 0
             assert not ranges[:, :, 2].any()
@@ -173,7 +173,23 @@ def test_a_total_beyond_int64_is_reported(weights: tuple[int, int], overflows: b
 # ------------------------------------------------------------------------------------------------------- keys
 
 
-@pytest.mark.parametrize("find", [kp.probe_ranges, kp.walk_ranges], ids=["searched", "walked"])
+def through_filters(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
+    """With filters of different sizes, and one batch in three without any."""
+    filters, kept = np.zeros((len(starts) - 1, 2), np.int64), []
+    for b in range(len(starts) - 1):
+        if b % 3 < 2:
+            size = 6 + 5 * (b % 2)
+            kept.append(np.zeros(1 << (size - 6), np.uint64))
+            mine = slice(starts[b], starts[b + 1])
+            kp.fill_filter(tables[mine], lens[mine], 64 - size, kept[-1])
+            filters[b] = kept[-1].ctypes.data, 64 - size
+    total: int = kp.probe_filtered(tables, lens, fences, starts, filters, keys, ranges)
+    return total
+
+
+@pytest.mark.parametrize(
+    "find", [kp.probe_ranges, kp.walk_ranges, through_filters], ids=["searched", "walked", "filtered"]
+)
 @given(several(1, 4), st.lists(HASHES, max_size=8), st.booleans(), st.data())
 def test_ranges_hold_exactly_the_rows_of_each_key(
     find: Any, drawn: Any, strangers: list[int], in_order: bool, data: st.DataObject

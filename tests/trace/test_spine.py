@@ -14,7 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dbspark.batch import Arrangement, Batch, Schema
 from dbspark.batch.arrangement import weakened_hash
 from dbspark.errors import WeightOverflowError
+from dbspark.kernels import probe as kp
+from dbspark.trace import spine as spines
 from dbspark.trace.merging import Merging
+from dbspark.trace.reading import Keys, ends_unordered, probe
 from dbspark.trace.spine import Spine, SpineConfig
 
 SCHEMA = Schema.parse("k BIGINT, s STRING")
@@ -528,3 +531,93 @@ def test_a_spine_that_only_grows_is_merged_more_at_a_time_until_something_is_tak
         spine = spine.insert(batch(range(3000 * i, 3000 * (i + 1)), -1)).work()
     assert len(spine.batches) <= 2 * 4
     assert spine.count() == 40 * 3000
+
+
+def test_large_batches_of_what_only_grows_wait_for_more_of_their_kind(monkeypatch):
+    monkeypatch.setattr(spines, "_LARGE", 256)
+    spine = Spine(BY_ROW, config=SpineConfig(at_once=0, growing=4))
+    for i in range(15 * 4):
+        spine = spine.insert(batch(range(100 * i, 100 * (i + 1)))).work()
+    assert [b.rows for b in spine.batches] == [400] * 15, "four of a hundred are one, but not four of four hundred"
+    assert spine.stats.rows_in == 6000
+    for i in range(15 * 4, 17 * 4):
+        spine = spine.insert(batch(range(100 * i, 100 * (i + 1)))).work()
+    assert [b.rows for b in spine.batches] == [6400, 400]
+    for i in range(17 * 4):
+        spine = spine.insert(batch(range(100 * i, 100 * (i + 1)), -1)).work()
+    assert not spine.count()
+    assert not spine.rows
+
+
+def sought(spine, rows):
+    """So many keys are looked up."""
+    probe(spine, Keys.of(spine.arrangement, [(k, "hot") for k in range(rows)]))
+
+
+@pytest.mark.parametrize(("rows", "usual"), [(2, False), (50, True), (0, True)], ids=["few", "many", "unknown"])
+def test_what_grows_much_faster_than_it_is_looked_up_in_is_merged_more_at_a_time(rows, usual):
+    spine = Spine(BY_ROW, config=SpineConfig(at_once=0, inserting=16))
+    other = Spine(BY_ROW, config=SpineConfig(at_once=0))
+    for i in range(60):
+        one = batch(range(100 * i, 100 * (i + 1)))
+        sought(spine, rows)
+        spine, other = spine.insert(one).work(), other.insert(one).work()
+    assert (spine.stats.rows_in == other.stats.rows_in) is usual
+    assert usual or spine.stats.rows_in * 2 < other.stats.rows_in
+    for i in range(60):
+        sought(spine, rows)
+        spine = spine.insert(batch(range(100 * i, 100 * (i + 1)), -1)).work()
+        assert len(spine.batches) <= 2 * 4 or i < 2, "what is taken away is merged as usual"
+    assert not spine.count()
+
+
+@pytest.mark.parametrize("knobs", [{}, {"growing": 8}, {"inserting": 8}], ids=["usual", "growing", "inserting"])
+def test_keys_are_found_through_filters_whatever_is_being_merged(knobs):
+    """Inserts and deletes at random, merges in progress all the time; then everything goes."""
+    config = SpineConfig(fanout=2, at_once=8, step=32, credit=1, filtered=16, **knobs)
+    rng = np.random.default_rng(7)
+    by_key = Arrangement(SCHEMA, [0])
+    size, weights = 3000, np.zeros(3000, np.int64)
+    spine = Spine(by_key, config=config)
+    in_inputs = 0
+
+    def check():
+        nonlocal in_inputs
+        asked = np.unique(rng.integers(0, size, 200))
+        for hits in (
+            probe(spine, Keys.of(by_key, asked.tolist())),
+            ends_unordered(spine, Keys.of(by_key, asked.tolist()), 9),
+        ):
+            found = np.zeros(len(asked), np.int64)
+            np.add.at(found, hits.which, hits.weights)
+            assert np.array_equal(found, weights[asked])
+        assert len(spine.filters) == len(spine.batches)
+        for one, (address, shift) in zip(spine.batches, spine.filters.tolist(), strict=True):
+            in_entries = any(e is one for e in spine.entries)
+            assert address if in_entries and one.rows >= 16 else True
+            in_inputs += bool(address) and not in_entries
+            if address:
+                own = np.zeros(len(one.key_filter.bits), np.uint64)
+                kp.fill_filter(one.tables, one.lens, shift, own)
+                assert not (own & ~one.key_filter.bits).any(), "a key that the filter does not know"
+
+    for tick in range(150):
+        keys = rng.integers(0, size, rng.integers(1, 60))
+        change = np.zeros(size, np.int64)
+        np.add.at(change, keys, 1)
+        if tick > 70:
+            gone = rng.choice(np.flatnonzero(weights), 20)
+            change[gone] -= weights[gone]
+        there = np.flatnonzero(change)
+        weights += change
+        spine = spine.insert(batch(there, change[there], by_key))
+        if tick % 3 == 0:
+            check()
+    assert in_inputs, "no merge was in progress"
+    left = np.flatnonzero(weights)
+    for part in np.array_split(rng.permutation(left), 7):
+        spine = spine.insert(batch(part, -weights[part], by_key))
+        weights[part] = 0
+        check()
+    assert not spine.count()
+    assert not spine.work().rows

@@ -15,6 +15,7 @@ import pytest
 from dbspark.batch import Arrangement, Batch, Schema
 from dbspark.errors import TimeError
 from dbspark.trace import Antichain, SpineConfig, Trace, TraceAgent, background, idle_merge_effort
+from dbspark.trace.merging import Merging
 from tests.trace.model import updates_of
 
 SCHEMA = Schema.parse("k BIGINT, v BIGINT")
@@ -388,13 +389,13 @@ def test_agents_forks_and_idle_work_on_many_threads_disturb_nobody(threads):
 def test_an_insert_waits_for_no_merge_in_the_background(monkeypatch):
     """A merge that takes for ever holds nobody up, until as many rows have come as it is merging."""
     release = threading.Event()
-    run = background.Job._run
+    turn = background.Job.turn
 
     def held(self):
         release.wait(LIMIT)
-        run(self)
+        return turn(self)
 
-    monkeypatch.setattr(background.Job, "_run", held)
+    monkeypatch.setattr(background.Job, "turn", held)
     trace = Trace(BY_KEY, config=SpineConfig(fanout=2, at_once=0, background=500))
     numbers = np.arange(4000)
 
@@ -422,10 +423,10 @@ def test_an_insert_waits_for_no_merge_in_the_background(monkeypatch):
 
 
 def test_an_error_in_the_background_reaches_the_writer(monkeypatch):
-    def broken(self):
+    def broken(self, limit):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(background.Job, "_run", broken)
+    monkeypatch.setattr(Merging, "step", broken)
     trace = Trace(BY_KEY, config=SpineConfig(fanout=2, at_once=0, background=10))
 
     def ten_ticks():
@@ -436,3 +437,81 @@ def test_an_error_in_the_background_reaches_the_writer(monkeypatch):
 
     with pytest.raises(MemoryError, match="no room"):
         ten_ticks()
+
+
+@pytest.fixture
+def stepped(monkeypatch):
+    """What is merged in the background, step by step: the totals of the merges. No step ends before `go_on`."""
+    step, steps, go_on = Merging.step, [], threading.Event()
+
+    def slow(self, limit):
+        steps.append(self.total)
+        assert go_on.wait(LIMIT)
+        return step(self, 100)
+
+    monkeypatch.setattr(Merging, "step", slow)
+    yield steps, go_on
+    go_on.set()
+
+
+def job(count):
+    """A merge of so many rows, about to begin in the background."""
+    halves = [np.arange(0, count, 2), np.arange(1, count, 2)]
+    inputs = tuple(Batch.from_arrow(pa.table({"k": h, "v": h}), BY_KEY) for h in halves)
+    return background.Job(Merging((), inputs, (0, 0), count))
+
+
+def until(happened):
+    deadline = time.monotonic() + LIMIT
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def last(steps, total):
+    return max(i for i, t in enumerate(steps) if t == total)
+
+
+def test_small_merges_are_not_held_up_by_large_ones(stepped):
+    steps, go_on = stepped
+    jobs = [job(2000)]
+    until(lambda: steps == [2000])
+    jobs += [job(n) for n in (800, 1000, 400)]
+    go_on.set()
+    until(lambda: all(j.failed() is None and isinstance(j.latest, Batch) for j in jobs))
+    assert [j.latest.rows for j in jobs] == [2000, 800, 1000, 400]
+    assert steps[0] == 2000, "the step that was running"
+    assert [t for t in steps[1:] if t != 2000] == sorted(t for t in steps if t != 2000)
+    assert steps.index(2000, 1) > last(steps, 1000)
+
+
+def test_a_merge_that_is_waited_for_comes_before_all_others(stepped):
+    steps, go_on = stepped
+    jobs = [job(200)]
+    until(lambda: steps == [200])
+    jobs += [job(n) for n in (400, 1000)]
+    waiter = threading.Thread(target=jobs[2].wait)
+    waiter.start()
+    until(lambda: jobs[2]._awaited)
+    go_on.set()
+    waiter.join(LIMIT)
+    assert not waiter.is_alive()
+    for j in jobs:
+        j.wait()
+    assert [j.latest.rows for j in jobs] == [200, 400, 1000]
+    assert last(steps, 1000) < last(steps, 200)
+    assert last(steps, 1000) < last(steps, 400)
+
+
+def test_merges_that_are_cancelled_let_go_of_their_inputs_before_others_go_on(stepped):
+    steps, go_on = stepped
+    first = job(200)
+    until(lambda: steps == [200])
+    gone = job(2000)
+    gone.cancel()
+    let_go = []
+    gone._future.add_done_callback(lambda _: let_go.append(len(steps)))
+    go_on.set()
+    until(lambda: isinstance(first.latest, Batch))
+    assert let_go == [1]
+    assert 2000 not in steps

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +40,6 @@ from dbspark.kernels import merge as km
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import probe as kp
 from dbspark.kernels import timed as kt
-from dbspark.kernels.check import fill_filter
 from dbspark.kernels.sort import sort_hashes
 from dbspark.lazy import Lazy
 
@@ -51,6 +50,14 @@ _PARALLEL_ROWS = 1 << 17
 """Merges from this many rows on use two threads."""
 _MANY = 4
 """So many batches of several times are merged by sorting their rows: walking them looks at each batch for each row."""
+
+
+class KeyFilter(NamedTuple):
+    """Bits that are set where a key may be (`kernels.probe`)."""
+
+    bits: UInt64s
+    place: tuple[int, int]
+    """As kernels take it: the address of the bits, and the shift."""
 
 
 class Batch:
@@ -90,12 +97,18 @@ class Batch:
         return out
 
     @Lazy
-    def key_filter(self) -> tuple[UInt64s, int]:
-        """Bits that are set where a key may be, sixteen or more for each row, and the shift (`kernels.check`)."""
+    def key_filter(self) -> KeyFilter:
+        """Where a key may be, in sixteen or more bits for each row."""
         bits = max(self.rows * 16 - 1, 63).bit_length()
         out = np.zeros(1 << (bits - 6), np.uint64)
-        fill_filter(self.tables, self.lens, 64 - bits, out)
-        return out, 64 - bits
+        kp.fill_filter(self.tables, self.lens, 64 - bits, out)
+        return KeyFilter(out, (out.ctypes.data, 64 - bits))
+
+    def filtered_as(self, whole: Batch) -> Batch:
+        """This batch, a part of another, with its filter if that has one: bits too many are none too few."""
+        if "key_filter" in whole.__dict__:
+            self.__dict__["key_filter"] = whole.__dict__["key_filter"]
+        return self
 
     @property
     def largest(self) -> int:
@@ -531,7 +544,8 @@ class Plan:
             if row >= batch.chunks[chunk].rows:
                 chunk, row = chunk + 1, 0
             if chunk < len(batch.chunks):
-                batches.append(Batch(self.arrangement, batch.chunks[chunk:]) if chunk else batch)
+                left = Batch(self.arrangement, batch.chunks[chunk:]).filtered_as(batch) if chunk else batch
+                batches.append(left)
                 offsets.append(row)
         return tuple(batches), tuple(offsets)
 

@@ -3,9 +3,7 @@
 Only rows that a change takes away can become fewer than none, so of a table without a primary key only those are
 looked for; of one with a key, every key of the change. Sums are exact: a weight is added as two halves.
 
-Most batches hold none of the rows that are looked for. A *filter* is a set of bits, some for each row of a batch, of
-which those are set that the key hashes of its rows point to by their first bits: where the bit of a hash is not set,
-there is no need to search.
+Most batches hold none of the rows that are looked for, which filters (`kernels.probe`) tell.
 
 A table is mostly not in the cache, and a search waits for memory some ten times. So rows are looked for a block at a
 time, each step for all of them before the next: where the search begins and then the row that it finds are asked for
@@ -34,18 +32,7 @@ from dbspark.kernels.nodes import (
     WIDTH,
 )
 from dbspark.kernels.order import compare_rows
-from dbspark.kernels.probe import address, find_chunk, guess, lower_bound, same_key
-
-
-@kernel
-def fill_filter(tables: Any, lens: Any, shift: int, out: Any) -> None:
-    """Set the bits that the keys of a batch point to: those that `shift` leaves of them are the number of a bit."""
-    for c in range(tables.shape[0]):
-        keys = lane(tables[c], KEY)
-        for i in range(lens[c]):
-            bit = load_u64(keys, i) >> np.uint64(shift)
-            out[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
-
+from dbspark.kernels.probe import address, find_chunk, guess, lower_bound, may_hold, same_key
 
 _BLOCK = 32
 """Rows that are looked for at a time."""
@@ -124,10 +111,8 @@ def breaks_table(
             for k in range(count):
                 h = load_u64(keys, wanted[k])
                 at[k, 0] = -1
-                if filters[b, 0] != 0:
-                    bit = h >> np.uint64(filters[b, 1])
-                    if load_u64(filters[b, 0], i64(bit >> np.uint64(6))) >> (bit & np.uint64(63)) & np.uint64(1) == 0:
-                        continue
+                if filters[b, 0] != 0 and not may_hold(filters[b, 0], np.uint64(filters[b, 1]), h):
+                    continue
                 c = find_chunk(fence, first, end, h) if end - first > 1 else first
                 at[k, 0] = c
                 prefetch(guess(lane(tables[c], KEY), lens[c], h))

@@ -5,6 +5,10 @@ bisects what is left; a run of probes in order starts from the last hit. Across 
 (first key of each chunk) are searched first. The cost hardly depends on the number of rows. Where probes are so many
 that only some hundred rows lie between one and the next, walking along both sides is faster (`walk_ranges`).
 
+Most batches hold none of the keys that are looked for, and a search waits for memory some five times. A *filter* is a
+set of bits, some for each row of a batch, of which those are set that the key hashes of its rows point to by their
+first bits: where the bit of a hash is not set, there is no need to search, and which bit it is is known ahead.
+
 Hits are confirmed by comparing values, so colliding hashes cost time and nothing else.
 """
 
@@ -27,6 +31,7 @@ from dbspark.kernels.jit import (
     load_u32,
     load_u64,
     multiply_overflows,
+    prefetch,
     store_u64,
 )
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
@@ -58,6 +63,8 @@ LEAST = -(1 << 63)
 _TOP = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NEAR = 8
 """Rows of one key that are walked over before their hashes are searched."""
+_AHEAD = 16
+"""Keys before its own at which the bit of a filter is asked for."""
 
 
 @kernel
@@ -452,11 +459,41 @@ def locate(
 
 
 @kernel
+def fill_filter(tables: Any, lens: Any, shift: int, out: Any) -> None:
+    """Set the bits that the keys of a batch point to: those that `shift` leaves of them are the number of a bit."""
+    for c in range(tables.shape[0]):
+        keys = lane(tables[c], KEY)
+        for i in range(lens[c]):
+            bit = load_u64(keys, i) >> np.uint64(shift)
+            out[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+
+
+@inlined
+def may_hold(bits: int, shift: Any, key: Any) -> Any:
+    """Whether the filter at an address has the bit of a key hash."""
+    bit = key >> shift
+    return load_u64(bits, i64(bit >> np.uint64(6))) >> (bit & np.uint64(63)) & np.uint64(1) != np.uint64(0)
+
+
+@kernel
 def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
     """Where each key hash lies: ranges[i, b] = (chunk, row, count) in batch b; returns the number of rows in all.
 
     `keys` may come in any order; in ascending order each search starts where the last one ended.
     """
+    return _ranges(tables, lens, fences, starts, np.zeros((starts.shape[0], 2), np.int64), keys, ranges)
+
+
+@kernel
+def probe_filtered(
+    tables: Any, lens: Any, fences: Any, starts: Any, filters: Any, keys: Any, ranges: Any
+) -> int:  # fmt: skip
+    """What `probe_ranges` finds. filters[b] = (address, shift) of the filter of a batch; 0: it has none."""
+    return _ranges(tables, lens, fences, starts, filters, keys, ranges)
+
+
+@inlined
+def _ranges(tables: Any, lens: Any, fences: Any, starts: Any, filters: Any, keys: Any, ranges: Any) -> int:
     total = i64(0)
     batches = starts.shape[0] - 1
     for b in range(batches):
@@ -464,16 +501,22 @@ def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ra
         chunk = first
         row = i64(0)
         before = np.uint64(0)
+        bits, shift = filters[b, 0], np.uint64(filters[b, 1])
         for i in range(keys.shape[0]):
             key = keys[i]
-            ranges[i, b, 2] = 0
+            ranges[i, b, 0] = first
+            ranges[i, b, 1] = ranges[i, b, 2] = 0
             if first >= last:
                 continue
             if _same_as_before(keys, i, ranges, b):
                 total += ranges[i, b, 2]
                 continue
+            if bits != 0:
+                prefetch(bits + 8 * i64(keys[min(i + _AHEAD, keys.shape[0] - 1)] >> shift >> np.uint64(6)))
+                if not may_hold(bits, shift, key):
+                    continue
             # Clustered probes stay in the chunk they are in; others go through the fences.
-            if i == 0 or key < before or (chunk + 1 < last and fences[chunk + 1] < key):
+            if key < before or (chunk + 1 < last and fences[chunk + 1] < key):
                 chunk = find_chunk(address(fences), first, last, key)
                 row = i64(0)
             before = key
@@ -635,13 +678,13 @@ def _key_is_null(table: int, row: int, key: Any) -> Any:
 
 @kernel
 def meet(
-    tables: Any, lens: Any, fences: Any, starts: Any, probe: int, rows: int, probe_key: Any, key: Any, nodes: int,
-    null_safe: int, time: Any, which: Any, pos: Any, weights: Any, times: Any, info: Any,
+    tables: Any, lens: Any, fences: Any, starts: Any, filters: Any, probe: int, rows: int, probe_key: Any, key: Any,
+    nodes: int, null_safe: int, time: Any, which: Any, pos: Any, weights: Any, times: Any, info: Any,
 ) -> int:  # fmt: skip
     """All rows that match a row of a probe chunk, in one call: pairs of (probe row, position) and their weights.
 
     Returns the number of pairs, or, if that may be more than there is room for, how much room is needed at the most;
-    then nothing is written. Keys with a NULL match nothing unless `null_safe`.
+    then nothing is written. Keys with a NULL match nothing unless `null_safe`. Filters are those of `probe_filtered`.
 
     times[i] = the join of `time`, of any number of coordinates, and the time of the row found. info = [OVERFLOW or 0,
     how many of the times are not `time` itself].
@@ -651,7 +694,7 @@ def meet(
     for i in range(rows):
         keys[i] = load_u64(at, i)
     ranges = np.empty((rows, starts.shape[0] - 1, 3), np.int64)
-    total = probe_ranges(tables, lens, fences, starts, keys, ranges)
+    total = _ranges(tables, lens, fences, starts, filters, keys, ranges)
     if total > which.shape[0]:
         return total
     mine, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)

@@ -58,6 +58,7 @@ class Fold:
         """The rows of state that go, and those that come; None where weights are too large for this way."""
         chunk, rows = delta.chunk(), delta.rows
         sources = spine.sources
+        spine.stats.seeking += rows
         acc = int64s(self._words * rows)
         key_pos, acc_pos, weights = int64s(2 * rows), int64s(2 * rows), int64s(2 * rows)
         n = kf.fold_groups(

@@ -202,6 +202,7 @@ class Join(Operator):
         if delta.rows > SMALL and delta.rows * SEARCH >= spine.rows:
             return None
         spine.stats.walks(delta.rows, spine.rows)  # so that it knows the usual size
+        spine.stats.seeking += delta.rows
         chunk, mine, here = delta.chunks[0], delta.arrangement, spine.arrangement
         nodes = max(mine.schema.node_count, here.schema.node_count)
         depth, time, info = len(path), np.array(path, np.int64), np.empty(2, np.int64)
@@ -210,8 +211,8 @@ class Join(Operator):
             which, pos, weights = int64s(room), int64s(room), int64s(room)
             times = int64s(room * depth).reshape(room, depth)
             n = kp.meet(
-                *spine.sources, chunk.table, chunk.rows, mine.key_nodes, here.key_nodes, nodes, int(self.null_safe),
-                time, which, pos, weights, times, info,
+                *spine.sources, spine.filters, chunk.table, chunk.rows, mine.key_nodes, here.key_nodes, nodes,
+                int(self.null_safe), time, which, pos, weights, times, info,
             )  # fmt: skip
             if n <= room:
                 break
@@ -243,10 +244,11 @@ class Join(Operator):
         """For each chunk of a delta of one side, where the rows it may match are in the integral of the other."""
         if not spine.entries:
             return
-        walk = spine.stats.walks(delta.rows, spine.rows)
-        for chunk in delta.chunks:
-            keys = Keys(chunk, chunk.lane(nd.KEY), delta.arrangement.key_nodes)
-            yield chunk, keys, *ranges_of(spine, keys, walk)
+        given = [Keys(chunk, chunk.lane(nd.KEY), delta.arrangement.key_nodes) for chunk in delta.chunks]
+        different = sum(1 + int(np.count_nonzero(keys.hashes[1:] != keys.hashes[:-1])) for keys in given)
+        walk = spine.stats.walks(different, spine.rows)
+        for keys in given:
+            yield keys.chunk, keys, *ranges_of(spine, keys, walk)
 
     def expanded(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Hits:
         """The pairs that ranges stand for, without those that do not match."""

@@ -120,7 +120,7 @@ class History:
         return self._proposed
 
     def filters(self, spine: Spine) -> Int64s:
-        """Where to look whether a batch has a key at all (`kernels.check`): for those in between.
+        """Where to look whether a batch has a key at all (`kernels.probe`): for those in between.
 
         Small ones are searched as fast; the largest is where most rows are.
         """
@@ -128,8 +128,7 @@ class History:
         largest = max(b.rows for b in spine.batches)
         for i, batch in enumerate(spine.batches):
             if _FILTERED <= batch.rows < largest:
-                bits, shift = batch.key_filter
-                out[i] = bits.ctypes.data, shift
+                out[i] = batch.key_filter.place
         return out
 
     def _everything(self) -> Spine:

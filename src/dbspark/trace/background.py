@@ -5,6 +5,10 @@ the spine (`Beside`) takes over the latest step whenever it is touched, so a mer
 any other and gives its inputs back piece by piece. Merges are found by what they are merges of, so a spine that has
 been rolled back, or forked, takes over what is its own and no other. The kernels hold no lock while they run; a tick
 loses nothing but a core.
+
+The thread asks after every step whose turn it is: of those that somebody waits for, and else of all, the merge of the
+fewest rows. A small merge has to be done before a few ticks are over, a large one has as long as its size; in the
+order in which they come, the small one would wait for the large one, and the ticks for the small one.
 """
 
 from __future__ import annotations
@@ -18,16 +22,39 @@ from dbspark.batch.chunk import CHUNK_ROWS
 from dbspark.trace.merging import Merging
 from dbspark.trace.spine import Spine
 
-_lock = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
+
+class _Turns:
+    """The jobs that are not done, and the thread that works on them while there are any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: list[Job] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._working = False
+
+    def add(self, job: Job) -> None:
+        with self._lock:
+            self._jobs.append(job)
+            if self._working:
+                return
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="dbspark-compaction")
+            self._pool.submit(self._work)
+            self._working = True
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            if job.turn():
+                with self._lock:
+                    self._jobs.remove(job)
+
+    def _next(self) -> Job | None:
+        with self._lock:
+            self._working = bool(self._jobs)
+            return min(self._jobs, key=Job.rank, default=None)
 
 
-def _executor() -> ThreadPoolExecutor:
-    global _pool
-    with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(1, thread_name_prefix="dbspark-compaction")
-        return _pool
+_turns = _Turns()
 
 
 class Job:
@@ -38,21 +65,35 @@ class Job:
         """Which entry of the spine this is the merge of."""
         self.total = merging.total
         self.latest: Merging | Batch = merging
+        self._filtered = any("key_filter" in b.__dict__ for b in merging.inputs)
         self._cancelled = False
-        self._future: Future[None] = _executor().submit(self._run)
+        self._awaited = False
+        self._future: Future[None] = Future()
+        _turns.add(self)
 
-    def _run(self) -> None:
-        state = self.latest
-        while type(state) is Merging and not self._cancelled:
-            state = state.step(CHUNK_ROWS)
-            self.latest = state
+    def rank(self) -> tuple[bool, int]:
+        """Whose turn it is: the least of all. One that is to stop holds what it has read until its turn comes."""
+        return not (self._awaited or self._cancelled), self.total
 
-    @property
-    def done(self) -> bool:
-        return self._future.done()
+    def turn(self) -> bool:
+        """One step; whether it was the last."""
+        try:
+            if isinstance(self.latest, Merging) and not self._cancelled:
+                stepped = self.latest.step(CHUNK_ROWS)
+                if self._filtered and isinstance(stepped, Batch):
+                    _ = stepped.key_filter  # which it keeps, and no tick has to make
+                self.latest = stepped
+        except BaseException as error:
+            self._future.set_exception(error)
+            return True
+        if isinstance(self.latest, Merging) and not self._cancelled:
+            return False
+        self._future.set_result(None)
+        return True
 
     def wait(self) -> None:
-        """Until the merge is done; raises what it raised."""
+        """Until the merge is done, before all others; raises what it raised."""
+        self._awaited = True
         self._future.result()
 
     def failed(self) -> BaseException | None:
@@ -61,7 +102,6 @@ class Job:
     def cancel(self) -> None:
         """Stop after the step that is running."""
         self._cancelled = True
-        self._future.cancel()
 
 
 class Beside:

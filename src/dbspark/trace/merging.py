@@ -72,7 +72,8 @@ class Merging:
     def batches(self) -> list[Batch]:
         """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
         out = [Batch(self.inputs[0].arrangement, self.out)] if self.out else []
-        return out + [b.slice(n) if n else b for b, n in zip(self.inputs, self.offsets, strict=True)]
+        left = zip(self.inputs, self.offsets, strict=True)
+        return out + [b.slice(n).filtered_as(b) if n else b for b, n in left]
 
 
 Entry = Batch | Merging

@@ -145,8 +145,10 @@ def ranges_of(spine: Spine, keys: Keys, walk: bool = False) -> tuple[Int64s, int
     With `walk`, for keys in ascending order, by a walk along both sides; the answer is the same.
     """
     ranges = int64s(len(keys.hashes) * len(spine.batches) * 3).reshape(len(keys.hashes), len(spine.batches), 3)
-    find = kp.walk_ranges if walk else kp.probe_ranges
-    return ranges, find(*spine.sources, keys.hashes, ranges)
+    spine.stats.seeking += len(keys.hashes)
+    if walk:
+        return ranges, kp.walk_ranges(*spine.sources, keys.hashes, ranges)
+    return ranges, kp.probe_filtered(*spine.sources, spine.filters, keys.hashes, ranges)
 
 
 def probe(spine: Spine, keys: Keys) -> Hits:

@@ -19,6 +19,10 @@ When to merge (with fan-out R):
   like the newest has to fit too: what is held stays below twice the size of what is left. Where there are next to no
   rows, there have to be R batches as well.
 
+Where nothing is taken away, merging saves no space, and only those who look up gain by it. So what only grows and is
+seldom looked up in has a larger R (`growing`, `inserting`), and what is not looked up in at all a larger one still for
+large batches: a row is then written once more for every 64 times the rows instead of for every four.
+
 Rows may have times (`dbspark.trace.time`). Then every batch has a description, each begins where the one before it
 ends, and a `Compaction` says what merges may do: only batches before its physical frontier are merged; times are
 advanced to its logical frontier, as it is when the merge begins. A batch without rows is absorbed by its neighbour.
@@ -57,6 +61,10 @@ _FEW = 256
 """Rows that are not worth a merge for their space alone, unless nothing may be left of them: a call costs more."""
 _HARDLY = 1e-3
 """The share of rows that take something away below which a spine only grows."""
+_LARGE = 1 << 16
+"""Rows from which on a batch of a spine that is not looked up in waits for four times as many of its kind."""
+_SELDOM = 8
+"""Rows that come for each that is looked up from which on more batches cost less than more merges."""
 WALK = 128
 """Rows here for each row of a usual delta up to which deltas are looked up by walking along both sides."""
 SEARCH = 512
@@ -76,7 +84,12 @@ class SpineConfig:
     at_once: int = 2048
     """Merges of at most this many rows are done inside the insert."""
     growing: int | None = None
-    """R, and one more than the share of newer rows, while nothing is taken away: for what is seldom looked up in."""
+    """R, and one more than the share of newer rows, while nothing is taken away: for what is not looked up in. Of large
+    batches it is four times as many."""
+    inserting: int | None = None
+    """The same, for batches of all sizes, while rows are looked up, but far more come."""
+    filtered: int | None = None
+    """Rows from which on a batch that is looked up in gets a filter, which has to be in memory for it; None: none."""
     step: int = 8192
     """Rows of one step of a larger merge."""
     credit: int = 16
@@ -115,12 +128,21 @@ class SpineStats:
     """EWMA of the share of inserted rows that take something away: what merging will save."""
     looked_up: float = 0.0
     """EWMA of the rows of the deltas that are looked up here."""
+    arriving: float = 0.0
+    """EWMA of the rows of an insert."""
+    sought: float = 0.0
+    """EWMA of the rows that are looked up between two inserts, by whomever."""
+    seeking: int = 0
+    """The same since the last insert."""
     walking: bool = False
     """Whether such deltas are looked up by walking, the last time it was decided."""
 
     def inserted(self, batch: Batch) -> None:
         self.inserts += 1
         self.removals += 0.3 * (batch.negative / batch.rows - self.removals)
+        self.arriving += 0.3 * (batch.rows - self.arriving)
+        self.sought += 0.3 * (self.seeking - self.sought)
+        self.seeking = 0
 
     def walks(self, delta: int, rows: int) -> bool:
         """Whether to look up a delta in so many rows by walking along both, rather than by searching for each row.
@@ -220,7 +242,7 @@ class Spine:
         appended, entries = entries, self._scheduled(entries)
         credit = self.credit + batch.rows * self.config.credit
         if pay and credit >= self.config.step:
-            if any(type(e) is Merging for e in entries):
+            if Merging in map(type, entries):
                 entries, credit = self._advance(entries, credit, self.config.background)
             else:
                 credit = 0
@@ -307,7 +329,7 @@ class Spine:
             return self
         deadline = None if budget_ms is None else time.perf_counter() + budget_ms / 1000
         entries = self._scheduled(self.entries)
-        while any(type(e) is Merging for e in entries):
+        while Merging in map(type, entries):
             entries, _ = self._advance(entries, self.config.step if deadline is not None else CHUNK_ROWS, None)
             if deadline is not None and time.perf_counter() >= deadline:
                 break
@@ -324,11 +346,11 @@ class Spine:
             return self
         entries = self._scheduled(self.entries)
         ready = self._ready(entries)
-        if ready > 1 and not any(type(e) is Merging for e in entries):
+        if ready > 1 and Merging not in map(type, entries):
             entries = (*entries[: ready - 2], self._begun(entries[ready - 2 : ready]), *entries[ready:])
         elif ready == 1 and self._outdated(entries[0]):
             entries = (self._begun(entries[:1]), *entries[1:])
-        if any(type(e) is Merging for e in entries):
+        if Merging in map(type, entries):
             entries, _ = self._advance(entries, max(effort, self.config.step), self.config.background)
         return self if entries == self.entries else self._with(entries, self.credit, self._bound)
 
@@ -415,7 +437,7 @@ class Spine:
 
     def _pruned(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Without entries that hold no rows; of those of a trace, the neighbour takes over the description."""
-        if not any(type(e) is Batch and e.rows == 0 for e in entries):
+        if not [e for e in entries if type(e) is Batch and e.rows == 0]:
             return entries
         if self.compaction is None:
             return tuple(e for e in entries if e.rows)
@@ -432,26 +454,27 @@ class Spine:
 
     def _due(self, tail: Sequence[Batch], whole: bool) -> int | None:
         """Where the suffix of `tail` that should become one batch begins. `whole`: tail[0] is the oldest batch."""
-        fanout = self._growing() or self.config.fanout
+        growing = self._growing()
+        fanout = growing or self.config.fanout
         begin = None
-        highest, of_highest = -1, 0
-        newer = -tail[0].rows
+        highest, of_highest, many = -1, 0, 0
+        sizes = [b.rows for b in tail]
+        newer = sum(sizes) - sizes[0]
         for i in range(len(tail) - 1, -1, -1):
-            rows = tail[i].rows
-            newer += rows
-            level = self._level(rows)
-            if level > highest:
-                highest, of_highest = level, 0
-            of_highest += level == highest
+            level = self._level(sizes[i])
             # R of one level become one of the next; what is smaller than a newer batch is taken up by it. The smallest
             # wait for twice as many: to merge them costs a call, to read them next to nothing.
-            if of_highest >= (fanout if 2 * rows >= self.config.at_once else 2 * fanout) or level < highest:
+            if level > highest:
+                highest, of_highest, many = level, 0, self._many(fanout, sizes[i])
+                many *= 1 if 2 * sizes[i] >= self.config.at_once else 2
+            of_highest += level == highest
+            if of_highest >= many or level < highest:
                 begin = i
         if begin == 0 or not whole:
             return begin
         if len(tail) < fanout and tail[0].rows < _FEW and sum([b.total_weight for b in tail]) != 0:
             return begin
-        room = tail[0].rows * self.space_share()
+        room = tail[0].rows * self._share(self._many(growing, tail[0].rows) if growing else None)
         if 19 * newer // 8 + tail[-1].rows < room:  # even if every newer row took something away
             return begin
         taken = sum([b.negative for b in tail[1:]])
@@ -461,11 +484,21 @@ class Spine:
 
     def _growing(self) -> int | None:
         """The fan-out of a spine that only grows, if this is one and has such a fan-out."""
-        return self.config.growing if self.stats.removals < _HARDLY else None
+        stats, config = self.stats, self.config
+        if stats.removals >= _HARDLY:
+            return None
+        # Not every look-up is counted, so where none has been, nothing is known.
+        return config.growing or (config.inserting if 0 < stats.sought * _SELDOM <= stats.arriving else None)
+
+    def _many(self, fanout: int, rows: int) -> int:
+        """How many batches of so many rows become one."""
+        return 4 * fanout if fanout == self.config.growing and rows >= _LARGE else fanout
 
     def space_share(self) -> float:
         """How many newer rows may stand beside the oldest batch, judged by what merging has saved so far."""
-        growing = self._growing()
+        return self._share(self._growing())
+
+    def _share(self, growing: int | None) -> float:
         low, high = self.config.space_low, growing - 1.0 if growing else self.config.space_high
         saved = max(self.stats.reduction, self.stats.removals)
         return max(low, high - (high - low) * min(1.0, saved * 4))
@@ -493,7 +526,7 @@ class Spine:
                 break
         self.stats.seconds += time.perf_counter() - started
         kept = self._pruned(tuple(changed))
-        return self._scheduled(kept), max(credit, 0) if any(type(e) is Merging for e in kept) else 0
+        return self._scheduled(kept), max(credit, 0) if Merging in map(type, kept) else 0
 
     # ------------------------------------------------------------------ reading
 
@@ -532,6 +565,19 @@ class Spine:
     @Lazy
     def _listed(self) -> Listed:
         return Listed.of(self.batches)
+
+    @Lazy
+    def filters(self) -> Int64s:
+        """Of each batch, where its filter is (`kernels.probe`); zeros where it has none.
+
+        Of a merge in progress the inputs have theirs, and the result will get one.
+        """
+        least = self.config.filtered
+        if least is None:
+            return np.zeros((len(self.batches), 2), np.int64)
+        made = {id(e) for e in self.entries if e.rows >= least}
+        places = [b.key_filter.place if id(b) in made or "key_filter" in b.__dict__ else (0, 0) for b in self.batches]
+        return np.array(places, np.int64).reshape(-1, 2)
 
     @Lazy
     def _consolidated(self) -> Batch:
@@ -604,6 +650,7 @@ class Spine:
 
     def weights_of(self, probe: Batch) -> Int64s:
         """The total weight of each row of `probe`, in its order."""
+        self.stats.seeking += probe.rows
         if self.compaction is not None and any(b.time is None for b in self.batches):
             return weights_in(sources_of((self.consolidated(),)), probe)
         return weights_in(self.sources, probe)
