@@ -519,7 +519,10 @@ class Plan:
             if row >= batch.chunks[chunk].rows:
                 chunk, row = chunk + 1, 0
             if chunk < len(batch.chunks):
-                batches.append(Batch(self.arrangement, batch.chunks[chunk:]) if chunk else batch)
+                left = Batch(self.arrangement, batch.chunks[chunk:]) if chunk else batch
+                if "key_filter" in batch.__dict__:  # what is left is among what it is the filter of
+                    left.__dict__["key_filter"] = batch.__dict__["key_filter"]
+                batches.append(left)
                 offsets.append(row)
         return tuple(batches), tuple(offsets)
 

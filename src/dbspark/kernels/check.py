@@ -47,6 +47,15 @@ def fill_filter(tables: Any, lens: Any, shift: int, out: Any) -> None:
             out[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
 
 
+@inlined
+def may_have(where: Any, key: Any) -> Any:
+    """Whether a batch may have a key hash, by its filter: (address, shift); 0 where there is none."""
+    if where[0] == 0:
+        return True
+    bit = key >> np.uint64(where[1])
+    return load_u64(where[0], i64(bit >> np.uint64(6))) >> (bit & np.uint64(63)) & np.uint64(1) != np.uint64(0)
+
+
 _BLOCK = 32
 """Rows that are looked for at a time."""
 
@@ -124,10 +133,8 @@ def breaks_table(
             for k in range(count):
                 h = load_u64(keys, wanted[k])
                 at[k, 0] = -1
-                if filters[b, 0] != 0:
-                    bit = h >> np.uint64(filters[b, 1])
-                    if load_u64(filters[b, 0], i64(bit >> np.uint64(6))) >> (bit & np.uint64(63)) & np.uint64(1) == 0:
-                        continue
+                if not may_have(filters[b], h):
+                    continue
                 c = find_chunk(fence, first, end, h) if end - first > 1 else first
                 at[k, 0] = c
                 prefetch(guess(lane(tables[c], KEY), lens[c], h))

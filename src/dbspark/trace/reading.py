@@ -28,6 +28,7 @@ from dbspark.kernels.ends import ends_of_keys
 from dbspark.kernels.merge import OVERFLOW
 from dbspark.kernels.probe import LEAST
 from dbspark.lazy import Lazy
+from dbspark.trace.merging import Merging
 from dbspark.trace.spine import END, Spine
 
 
@@ -183,6 +184,32 @@ def ends(spine: Spine, keys: Keys, limit: int, last: bool = False, kept: Callabl
 def ends_unordered(spine: Spine, keys: Keys, limit: int, last: bool = False) -> Hits:
     """The same in whichever order the rows of a key are: for keys of which one row is expected."""
     return ends_in(spine, keys, *ranges_of(spine, keys), limit, last)
+
+
+_FILTERED = 256
+"""Rows of a batch from which on a filter is made of it: fewer are searched as fast."""
+
+
+def filters_of(spine: Spine) -> Int64s:
+    """Where to look whether a batch has a key at all, (address, shift) for each; 0 where there is no filter.
+
+    A filter costs a pass over the keys of a batch, once. Of merges in progress the inputs keep those they have had:
+    what is left of an input, or has been merged, is another batch after every step.
+    """
+    out = np.zeros((len(spine.batches), 2), np.int64)
+    at = 0
+    for entry in spine.entries:
+        if isinstance(entry, Merging):
+            at += bool(entry.out)
+            batches, known = entry.inputs, True
+        else:
+            batches, known = (entry,), False
+        for batch in batches:
+            if batch.rows >= _FILTERED and (not known or "key_filter" in batch.__dict__):
+                bits, shift = batch.key_filter
+                out[at] = bits.ctypes.data, shift
+            at += 1
+    return out
 
 
 NO_CHECKS = np.empty((0, 3), np.int64)
