@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dbspark.batch import Schema
 from dbspark.batch.arrangement import weakened_hash
+from dbspark.batch.chunk import CHUNK_ROWS
 from dbspark.circuit import Builder
 from dbspark.errors import CircuitError, DbsparkError, SchemaError, WeightOverflowError
 from dbspark.operators.aggregate import Average, Count, FloatSum, GroupAggregate, Sum
@@ -113,12 +114,16 @@ ADDING = [
     ticks=st.lists(entries(ROWS, WEIGHTS, 10), max_size=12),
     weak=st.sampled_from([None, None, 0, 1]),
     chosen=st.sets(st.sampled_from([*ADDING, "avg_where"])),
+    extreme=st.sampled_from([None, *(n for n in MADE if n.startswith(("min", "max")))]),
     stepping=st.booleans(),
 )
-def test_aggregates_that_only_add(key, ticks, weak, chosen, stepping):
-    """Those that are folded by one kernel, none at all among them; also where merges stop in the middle of a key."""
+def test_aggregates_that_only_add(key, ticks, weak, chosen, extreme, stepping):
+    """Those that are folded by one kernel, none at all among them; also where merges stop in the middle of a key.
+
+    With them one min or max.
+    """
     columns = [Schema.parse(SCHEMA).index(c) for c in key]
-    names = sorted(chosen)
+    names = sorted(chosen if extreme is None else chosen | {extreme})
     with weakened_hash(0xFFFFFFFFFFFFFFFF if weak is None else weak):
         run = run_of(SCHEMA, key, **{n: AGGREGATES[n] for n in names})
         if stepping:
@@ -149,10 +154,11 @@ def test_groups_of_which_a_merge_has_read_a_part():
     assert stops > len(keys)
 
 
-def test_folded_or_not_the_state_is_the_same(monkeypatch):
+@pytest.mark.parametrize("last", ["avg_d", "min_n", "max_s"])
+def test_folded_or_not_the_state_is_the_same(monkeypatch, last):
     """Batches of one way are read by the other: state on disk may have been written by either."""
     rng = random.Random(1)
-    aggregates = {n: AGGREGATES[n] for n in ("rows", "sum_n", "avg_d")}
+    aggregates = {n: AGGREGATES[n] for n in ("rows", last, "sum_n")}
     folded, general = run_of(SCHEMA, ["k"], **aggregates), run_of(SCHEMA, ["k"], **aggregates)
     operator = next(n.operator for n in general.circuit._schedule if isinstance(n.operator, GroupAggregate))
     monkeypatch.setattr(operator, "_fold", None)
@@ -160,11 +166,53 @@ def test_folded_or_not_the_state_is_the_same(monkeypatch):
         next(n.operator for n in folded.circuit._schedule if isinstance(n.operator, GroupAggregate))._fold is not None
     )
     for _ in range(60):
-        rows = [(rng.randrange(9), None, rng.choice([None, 1, -5]), Decimal("0.25"), None, None) for _ in range(20)]
+        rows = [
+            (rng.randrange(9), None, rng.choice([None, 1, -5]), Decimal("0.25"), None, rng.choice([None, "a", "bcd"]))
+            for _ in range(20)
+        ]
         change = folded.possible("t", [(row, rng.choice([1, 2, -1])) for row in rows])
         assert folded.tick(t=change) == general.tick(t=change)
-        states = [next(iter(s for s in r.circuit._states.values() if s))[0].consolidated() for r in (folded, general)]
-        assert states[0].same(states[1])
+        states = [
+            [s.consolidated() for node in r.circuit._schedule for s in r.circuit._states[node.id]]
+            for r in (folded, general)
+        ]
+        assert all(a.same(b) for a, b in zip(*states, strict=True))
+
+
+def test_the_largest_text_of_many_groups(monkeypatch):
+    """Groups that come, go, lose their largest value and get another, in many batches; all without the general way."""
+    chance = random.Random(3)
+    run = run_of("k BIGINT, s STRING", ["k"], n=("count", None), high=("max", "s"))
+    operator = next(n.operator for n in run.circuit._schedule if isinstance(n.operator, GroupAggregate))
+    monkeypatch.setattr(operator, "_accumulated", None)
+    model = count(), max_of(1, text=True)
+    for tick in range(20):
+        texts = (None if chance.random() < 0.1 else f"text {chance.randrange(200)}" for _ in range(600))
+        come = {(chance.randrange(30 * tick, 30 * tick + 400), text): 1 for text in texts}
+        gone = {row: -w for row, w in run.given["t"].items() if chance.random() < 0.15}
+        run.tick(t=plus(come, gone))
+        assert run.held["out"] == aggregated(run.given["t"], [0], *model)
+    run.retract(5)
+
+
+def test_a_change_of_many_chunks_is_left_to_the_general_way():
+    rows = {(n % 7, n): 1 for n in range(2 * CHUNK_ROWS)}
+    run = run_of("k BIGINT, n BIGINT", ["k"], high=("max", "n"), low=("count", None))
+    run.tick(t={(1, -1): 1})
+    run.tick(t=rows)
+    assert run.held["out"] == aggregated(run.given["t"], [0], max_of(1), count())
+    run.retract()
+
+
+def test_rows_that_are_less_than_none_have_values_as_well():
+    """Streams may have them in between; the general way says what they are worth."""
+    runs = [run_of("k BIGINT, n BIGINT", ["k"], high=("max", "n"), **more) for more in ({}, {"low": ("min", "n")})]
+    for change in ({(1, 5): -1, (1, 3): 1}, {(1, 4): 1}, {(1, 5): 1, (1, 4): -1}, {(1, 3): -1, (2, 9): -1}):
+        for run in runs:
+            run.tick(t=change)
+        assert runs[0].held["out"] == projected(runs[1].held["out"], (0, 1))
+    for run in runs:
+        run.retract()
 
 
 @given(ticks=st.lists(entries(ROWS, WEIGHTS, 10), max_size=6))

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dbspark.batch.arrangement import weakened_hash
+from dbspark.batch.schema import Schema
 from dbspark.circuit import Builder
 from dbspark.errors import CircuitError, DbsparkError, SchemaError, WeightOverflowError
+from dbspark.operators.delta import Delta
 from dbspark.operators.linear import Function
 from tests.operators.model import ANY_WEIGHTS, Run, entries, plus, projected
 
@@ -54,6 +57,7 @@ CASES = {
         lambda b, s: b.select(b.project(s, ["s", "k"]), lambda c: pc.equal(c[0], "a"), ["s"], ["s", "k"]),
         lambda r: [(r[1], r[0])] if r[1] == "a" else [],
     ),
+    "consolidate": (lambda b, s: b.consolidate(b.project(s, ["s"])), lambda r: [(r[1],)]),
     "exchange": (lambda b, s: b.exchange(s, ["s"]), lambda r: [r]),
     "source": (lambda b, s: s, lambda r: [r]),
     "filter after map": (
@@ -74,6 +78,26 @@ def test_of_a_change_as_of_the_whole(name, ticks):
         run.tick(t=total(change))
         assert run.held["out"] == mapped(run.given["t"], model)
     run.retract()
+
+
+@given(change=entries(ROWS, ANY_WEIGHTS, 12), weak=st.booleans())
+def test_consolidated_rows_occur_once_and_add_up(change, weak):
+    schema = Schema.parse(SCHEMA)
+    columns = [pa.array([row[c] for row, _ in change], schema.types[c]) for c in range(2)]
+    delta = Delta(schema, columns, np.array([w for _, w in change], np.int64))
+    with weakened_hash(0 if weak else 0xFFFFFFFFFFFFFFFF):
+        made = delta.consolidated()
+        rows = list(zip(*(c.to_pylist() for c in made.columns), strict=True))
+        assert dict(zip(rows, made.weights.tolist(), strict=True)) == total(change)
+        assert len(set(rows)) == len(rows) == made.rows
+
+
+def test_consolidated_weights_are_exact():
+    schema = Schema.parse("k BIGINT")
+    keys = pa.array([1, 1])
+    with pytest.raises(WeightOverflowError):
+        Delta(schema, [keys], np.array([2**62, 2**62])).consolidated()
+    assert list(Delta(schema, [keys], np.array([2**62, -(2**62)])).consolidated().items()) == []
 
 
 @given(ticks=st.lists(st.tuples(*[entries(ROWS, ANY_WEIGHTS, 5)] * 3), max_size=3))

@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.batch.arrangement import weakened_hash
+from dbspark.batch.chunk import CHUNK_ROWS
 from dbspark.circuit import Builder
 from dbspark.errors import SchemaError
+from dbspark.trace.merging import Merging
+from dbspark.trace.spine import SpineConfig
 from tests.operators.model import WEIGHTS, Run, entries, groups, plus
 
 SCHEMA = "k BIGINT, n INT, s STRING, x DOUBLE"
@@ -210,6 +213,60 @@ def test_many_rows_in_many_ticks():
         order = [("n", "desc", "nulls last")]
         assert run.held["out"] == first(run.given["t"], [0], order, 7, 2)
     run.retract(3)
+
+
+@pytest.mark.parametrize(("limit", "offset"), [(1, 0), (3, 1)])
+@pytest.mark.parametrize(
+    "mask", [0xFFFFFFFFFFFFFFFF, 0xFF << 56, 0xFF0], ids=["hash", "few first bits", "few last bits"]
+)
+def test_many_keys_of_which_most_are_new(limit, offset, mask):
+    """Keys that are in no batch, in one or in several, some of them half merged, some with the hash of others."""
+    chance = random.Random(7)
+    config = SpineConfig(fanout=3, at_once=300, step=400, credit=1, filtered=64)
+    filtered = 0
+    with weakened_hash(mask):
+        run = top([("n", "desc"), "k"], limit, offset, key=["k"])
+        run.circuit._states = {n: tuple(s.configured(config) for s in some) for n, some in run.circuit._states.items()}
+        for tick in range(24):
+            come = {(chance.randrange(150 * tick, 150 * tick + 600), chance.randrange(9)): 1 for _ in range(500)}
+            gone = {row: -w for row, w in run.given["t"].items() if chance.random() < 0.03}
+            run.tick(t=plus(come, gone))
+            assert run.held["out"] == first(run.given["t"], [0], [("n", "desc", "nulls last")], limit, offset)
+            spine = next(s for some in run.circuit._states.values() for s in some)
+            merges = [e for e in spine.entries if isinstance(e, Merging) and e.out]
+            filtered += sum("key_filter" in b.__dict__ for e in merges for b in e.inputs)
+        assert filtered
+        run.retract(3)
+
+
+def test_a_change_of_several_chunks_with_a_key_across_two_of_them():
+    run = top(["n"], 5, 3, key=["k"])
+    rows = {(k, n): 1 for k in range(3) for n in range(CHUNK_ROWS // 2)}
+    for change in ({(1, -1): 1, (2, 7): 1}, rows, {(k, n): -1 for k, n in rows if n % 4 < 3}):
+        run.tick(t=change)
+        assert run.held["out"] == first(run.given["t"], [0], [("n", "asc", "nulls first")], 5, 3)
+    run.retract()
+
+
+def test_a_row_of_many_copies_moves_many_others():
+    run = top(["n"], 50)
+    run.tick(t={(1, n): 1 for n in range(60)})
+    run.tick(t={(1, -1): 49})
+    assert run.held["out"] == {(1, -1): 49, (1, 0): 1}
+    run.tick(t={(1, -1): -49})
+    assert run.held["out"] == {(1, n): 1 for n in range(50)}
+    run.retract()
+
+
+def test_rows_below_zero_take_no_place():
+    run = top(["n"], 2)
+    run.tick(t={(1, 1): -1, (1, 2): 1, (1, 3): 1, (1, 4): 1})
+    assert run.held["out"] == {(1, 2): 1, (1, 3): 1}
+    run.tick(t={(1, 1): 2})
+    assert run.held["out"] == {(1, 1): 1, (1, 2): 1}
+    run.tick(t={(1, 1): -3})
+    assert run.held["out"] == {(1, 2): 1, (1, 3): 1}
+    run.retract()
 
 
 def test_an_order_that_is_none_is_refused():

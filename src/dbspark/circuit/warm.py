@@ -48,6 +48,7 @@ def _warm_circuit() -> None:
         v=("var_samp", "f"), x=("bit_xor", "k"), l=("collect_list", "s"), q=("median", "f"), u=("count_distinct", "s"),
     ))  # fmt: skip
     b.output("sums", b.aggregate(joined, ["r"], n=("count", "s"), d=("sum", "d")))
+    b.output("once", b.consolidate(b.project(left, ["s"])))
     b.output("top", b.top(joined, ["r"], [("s", "desc")], 1))
     ranks = {"rank": Ranking("rank"), "lag": Shift(3, -1), "sum": FrameSum(1), "max": FrameExtreme(2, True)}
     b.output("windows", b.window(joined, ["r"], ["s"], ranks))

@@ -32,7 +32,7 @@ from dbspark.kernels.nodes import (
     WIDTH,
 )
 from dbspark.kernels.order import compare_rows
-from dbspark.kernels.probe import address, find_chunk, guess, lower_bound, may_hold, same_key
+from dbspark.kernels.probe import address, find_chunk, guess, lower_bound, may_have, same_key
 
 _BLOCK = 32
 """Rows that are looked for at a time."""
@@ -111,7 +111,7 @@ def breaks_table(
             for k in range(count):
                 h = load_u64(keys, wanted[k])
                 at[k, 0] = -1
-                if filters[b, 0] != 0 and not may_hold(filters[b, 0], np.uint64(filters[b, 1]), h):
+                if not may_have(filters[b], h):
                     continue
                 c = find_chunk(fence, first, end, h) if end - first > 1 else first
                 at[k, 0] = c

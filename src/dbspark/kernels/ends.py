@@ -21,7 +21,8 @@ from dbspark.kernels.ranges import holds
 
 
 @inlined
-def _order(ta: int, i: int, tb: int, j: int, columns: int, nodes: int) -> int:
+def order_of(ta: int, i: int, tb: int, j: int, columns: int, nodes: int) -> int:
+    """How two rows of an arrangement stand to each other where their keys are the same."""
     x, y = load_u64(lane(ta, HASH), i), load_u64(lane(tb, HASH), j)
     if x != y:
         return -1 if x < y else 1
@@ -62,7 +63,7 @@ def ends_of_keys(
                 if best < 0:
                     best = i64(b)
                     continue
-                order = _order(tables[chunks[b]], rows[b], tables[chunks[best]], rows[best], columns, nodes)
+                order = order_of(tables[chunks[b]], rows[b], tables[chunks[best]], rows[best], columns, nodes)
                 if (order > 0) if backwards != 0 else (order < 0):
                     best = i64(b)
             if best < 0:
@@ -72,7 +73,7 @@ def ends_of_keys(
             for b in range(batches):
                 while left[b] > 0:
                     here = tables[chunks[b]]
-                    if _order(here, rows[b], table, row, columns, nodes) != 0:
+                    if order_of(here, rows[b], table, row, columns, nodes) != 0:
                         break
                     w = load_i64(lane(here, WEIGHT), rows[b] & lane_mask(here, WEIGHT))
                     if add_overflows(total, w):

@@ -1,13 +1,20 @@
-"""Aggregates that only add, in one call: group the rows of a delta, find what is known of their groups, add.
+"""Aggregates that only add, and one least or greatest value, in one call: group a delta, find what is known, add.
 
 State is one row for each group: key, number of rows, and the words of its aggregates. Whenever a group changes, its old
 row goes and its new one comes in one batch. So of all rows of a key one at most holds: that which has come and not
 gone since. Batches are searched from the newest: the first row that comes, and is not among those that were seen
-going, is it. Mostly that is the first row that is found, for groups that change have mostly changed lately. (A merge in
-progress may have the rows of a key partly behind it, so a batch in which a row only goes says nothing about others.)
+going, is it. Mostly that is the first row that is found, for groups that change have mostly changed lately; that a
+batch does not have a key its filter says (`kernels.check`), so a group that is new is searched for nowhere. (A merge
+in progress may have the rows of a key partly behind it, so a batch in which a row only goes says nothing about others.)
 
 New words are written beside each other, column after column, `room` groups apart; the rows of state that go and come
 are given as pairs of positions for `gather_pairs`: where the key is, and where the words are.
+
+A least or greatest value is kept beside the words. It wants the delta in the order of an arrangement by key and value:
+then groups are runs, and of each the first row has the best that comes. The old value stays, or that one takes its
+place; only where a row goes that is not worse than the old value, or the old value itself comes (there may have been
+less than none of it), the group is looked up in the arrangement. The value is taken from where the key is, so rows of
+the delta and of the arrangement are described as rows of state (`leads`).
 """
 
 from __future__ import annotations
@@ -16,16 +23,19 @@ from typing import Any
 
 import numpy as np
 
+from dbspark.kernels.first import BEYOND, end_of_run, first_row, one_key
 from dbspark.kernels.group import LIMBS, count_rows, finish_sums, group_rows, sum_integers
 from dbspark.kernels.hash import fold_columns, is_valid
 from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64
 from dbspark.kernels.merge import lane, lane_mask
-from dbspark.kernels.nodes import DATA, HASH, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, START, VALID, WEIGHT
-from dbspark.kernels.order import compare_rows
-from dbspark.kernels.probe import address, find_chunk, lower_bound, same_key
+from dbspark.kernels.nodes import DATA, FIELDS, HASH, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, START, VALID, WEIGHT
+from dbspark.kernels.order import compare_cells, compare_nulls, compare_rows
+from dbspark.kernels.probe import address, find_chunk, lower_bound, may_have, same_key
 
 COUNT = 0
 SUM = 1
+LEAST = 2
+GREATEST = 3
 LARGE = -1
 """Said instead of a number of rows: weights, counts or rows of a key are so many that they have to be looked at."""
 WRONG = -2
@@ -38,8 +48,8 @@ _GOING = 64
 
 @inlined
 def newest_row(
-    tables: Any, lens: Any, fences: Any, starts: Any, h: Any, probe: int, row: int, probe_key: Any, key: Any,
-    columns: int, nodes: int, gone: Any,
+    tables: Any, lens: Any, fences: Any, starts: Any, filters: Any, h: Any, probe: int, row: int, probe_key: Any,
+    key: Any, columns: int, nodes: int, gone: Any,
 ) -> int:  # fmt: skip
     """Where the row of a key is that has come and not gone since; NOBODY where there is none.
 
@@ -48,7 +58,7 @@ def newest_row(
     seen = i64(0)
     for b in range(starts.shape[0] - 2, -1, -1):
         c, last = starts[b], starts[b + 1]
-        if c >= last:
+        if c >= last or not may_have(filters[b], h):
             continue
         if last - c > 1:
             c = find_chunk(address(fences), c, last, h)
@@ -103,32 +113,130 @@ def _true_rows(table: int, node: int, rows: int) -> Any:
     return out
 
 
+@inlined
+def _group_runs(table: int, rows: int, key: Any, nodes: int, hashes: Any, ids: Any, first: Any) -> int:
+    """What `group_rows` gives, for rows in the order of their key hashes, which are written to `hashes`."""
+    groups, begin = i64(0), i64(0)
+    while begin < rows:
+        h = load_u64(lane(table, KEY), begin)
+        end = end_of_run(table, begin, rows, h)
+        known, one = groups, one_key(table, begin, end, key, nodes)
+        for i in range(begin, end):
+            hashes[i] = h
+            g = known
+            while not one and g < groups and not same_key(table, i64(i), key, table, first[g], key, nodes):
+                g += 1
+            if g == groups:
+                first[g] = i
+                groups += 1
+            ids[i] = g
+        begin = end
+    return groups
+
+
+@inlined
+def _compare_values(a: int, node_a: int, i: int, b: int, node_b: int, j: int, greatest: int, nodes: int) -> int:
+    """Below zero where the value of row i is better than that of row j; NULL is worse than any value."""
+    order = compare_nulls(a + node_a * NODE_BYTES, i, b + node_b * NODE_BYTES, j)
+    if order == 2:
+        return i64(0)
+    if order != 0:
+        return i64(-order)
+    order = compare_cells(a, node_a, i, b, node_b, j, nodes)
+    return i64(-order) if greatest != 0 else i64(order)
+
+
+@inlined
+def _lead(table: int, keys: Any, state_keys: Any, value: Any, out: Any) -> None:
+    """Describe a chunk as rows of state, of which only key and value are there."""
+    for k in range(keys.shape[0] + 1):
+        source, target = (value[0], value[1]) if k == keys.shape[0] else (keys[k], state_keys[k])
+        for f in range(FIELDS):
+            out[target * FIELDS + f] = load_i64(table + source * NODE_BYTES, f)
+
+
+@inlined
+def _choose(
+    table: int, rows: int, keys: Any, tables: Any, arranged: Any, more: Any, value: Any, source_columns: int,
+    state_keys: Any, nodes: int, hashes: Any, ids: Any, first: Any, old: Any, counts: Any, leads: Any, used: Any,
+    chosen: Any,
+) -> int:  # fmt: skip
+    """chosen[g] = where the best value of a group is, and its key; NOBODY where it has no rows. Returns 0 or LARGE."""
+    more_tables, more_lens, more_fences = arranged
+    groups = old.shape[0]
+    removed = np.full(groups, -1, np.int64)
+    w, m = lane(table, WEIGHT), lane_mask(table, WEIGHT)
+    for i in range(rows - 1, -1, -1):
+        if load_i64(w, i & m) < 0:
+            removed[ids[i]] = i
+    lead_of = np.full(more_tables.shape[0], -1, np.int64)
+    at = np.empty(more.shape[0] - 1, np.int64)
+    here = i64(tables.shape[0])
+    for g in range(groups):
+        i, r, before = first[g], removed[g], old[g]
+        there, row = tables[before >> ROW_BITS] if before >= 0 else i64(0), before & ROW_MASK
+        order = i64(-1)
+        if before >= 0:
+            order = _compare_values(table, value[0], i, there, value[1], row, value[2], nodes)
+        lost = counts[g] == 0 or order == 0 or (r >= 0 and before < 0)
+        if r >= 0 and not lost:
+            lost = _compare_values(table, value[0], r, there, value[1], row, value[2], nodes) <= 0
+        if lost:
+            found = first_row(
+                more_tables, more_lens, more_fences, more, hashes[i], table, i, keys, source_columns, nodes, at
+            )
+            if found == BEYOND or (found < 0) != (counts[g] == 0):
+                return i64(LARGE)
+            chosen[g] = NOBODY
+            if found >= 0:
+                c = found >> ROW_BITS
+                if lead_of[c] < 0:
+                    lead_of[c] = used[0]
+                    _lead(more_tables[c], keys, state_keys, value, leads[used[0]])
+                    used[0] += 1
+                chosen[g] = (here + lead_of[c]) << ROW_BITS | (found & ROW_MASK)
+        elif order < 0:
+            chosen[g] = here << ROW_BITS | i
+        else:
+            chosen[g] = before
+    return i64(0)
+
+
 @kernel
 def fold_groups(
-    table: int, rows: int, keys: Any, mask: Any, tables: Any, lens: Any, fences: Any, starts: Any, state_keys: Any,
-    columns: int, nodes: int, count_node: int, folds: Any, acc: Any, key_pos: Any, acc_pos: Any, weights: Any,
+    table: int, rows: int, keys: Any, mask: Any, tables: Any, lens: Any, fences: Any, starts: Any, filters: Any,
+    state_keys: Any, columns: int, nodes: int, count_node: int, folds: Any, acc: Any, key_pos: Any, acc_pos: Any,
+    weights: Any, value: Any, source_columns: int, more_tables: Any, more_lens: Any, more_fences: Any, more: Any,
+    leads: Any, used: Any,
 ) -> int:  # fmt: skip
     """Fold a delta into the rows of state of its groups; returns how many rows go and come, LARGE or WRONG.
 
     folds[f] = (COUNT or SUM, node of the column or -1, node of the FILTER or -1, node of its first word in the state,
     where its words begin in `acc` in multiples of room). `acc` has room for as many groups as there are rows. Positions
     behind the last of `tables` are those of the delta (`key_pos`) and of `acc` (`acc_pos`).
+
+    value = (node of the column, node in the state, 1 for the greatest), or nothing; then there are the arrangement
+    after the delta, and `leads`, one for each of its chunks and one more, of which used[0] are described: first the
+    delta.
     """
     room = rows
-    hashes = np.empty(rows, np.uint64)
-    fold_columns(table, keys, rows, mask, hashes)
-    size = i64(4)
-    while size < 2 * rows:
-        size *= 2
-    ids, first = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    groups = group_rows(table, keys, hashes, nodes, np.full(size, -1, np.int64), ids, first)
+    hashes, ids, first = np.empty(rows, np.uint64), np.empty(rows, np.int64), np.empty(rows, np.int64)
+    if value.shape[0] > 0:
+        groups = _group_runs(table, rows, keys, nodes, hashes, ids, first)
+    else:
+        fold_columns(table, keys, rows, mask, hashes)
+        size = i64(4)
+        while size < 2 * rows:
+            size *= 2
+        groups = group_rows(table, keys, hashes, nodes, np.full(size, -1, np.int64), ids, first)
     old, going = np.empty(groups, np.int64), np.empty(_GOING, np.int64)
     here = tables.shape[0]
     gone = i64(0)
     for g in range(groups):
         at = newest_row(
-            tables, lens, fences, starts, hashes[first[g]], table, first[g], keys, state_keys, columns, nodes, going
-        )
+            tables, lens, fences, starts, filters, hashes[first[g]], table, first[g], keys, state_keys, columns, nodes,
+            going,
+        )  # fmt: skip
         if at == MANY:
             return i64(LARGE)
         old[g] = at
@@ -146,15 +254,28 @@ def fold_groups(
             return i64(LARGE)
     everything = np.empty(0, np.uint8)
     count_rows(table, rows, i64(-1), everything, ids, acc[:groups])
+    chosen = np.empty(groups, np.int64)
+    if value.shape[0] > 0:
+        _lead(table, keys, state_keys, value, leads[0])
+        used[0] = 1
+        arranged = more_tables, more_lens, more_fences
+        if _choose(
+            table, rows, keys, tables, arranged, more, value, source_columns, state_keys, nodes, hashes, ids, first,
+            old, acc[:groups], leads, used, chosen,
+        ) != 0:  # fmt: skip
+            return i64(LARGE)
+    else:
+        for g in range(groups):
+            chosen[g] = i64(here) << ROW_BITS | first[g]
     none = np.full(groups, -1, np.int64)
     for f in range(folds.shape[0]):
         node, state, begin = folds[f, 1], folds[f, 3], folds[f, 4] * room
-        chosen = _true_rows(table, folds[f, 2], rows) if folds[f, 2] >= 0 else everything
+        some = _true_rows(table, folds[f, 2], rows) if folds[f, 2] >= 0 else everything
         if folds[f, 0] == COUNT:
             counts = acc[begin : begin + groups]
             for g in range(groups):
                 counts[g] = _word(tables, old[g], state, i64(1), i64(0)) if old[g] >= 0 else 0
-            count_rows(table, rows, node, chosen, ids, counts)
+            count_rows(table, rows, node, some, ids, counts)
             continue
         counts = acc[begin + 2 * room : begin + 2 * room + groups]
         limbs = np.zeros((groups, LIMBS), np.int64)
@@ -165,7 +286,7 @@ def fold_groups(
                 low, high = (_word(tables, old[g], state, i64(2), i64(0)), _word(tables, old[g], state, i64(2), i64(1)))
                 limbs[g, 0], limbs[g, 1] = low & 0xFFFFFFFF, (low >> 32) & 0xFFFFFFFF
                 limbs[g, 2], limbs[g, 3] = high & 0xFFFFFFFF, high >> 32
-        sum_integers(table, rows, node, chosen, ids, limbs, counts)
+        sum_integers(table, rows, node, some, ids, limbs, counts)
         if finish_sums(limbs, i64(0), none, address(acc) + 8 * begin) != 0:
             return i64(WRONG)
     # Rows may outweigh each other without being the same; what they have added up to has to be remembered.
@@ -185,7 +306,9 @@ def fold_groups(
                 acc[counts_at + come] = acc[counts_at + g]
         acc[come] = acc[g]
         if alive:
-            key_pos[gone + come] = i64(here) << ROW_BITS | first[g]
+            if chosen[g] == NOBODY:
+                return i64(LARGE)
+            key_pos[gone + come] = chosen[g]
             acc_pos[gone + come] = i64(here) << ROW_BITS | come
             weights[gone + come] = 1
             come += 1

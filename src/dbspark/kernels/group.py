@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.hash import is_valid
-from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, store_i64, store_u64
-from dbspark.kernels.merge import lane, lane_mask
+from dbspark.kernels.hash import fold_columns, is_valid
+from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64, store_i64, store_u64
+from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
 from dbspark.kernels.nodes import DATA, KEY, KIND, NODE_BYTES, NULL, ROW_BITS, START, VALID, WEIGHT, WIDTH
 from dbspark.kernels.order import small_integer
 from dbspark.kernels.probe import same_key
@@ -48,6 +48,34 @@ def group_rows(table: int, key: Any, hashes: Any, nodes: int, slots: Any, ids: A
                 break
             at = (at + 1) & mask
     return groups
+
+
+@kernel
+def sum_rows(table: int, rows: int, columns: Any, mask: Any, nodes: int, pos: Any, weights: Any) -> int:
+    """Equal rows of a chunk of flat columns as one: which rows stay, and the sums of their weights, none of them zero.
+
+    Returns how many stay, in the order in which they come; OVERFLOW where a sum is beyond int64.
+    """
+    hashes = np.empty(rows, np.uint64)
+    fold_columns(table, columns, rows, mask, hashes)
+    size = i64(4)
+    while size < 2 * rows:
+        size *= 2
+    ids = np.empty(rows, np.int64)
+    groups = group_rows(table, columns, hashes, nodes, np.full(size, -1, np.int64), ids, pos)
+    weights[:groups] = 0
+    w, m = lane(table, WEIGHT), lane_mask(table, WEIGHT)
+    for i in range(rows):
+        weight = load_i64(w, i & m)
+        if add_overflows(weights[ids[i]], weight):
+            return i64(OVERFLOW)
+        weights[ids[i]] += weight
+    out = i64(0)
+    for g in range(groups):
+        if weights[g] != 0:
+            pos[out], weights[out] = pos[g], weights[g]
+            out += 1
+    return out
 
 
 @kernel

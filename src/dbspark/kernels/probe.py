@@ -475,6 +475,12 @@ def may_hold(bits: int, shift: Any, key: Any) -> Any:
     return load_u64(bits, i64(bit >> np.uint64(6))) >> (bit & np.uint64(63)) & np.uint64(1) != np.uint64(0)
 
 
+@inlined
+def may_have(where: Any, key: Any) -> Any:
+    """Whether a batch may have a key hash, by its filter: (address, shift); 0 where there is none."""
+    return where[0] == 0 or may_hold(where[0], np.uint64(where[1]), key)
+
+
 @kernel
 def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
     """Where each key hash lies: ranges[i, b] = (chunk, row, count) in batch b; returns the number of rows in all.

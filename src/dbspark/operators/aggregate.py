@@ -9,7 +9,7 @@ How an aggregate makes its new accumulator is its own affair:
 
 * *linear* ones (count, sum, avg, variance …) add what the delta adds: O(delta). Sums are exact, of floats too
   (`kernels.exact`), so there is nothing that an emptied group could leave behind and no drift. Where all of them are
-  counts and sums of integers or decimals, one kernel does it (`dbspark.operators.fold`);
+  counts and sums of integers or decimals, one kernel does it (`dbspark.operators.fold`), and one min or max with them;
 * *ordered* ones (min, max) look at the end of the group in an arrangement ordered by their column: O(log n);
 * others are given all rows of the groups that are touched.
 """
@@ -115,7 +115,7 @@ class Aggregate(ABC):
         return None
 
     def addition(self) -> Addition | None:
-        """Where its accumulator is no more than a count, or a sum and a count: of what."""
+        """Where its accumulator is no more than a count, a sum and a count, or a least or greatest value: of what."""
         return None
 
 
@@ -298,6 +298,9 @@ class Extreme(Aggregate):
     def order(self) -> tuple[tuple[int, bool, bool], ...]:
         return ((self.column, self.largest, True),)
 
+    def addition(self) -> Addition | None:
+        return kf.GREATEST if self.largest else kf.LEAST, self.column, None
+
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         order = self.order()
         spine = next(a.after for a in touched.arranged if a.arrangement.order == order)
@@ -337,7 +340,8 @@ class GroupAggregate(Operator):
         additions = [a.addition() for a in self.aggregates]
         plain = [a for a in additions if a is not None]
         self._fold: Fold | None = None
-        if self.key and len(plain) == len(additions) and not source.nested and not self.accumulators.schema.nested:
+        flat = not source.nested and not self.accumulators.schema.nested
+        if self.key and len(plain) == len(additions) and flat and Fold.possible(plain):
             self._fold = Fold(self.key, source, self.accumulators, plain)
 
     def orders(self) -> list[Arrangement]:
@@ -356,9 +360,11 @@ class GroupAggregate(Operator):
         delta: Delta = inputs[0]
         if isinstance(delta, Parts):
             return self._step_by_parts(state, delta, inputs[1:])
+        if self.key and len(inputs) > 1:  # an arrangement has the same rows, each once
+            delta = Delta.of(inputs[1].delta)
         if not delta.rows and (self.key or state[0].entries):
             return state, Delta.empty(self.schema)
-        folded = None if self._fold is None else self._fold.step(delta, state[0])
+        folded = None if self._fold is None else self._fold.step(delta, state[0], inputs[1:])
         if folded is not None:
             return (state[0].insert(folded.arranged(self.accumulators)),), self._results(folded)
         after, _, rows = self._accumulated(state, delta, inputs[1:])

@@ -16,12 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, merge
+from dbspark.batch import arrangement as hashing
 from dbspark.batch.batch import arrange_chunk
-from dbspark.batch.chunk import Chunk, gather_columns, gather_rows, import_arrays
-from dbspark.batch.memory import Int64s
+from dbspark.batch.chunk import Chunk, check_plan, gather_columns, gather_rows, import_arrays
+from dbspark.batch.memory import Int64s, int64s
 from dbspark.batch.rows import Row, decode_arrays, row_form
 from dbspark.batch.schema import Schema
 from dbspark.kernels import nodes as nd
+from dbspark.kernels.group import sum_rows
+from dbspark.kernels.merge import OVERFLOW
 from dbspark.trace.reading import Hits, Keys, probe
 from dbspark.trace.spine import Spine
 
@@ -150,6 +153,22 @@ class Delta:
         for batch in self._batches.values():
             return batch
         return self.arranged(Arrangement(self.schema))
+
+    def consolidated(self) -> Delta:
+        """The same rows, equal ones as one; in whichever order is cheapest."""
+        if self._batches or self.schema.nested or not self.rows:
+            return Delta.of(self.batch())
+        chunk, schema = self.chunk(), self.schema
+        pos, weights, nodes = int64s(self.rows), int64s(self.rows), np.arange(nd.LANES, nd.LANES + schema.columns)
+        n = sum_rows(chunk.table, self.rows, nodes, hashing._mask, schema.node_count, pos, weights)
+        if n == OVERFLOW:
+            check_plan(np.array((n,), np.int64))
+        if n == self.rows:
+            return self
+        if not n:
+            return Delta.empty(schema)
+        made = gather_rows(schema, nodes, np.array((chunk.table,), np.int64), pos[:n], weights[:n])
+        return Delta.of(self.batch()) if made is None else Delta.of_chunk(made)
 
     def select(self, columns: Sequence[int], schema: Schema) -> Delta:
         """Some columns."""

@@ -3,7 +3,8 @@
 The general way (`dbspark.operators.aggregate`) asks each aggregate for its new columns and puts rows of state together
 from them, as Arrow arrays: right for all of them, and some fifty calls for a tick of a hundred rows. Where all
 aggregates of an operator only add, one kernel groups, finds and adds (`kernels.fold`), and the rows of state that go
-and come are gathered from where they are. What comes out is the same.
+and come are gathered from where they are. One of the aggregates may be min or max: its value is gathered as the key is.
+What comes out is the same.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from dbspark.errors import DbsparkError
 from dbspark.kernels import fold as kf
 from dbspark.kernels import nodes as nd
 from dbspark.operators.delta import Delta
+from dbspark.operators.operator import Arranged
+from dbspark.trace.listed import sources_of
 from dbspark.trace.spine import Spine
 
 Addition = tuple[int, int | None, int | None]
-"""COUNT or SUM, of which column (None: of rows), of which rows (a boolean column; None: all)."""
+"""COUNT or SUM, of which column (None: of rows), of which rows (a boolean column; None: all); LEAST or GREATEST."""
+
+_NOTHING = sources_of(())
 
 
 class Fold:
@@ -34,6 +39,7 @@ class Fold:
         self._state = state
         self._key = tuple(key)
         self._key_schema = source.select(key)
+        self._source = source
         self._key_nodes = np.array([nd.LANES + c for c in key], np.int64)
         self._state_keys = np.arange(nd.LANES, nd.LANES + len(key))
         self._count = nd.LANES + len(key)
@@ -43,8 +49,15 @@ class Fold:
         self._origins[len(key) :, 0] = 1
         self._origins[:, 1] = np.arange(nd.LANES, nd.LANES + schema.columns)
         folds, self._columns = [], [(self._count, 0)]
+        self._value = np.empty(0, np.int64)
         node, word = self._count + 1, 1
         for what, column, where in additions:
+            if what in (kf.LEAST, kf.GREATEST):
+                assert column is not None
+                self._value = np.array((nd.LANES + column, node, what == kf.GREATEST), np.int64)
+                self._origins[node - nd.LANES, 0] = 0
+                node += 1
+                continue
             given = (-1 if c is None else nd.LANES + c for c in (column, where))
             folds.append((what, *given, node, word))
             self._columns.append((node, word))
@@ -54,26 +67,45 @@ class Fold:
         self._folds = np.array(folds, np.int64).reshape(-1, 5)
         self._words = word
 
-    def step(self, delta: Delta, spine: Spine) -> Delta | None:
-        """The rows of state that go, and those that come; None where weights are too large for this way."""
-        chunk, rows = delta.chunk(), delta.rows
-        sources = spine.sources
+    @staticmethod
+    def possible(additions: Sequence[Addition]) -> bool:
+        """Whether one kernel can do them all: one of them at most is a least or greatest value."""
+        return sum(what in (kf.LEAST, kf.GREATEST) for what, _, _ in additions) <= 1
+
+    def step(self, delta: Delta, spine: Spine, arranged: Sequence[Arranged]) -> Delta | None:
+        """The rows of state that go, and those that come; None where this way does not do.
+
+        Where there is an arrangement, that is by its value, the delta is in its order. Weights that are too large, rows
+        that are less than none and deltas of many chunks are left to the general way.
+        """
+        sources, more, leads = spine.sources, _NOTHING, np.empty((0, 0), np.int64)
+        if arranged:
+            chunks = arranged[0].delta.chunks
+            if len(chunks) != 1:
+                return None
+            chunk = chunks[0]
+            more = arranged[0].after.sources
+            leads = np.empty((len(more[0]) + 1, self._state.schema.node_count * nd.FIELDS), np.int64)
+        else:
+            chunk = delta.chunk()
+        rows, used = chunk.rows, np.zeros(1, np.int64)
         spine.stats.seeking += rows
         acc = int64s(self._words * rows)
         key_pos, acc_pos, weights = int64s(2 * rows), int64s(2 * rows), int64s(2 * rows)
         n = kf.fold_groups(
-            chunk.table, rows, self._key_nodes, hashing._mask, *sources, self._state_keys,
-            self._state.schema.columns, self._nodes, self._count,
-            self._folds, acc, key_pos, acc_pos, weights,
+            chunk.table, rows, self._key_nodes, hashing._mask, *sources, spine.filters, self._state_keys,
+            self._state.schema.columns, self._nodes, self._count, self._folds, acc, key_pos, acc_pos, weights,
+            self._value, self._source.columns, *more, leads, used,
         )  # fmt: skip
         if n == kf.LARGE:
             return None
         if n == kf.WRONG:
             raise DbsparkError("a sum is beyond 38 digits, which no decimal holds; nothing was applied")
         keys = chunk.select(self._key, self._key_schema)
+        leading = leads.ctypes.data + leads.strides[0] * np.arange(used[0]) if arranged else keys.table
         words = self._described(acc.ctypes.data, rows)
         made = gather_pairs(
-            self._state.schema, self._origins, np.append(sources[0], keys.table), key_pos[:n],
+            self._state.schema, self._origins, np.append(sources[0], leading), key_pos[:n],
             np.append(sources[0], words.table), acc_pos[:n], weights[:n],
         )  # fmt: skip
         return None if made is None else Delta.of_chunk(made)

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.batch import Arrangement
 from dbspark.batch.conform import conform
 from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError
@@ -218,8 +217,8 @@ class Consolidate(Stateless):
         self.schema = schema
 
     def apply(self, inputs: Sequence[Delta]) -> Delta:
-        delta = inputs[0]
-        return Delta.of(delta.arranged(Arrangement(self.schema))) if delta.rows else delta
+        delta: Delta = inputs[0]
+        return delta.consolidated()
 
     def parameters(self) -> tuple[Any, ...]:
         return ()

@@ -60,11 +60,15 @@ def filtering(
 def expanding(rows: Sequence[Sequence[Compiled]], types: Sequence[pa.DataType]) -> Callable[[Columns], Any]:
     def call(columns: Columns) -> tuple[list[pa.Array], Any]:
         frame = Frame(columns, len(columns[0]))
-        parts = [[c.array(frame).cast(t) for c, t in zip(row, types, strict=True)] for row in rows]
+        parts = [[_typed(c.array(frame), t) for c, t in zip(row, types, strict=True)] for row in rows]
         out = [pa.concat_arrays([part[i] for part in parts]) for i in range(len(types))]
         return out, np.tile(np.arange(frame.rows), len(rows))
 
     return call
+
+
+def _typed(array: pa.Array, dtype: pa.DataType) -> pa.Array:
+    return array if array.type == dtype else array.cast(dtype)
 
 
 def generating(generator: generators.Generator, kept: Sequence[int]) -> Callable[[Columns], Any]:
