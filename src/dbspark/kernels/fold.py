@@ -11,10 +11,10 @@ New words are written beside each other, column after column, `room` groups apar
 are given as pairs of positions for `gather_pairs`: where the key is, and where the words are.
 
 A least or greatest value is kept beside the words. It wants the delta in the order of an arrangement by key and value:
-then groups are runs, and of each the first row has the best that comes. The old value stays, or that one takes its
-place; only where a row goes that is not worse than the old value, or the old value itself comes (there may have been
-less than none of it), the group is looked up in the arrangement. The value is taken from where the key is, so rows of
-the delta and of the arrangement are described as rows of state (`leads`).
+then groups are runs, and the first row of each has the best value that comes or goes. If that is worse than the old
+value, the old one stays; if it is better and comes, it takes its place. Otherwise, where the old value itself comes or
+goes, the group is looked up in the arrangement. The value is taken from where the key is, so rows of the delta and of
+the arrangement are described as rows of state (`leads`).
 """
 
 from __future__ import annotations
@@ -157,30 +157,22 @@ def _lead(table: int, keys: Any, state_keys: Any, value: Any, out: Any) -> None:
 
 @inlined
 def _choose(
-    table: int, rows: int, keys: Any, tables: Any, arranged: Any, more: Any, value: Any, source_columns: int,
-    state_keys: Any, nodes: int, hashes: Any, ids: Any, first: Any, old: Any, counts: Any, leads: Any, used: Any,
-    chosen: Any,
+    table: int, keys: Any, tables: Any, arranged: Any, more: Any, value: Any, source_columns: int, state_keys: Any,
+    nodes: int, hashes: Any, first: Any, old: Any, counts: Any, leads: Any, used: Any, chosen: Any,
 ) -> int:  # fmt: skip
     """chosen[g] = where the best value of a group is, and its key; NOBODY where it has no rows. Returns 0 or LARGE."""
     more_tables, more_lens, more_fences = arranged
     groups = old.shape[0]
-    removed = np.full(groups, -1, np.int64)
     w, m = lane(table, WEIGHT), lane_mask(table, WEIGHT)
-    for i in range(rows - 1, -1, -1):
-        if load_i64(w, i & m) < 0:
-            removed[ids[i]] = i
     lead_of = np.full(more_tables.shape[0], -1, np.int64)
     at = np.empty(more.shape[0] - 1, np.int64)
     here = i64(tables.shape[0])
     for g in range(groups):
-        i, r, before = first[g], removed[g], old[g]
-        there, row = tables[before >> ROW_BITS] if before >= 0 else i64(0), before & ROW_MASK
-        order = i64(-1)
+        i, before, order = first[g], old[g], i64(-1)
         if before >= 0:
+            there, row = tables[before >> ROW_BITS], before & ROW_MASK
             order = _compare_values(table, value[0], i, there, value[1], row, value[2], nodes)
-        lost = counts[g] == 0 or order == 0 or (r >= 0 and before < 0)
-        if r >= 0 and not lost:
-            lost = _compare_values(table, value[0], r, there, value[1], row, value[2], nodes) <= 0
+        lost = counts[g] == 0 or order == 0 or (order < 0 and load_i64(w, i & m) < 0)
         if lost:
             found = first_row(
                 more_tables, more_lens, more_fences, more, hashes[i], table, i, keys, source_columns, nodes, at
@@ -260,8 +252,8 @@ def fold_groups(
         used[0] = 1
         arranged = more_tables, more_lens, more_fences
         if _choose(
-            table, rows, keys, tables, arranged, more, value, source_columns, state_keys, nodes, hashes, ids, first,
-            old, acc[:groups], leads, used, chosen,
+            table, keys, tables, arranged, more, value, source_columns, state_keys, nodes, hashes, first, old,
+            acc[:groups], leads, used, chosen,
         ) != 0:  # fmt: skip
             return i64(LARGE)
     else:
