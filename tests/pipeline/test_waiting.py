@@ -48,8 +48,8 @@ def test_rows_come_and_go_while_others_wait(history: int, slow: bool, monkeypatc
         pipe.create_table("t", "k BIGINT, v STRING")
         for tick in range(1, 12 * CHANGES):
             now = Counter(states[-1])
-            size = rng.choice([1, 3, 3, 3, ROWS // 3 if rng.random() < 0.1 else 2])
-            come = [(rng.randrange(10), rng.choice([None, "a", "b"])) for _ in range(size)]
+            size = rng.choice([1, 3, 3, ROWS // 3 if rng.random() < 0.1 else 2, ROWS if rng.random() < 0.3 else 2])
+            come = [(rng.randrange(10 if size < ROWS else 5000), rng.choice([None, "a", "b"])) for _ in range(size)]
             gone = rng.sample(sorted(now.elements(), key=str), min(5, now.total())) if rng.random() < 0.2 else []
             with pipe.transaction() as tx:
                 tx.insert("t", arrow(come))
@@ -116,21 +116,34 @@ def test_what_waits_is_bounded(monkeypatch: Any) -> None:
     go, fast = threading.Event(), waiting.written
 
     def held_up(*given: Any) -> Any:
-        go.wait()
+        go.wait(30)
         return fast(*given)
 
     monkeypatch.setattr(waiting, "written", held_up)
     schema = Schema.parse("k BIGINT")
     history = History(Arrangement(schema), 10, 0, config=HISTORIES)
-    most = CHANGES + CHANGES * FAR
-    for i in range(1, most):
-        history.append(Delta(schema, [pa.array([i])], np.ones(1, np.int64)), i)
-    assert history.kept_rows == len(history._waiting.changes) == most - 1
+    for i in range(FAR):  # one in hand, and nearly as many as may wait
+        history.append(many(schema, i), i + 1)
+    assert history.kept_rows == FAR * ROWS
+    assert len(history._waiting.changes) == FAR
     threading.Timer(0.05, go.set).start()
-    history.append(Delta(schema, [pa.array([0])], np.ones(1, np.int64)), most)
-    assert len(history._waiting.changes) == CHANGES * FAR
-    assert history.spine.consolidated().rows == most
+    history.append(many(schema, FAR), FAR + 1)
+    assert len(history._waiting.changes) == FAR
+    assert history.spine.consolidated().rows == (FAR + 1) * ROWS
     assert not history._waiting.changes
+
+
+def many(schema: Schema, i: int) -> Delta:
+    return Delta(schema, [pa.array(np.arange(i * ROWS, (i + 1) * ROWS))], np.ones(ROWS, np.int64))
+
+
+def test_small_changes_are_written_by_the_tick_itself() -> None:
+    schema = Schema.parse("k BIGINT")
+    history = History(Arrangement(schema), 10, 0, config=HISTORIES)
+    for i in range(1, CHANGES + 1):
+        history.append(Delta(schema, [pa.array([i])], np.ones(1, np.int64)), i)
+        assert len(history._waiting.changes) == i % CHANGES
+    assert history.spine.consolidated().rows == CHANGES
 
 
 def test_sums_that_do_not_fit_are_refused_before_the_tick_has_happened() -> None:

@@ -1,10 +1,11 @@
 """Changes on their way into a trace: they wait as they came, and are put in order beside the ticks.
 
-To write one small change costs as much as to write sixteen, and to sort a large one as much as the rest of its tick. So
-changes wait in a list. When there are enough of them a thread makes of them what the trace takes (`Written`), which
-`History` hands to the trace when it is next touched; whoever cannot wait asks for it at once. A change leaves the list
-when the trace has it, so everything is at any moment either there or here. Sorting cannot fail for what a change holds
-(`sound`): it has happened, and nobody could be told.
+To write one small change costs as much as to write sixteen, so they wait in a list and are written together. To sort a
+large one costs as much as half of its tick, so the thread of the merges does it (`trace.background`): it makes of
+changes what the trace takes (`Written`), which `History` hands over when it is next touched; whoever cannot wait asks
+for it at once. Small changes are not worth the thread: it would keep the interpreter's lock from the ticks for longer
+than its kernels run without it. A change leaves the list when the trace has it, so everything is at any moment either
+there or here. Sorting cannot fail for what a change holds (`sound`): it has happened, and nobody could be told.
 
 What waits is bounded: by `CHANGES` and `ROWS` where nothing is being written, and by `FAR` times that beside what the
 thread has in hand; then a tick waits for it.
@@ -12,9 +13,8 @@ thread has in hand; then a tick waits for it.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,24 +23,14 @@ from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import INT64_MAX
 from dbspark.kernels.merge import survey_weights
 from dbspark.operators.delta import Delta
+from dbspark.trace.background import Task
 
 CHANGES = 16
 """Changes that wait at most."""
 ROWS = 4096
 """Rows that wait at most: with more a change is worth a batch of its own."""
-FAR = 8
+FAR = 32
 """How many times as much may wait while the thread is busy."""
-
-_lock = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
-
-
-def _executor() -> ThreadPoolExecutor:
-    global _pool
-    with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(1, thread_name_prefix="dbspark-history")
-        return _pool
 
 
 class Change:
@@ -68,6 +58,11 @@ class Change:
             self._batch = batch = delta.arranged(self._arrangement)
             self._delta = None
         return batch
+
+    def describe(self) -> None:
+        """Have the rows as kernels read them, so that another thread need not ask Arrow for them."""
+        if self._delta is not None and not self._delta.in_order:
+            self._delta.chunk()
 
     def __int__(self) -> int:
         """By how many rows it changes what it is a change of."""
@@ -117,7 +112,7 @@ class Waiting:
         """`beside`: whether a thread may write them."""
         self._keep = keep
         self._beside = beside
-        self._job: Future[Written] | None = None
+        self._job: Task[Written] | None = None
         self._in_hand = 0
         """The first so many changes are what the job writes."""
         self.changes: list[Change] = []
@@ -129,13 +124,16 @@ class Waiting:
     def due(self) -> Written | None:
         """What the trace is to take now, if anything; begins to write what has become enough."""
         out = None
-        if self._job is not None and (self._job.done() or self._enough(FAR, self._in_hand)):
+        if self._job is not None and (self._job.done or self._enough(FAR, self._in_hand)):
             out = self._taken()
         if self._job is None and self._enough():
-            if not self._beside:
-                return self.all()
-            self._in_hand = len(self.changes)
-            self._job = _executor().submit(written, tuple(self.changes), self._keep)
+            if self._beside and self.changes[-1].given >= ROWS:
+                for change in self.changes:
+                    change.describe()
+                self._in_hand = len(self.changes)
+                self._job = Task(self.rows, partial(written, tuple(self.changes), self._keep))
+            elif out is None:
+                out = self.all()
         return out
 
     def all(self) -> Written | None:

@@ -1,4 +1,4 @@
-"""Large merges beside the ticks: one thread for all spines of the process.
+"""Work beside the ticks, large merges above all: one thread for all spines of the process.
 
 A job takes a merge in progress, which is a value, steps it until it is a batch, and publishes every step. Whoever holds
 the spine (`Beside`) takes over the latest step whenever it is touched, so a merge in the background is as readable as
@@ -9,18 +9,26 @@ loses nothing but a core.
 The thread asks after every step whose turn it is: of those that somebody waits for, and else of all, the merge of the
 fewest rows. A small merge has to be done before a few ticks are over, a large one has as long as its size; in the
 order in which they come, the small one would wait for the large one, and the ticks for the small one.
+
+Other work that ticks need not wait for takes its turns here as well (`Task`): with a thread of its own it would compete
+with the ticks for the second core.
 """
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from dbspark.batch import Batch
 from dbspark.batch.chunk import CHUNK_ROWS
 from dbspark.trace.merging import Merging
 from dbspark.trace.spine import Spine
+
+T = TypeVar("T")
 
 
 class _Turns:
@@ -28,11 +36,11 @@ class _Turns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._jobs: list[Job] = []
+        self._jobs: list[_Turn] = []
         self._pool: ThreadPoolExecutor | None = None
         self._working = False
 
-    def add(self, job: Job) -> None:
+    def add(self, job: _Turn) -> None:
         with self._lock:
             self._jobs.append(job)
             if self._working:
@@ -48,35 +56,72 @@ class _Turns:
                 with self._lock:
                     self._jobs.remove(job)
 
-    def _next(self) -> Job | None:
+    def _next(self) -> _Turn | None:
         with self._lock:
             self._working = bool(self._jobs)
-            return min(self._jobs, key=Job.rank, default=None)
+            return min(self._jobs, key=_Turn.rank, default=None)
 
 
 _turns = _Turns()
 
 
-class Job:
-    """One merge on its way."""
+class _Turn(ABC):
+    """Something that takes turns."""
 
-    def __init__(self, merging: Merging) -> None:
-        self.token = merging.token
-        """Which entry of the spine this is the merge of."""
-        self.total = merging.total
-        self.latest: Merging | Batch = merging
-        self._filtered = any("key_filter" in b.__dict__ for b in merging.inputs)
+    def __init__(self, total: int) -> None:
+        self.total = total
+        """Rows: who has fewer comes first."""
         self._cancelled = False
         self._awaited = False
-        self._future: Future[None] = Future()
-        _turns.add(self)
 
     def rank(self) -> tuple[bool, int]:
         """Whose turn it is: the least of all. One that is to stop holds what it has read until its turn comes."""
         return not (self._awaited or self._cancelled), self.total
 
+    @abstractmethod
     def turn(self) -> bool:
         """One step; whether it was the last."""
+
+
+class Task(_Turn, Generic[T]):
+    """A function that is called beside the ticks, in one step."""
+
+    def __init__(self, rows: int, function: Callable[[], T]) -> None:
+        super().__init__(rows)
+        self._function = function
+        self._future: Future[T] = Future()
+        _turns.add(self)
+
+    def turn(self) -> bool:
+        try:
+            self._future.set_result(self._function())
+        except BaseException as error:
+            self._future.set_exception(error)
+        return True
+
+    @property
+    def done(self) -> bool:
+        return self._future.done()
+
+    def result(self) -> T:
+        """What it gave, or raised; waited for before all others."""
+        self._awaited = True
+        return self._future.result()
+
+
+class Job(_Turn):
+    """One merge on its way."""
+
+    def __init__(self, merging: Merging) -> None:
+        super().__init__(merging.total)
+        self.token = merging.token
+        """Which entry of the spine this is the merge of."""
+        self.latest: Merging | Batch = merging
+        self._filtered = any("key_filter" in b.__dict__ for b in merging.inputs)
+        self._future: Future[None] = Future()
+        _turns.add(self)
+
+    def turn(self) -> bool:
         try:
             if isinstance(self.latest, Merging) and not self._cancelled:
                 stepped = self.latest.step(CHUNK_ROWS)
