@@ -83,9 +83,9 @@ class Delta:
             return some[0] if some[0].schema is schema else Delta(schema, some[0].columns, some[0].weights)
         chunks = [d._only_chunk() for d in some]
         if not schema.nested and all(c is not None for c in chunks):
-            joined = _joined(schema, [c for c in chunks if c is not None])
-            if joined is not None:
-                return Delta.of_chunk(joined)
+            made = joined(schema, [c for c in chunks if c is not None])
+            if made is not None:
+                return Delta.of_chunk(made)
         columns = [pa.concat_arrays([d.columns[c] for d in some]) for c in range(schema.columns)]
         return Delta(schema, columns, np.concatenate([d.weights for d in some]))
 
@@ -211,7 +211,7 @@ class Delta:
 _EMPTY: dict[Schema, Delta] = {}
 
 
-def _joined(schema: Schema, chunks: Sequence[Chunk]) -> Chunk | None:
+def joined(schema: Schema, chunks: Sequence[Chunk]) -> Chunk | None:
     """The rows of several chunks of flat columns in one; None where they do not fit."""
     tables = np.array([c.table for c in chunks], np.int64)
     pos = np.concatenate([np.arange(c.rows) + (i << nd.ROW_BITS) for i, c in enumerate(chunks)])

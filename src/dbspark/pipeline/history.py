@@ -103,8 +103,8 @@ class History:
             since = Antichain.at(max(last - self.keep, 0))
             described = Description(self._trace.upper, Antichain.at(last + 1), since)
             self._agent.append_described(out.together, described, since)
-        for change in out.changes:
-            change.written()
+        for change, rows in zip(out.changes, out.rows, strict=True):
+            change.written(rows)
 
     def close(self) -> None:
         """Stop what is being merged beside the ticks; all is readable as it is."""

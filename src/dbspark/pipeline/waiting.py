@@ -20,9 +20,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.batch import INT64_MAX
+from dbspark.batch.batch import INT64_MAX, padded
+from dbspark.batch.chunk import Chunk
 from dbspark.kernels.merge import survey_weights
-from dbspark.operators.delta import Delta
+from dbspark.kernels.nodes import TIME
+from dbspark.operators.delta import Delta, joined
 from dbspark.trace.background import Task
 
 CHANGES = 16
@@ -39,13 +41,13 @@ class Change:
     It is let go of when it has been written; then it only knows how many rows it had.
     """
 
-    __slots__ = ("_arrangement", "_batch", "_delta", "_rows", "given", "tick")
+    __slots__ = ("_batch", "_delta", "_rows", "arrangement", "given", "tick")
 
     def __init__(self, delta: Delta, tick: int, arrangement: Arrangement) -> None:
         self._delta: Delta | None = delta
         self._batch: Batch | None = None
         self._rows: int | None = None
-        self._arrangement = arrangement
+        self.arrangement = arrangement
         self.given = delta.rows
         """Rows that came, equal ones and such as cancel each other counted one by one."""
         self.tick = tick
@@ -55,22 +57,22 @@ class Change:
         delta, batch = self._delta, self._batch
         if batch is None:
             assert delta is not None
-            self._batch = batch = delta.arranged(self._arrangement)
+            self._batch = batch = delta.arranged(self.arrangement)
             self._delta = None
         return batch
 
-    def describe(self) -> None:
-        """Have the rows as kernels read them, so that another thread need not ask Arrow for them."""
-        if self._delta is not None and not self._delta.in_order:
-            self._delta.chunk()
+    def loose(self) -> Chunk | None:
+        """The rows as kernels read them, where they are flat and in no order yet."""
+        delta = self._delta
+        return None if delta is None or delta.in_order or delta.schema.nested else delta.chunk()
 
     def __int__(self) -> int:
         """By how many rows it changes what it is a change of."""
         return self.batch().rows if self._rows is None else self._rows
 
-    def written(self) -> None:
-        """The trace has it."""
-        self._rows = int(self)
+    def written(self, rows: int) -> None:
+        """The trace has it, which are so many rows."""
+        self._rows = rows
         self._batch = self._delta = None
 
 
@@ -89,18 +91,40 @@ class Written(NamedTuple):
     """What a trace takes for some changes that follow each other."""
 
     changes: Sequence[Change]
+    rows: Sequence[int]
+    """Of each of them."""
     together: Batch | None
     """All of them with their times, if they are few rows and their sums are known to fit; else it takes each."""
 
 
 def written(changes: Sequence[Change], keep: int) -> Written:
     """Put changes in order; those of ticks that nobody can ask for are moved to the oldest that is kept."""
-    batches = [change.batch() for change in changes]
-    if len(changes) == 1 or sum(b.rows for b in batches) > 2 * ROWS or sum(b.largest for b in batches) > INT64_MAX:
-        return Written(changes, None)
     oldest = max(changes[-1].tick - keep, 0)
+    few = len(changes) > 1 and sum(change.given for change in changes) <= 2 * ROWS
+    if few and changes[0].tick >= oldest:
+        at_once = _sorted_at_once(changes)
+        if at_once is not None:
+            return at_once
+    batches = [change.batch() for change in changes]
+    rows = [batch.rows for batch in batches]
+    if not few or sum(b.largest for b in batches) > INT64_MAX:
+        return Written(changes, rows, None)
     timed = [b.at_time((max(c.tick, oldest),)) for b, c in zip(batches, changes, strict=True)]
-    return Written(changes, merge(timed))
+    return Written(changes, rows, merge(timed))
+
+
+def _sorted_at_once(changes: Sequence[Change]) -> Written | None:
+    """Changes of different ticks, all of them flat and in no order, by one sort: a call for each would cost more."""
+    chunks = [chunk for change in changes if (chunk := change.loose()) is not None]
+    whole = joined(chunks[0].schema, chunks) if len(chunks) == len(changes) else None
+    if whole is None:
+        return None
+    ticks = np.array([change.tick for change in changes], np.int64)
+    times = [np.repeat(ticks, [change.given for change in changes])]
+    batch = Batch.from_chunk(changes[0].arrangement, whole.with_times(padded(times, 0, whole.rows)))
+    found = np.concatenate([chunk.lane(TIME) for chunk in batch.chunks]) if batch.rows else np.empty(0, np.int64)
+    rows: list[int] = np.bincount(np.searchsorted(ticks, found), minlength=len(ticks)).tolist()
+    return Written(changes, rows, batch)
 
 
 class Waiting:
@@ -129,7 +153,7 @@ class Waiting:
         if self._job is None and self._enough():
             if self._beside and self.changes[-1].given >= ROWS:
                 for change in self.changes:
-                    change.describe()
+                    change.loose()  # so that the thread need not ask Arrow for it
                 self._in_hand = len(self.changes)
                 self._job = Task(self.rows, partial(written, tuple(self.changes), self._keep))
             elif out is None:
