@@ -1,14 +1,11 @@
-"""Searching sorted chunks against bisection and dicts.
+"""Looking for keys and rows in sorted chunks, against dicts.
 
-Hashes are chosen, so that the interpolating search meets what it guesses worst: clusters, gaps, the ends of the
-range, one value everywhere; and so that different rows share their hashes, in one chunk and across chunks.
+Hashes are chosen, so that different rows share them, in one chunk and across chunks.
 """
 
-from bisect import bisect_left
 from itertools import pairwise
 from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -20,6 +17,8 @@ from dbspark.batch.chunk import import_arrays
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import probe as kp
 from dbspark.kernels.merge import OVERFLOW
+from dbspark.kernels.seek import DIRECTORY, PLACE, fill_index
+from dbspark.trace.listed import directory_of
 from tests.kernels.build import HASHES, TOP, Item, at, batch_of, chunk_of, several, sorted_items
 from tests.strategies import INT64_MAX
 
@@ -33,55 +32,6 @@ def sources(batches: list[Batch]) -> tuple[Any, Any, Any, Any]:
     fences = np.empty(len(tables), np.uint64)
     kp.first_keys(tables, fences)
     return tables, lens, fences, np.cumsum([0, *(len(b.chunks) for b in batches)])
-
-
-@numba.njit
-def _lower_bound(address: int, begin: int, end: int, key: Any) -> int:
-    return kp.lower_bound(address, begin, end, key)
-
-
-def lower_bound(keys: np.ndarray, begin: int, end: int, key: int) -> int:
-    return int(_lower_bound(keys.ctypes.data, begin, end, np.uint64(key)))
-
-
-SHAPES = {
-    "uniform": lambda rng: np.sort(rng.integers(0, 2**64, 700, dtype=np.uint64)),
-    "constant": lambda rng: np.full(100, 77, np.uint64),
-    "all zero": lambda rng: np.zeros(50, np.uint64),
-    "all ones": lambda rng: np.full(50, TOP, np.uint64),
-    "two values": lambda rng: np.sort(np.array([0, TOP], np.uint64)[rng.integers(0, 2, 100)]),
-    "neighbours": lambda rng: np.arange(2**64 - 300, 2**64, dtype=np.uint64),
-    "cluster and an outlier": lambda rng: np.append(np.arange(500, dtype=np.uint64), np.uint64(TOP)),
-    "an outlier and a cluster": lambda rng: np.insert(np.arange(2**64 - 500, 2**64, dtype=np.uint64), 0, np.uint64(0)),
-    "powers of two": lambda rng: np.uint64(1) << np.arange(64, dtype=np.uint64),
-    "hot key": lambda rng: np.sort(np.append(rng.integers(0, 2**64, 90, dtype=np.uint64), [np.uint64(2**63)] * 200)),
-    "one": lambda rng: np.array([5], np.uint64),
-    "none": lambda rng: np.empty(0, np.uint64),
-}
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_lower_bound_is_bisect_left(shape: str) -> None:
-    rng = np.random.default_rng(3)
-    keys = SHAPES[shape](rng)
-    plain = keys.tolist()
-    near = (
-        {k + d for k in plain for d in (-1, 0, 1)}
-        | {0, 1, 2**63, TOP}
-        | set(rng.integers(0, 2**64, 50, dtype=np.uint64).tolist())
-    )
-    ranges = {(0, len(plain)), (len(plain) // 3, len(plain)), (0, len(plain) // 2), (len(plain) // 2, len(plain) // 2)}
-    for begin, end in ranges:
-        for key in (k for k in near if 0 <= k <= TOP):
-            assert lower_bound(keys, begin, end, key) == bisect_left(plain, key, begin, end)
-
-
-@given(st.lists(HASHES, max_size=60), st.lists(HASHES, min_size=1, max_size=10))
-def test_lower_bound_of_random_keys_is_bisect_left(keys: list[int], probes: list[int]) -> None:
-    keys.sort()
-    array = np.array(keys, np.uint64)
-    for probe in [*probes, *keys]:
-        assert lower_bound(array, 0, len(keys), probe) == bisect_left(keys, probe)
 
 
 @given(several(1, 4))
@@ -141,7 +91,7 @@ def test_nothing_is_found_where_there_is_nothing() -> None:
         assert out.tolist() == [0, 0]
         kp.locate(*sources(batches), chunk.table, 2, *ONE_COLUMN, out)
         assert out.tolist() == [-1, -1]
-        for find in (kp.probe_ranges, kp.walk_ranges, through_filters):
+        for find in (kp.probe_ranges, kp.walk_ranges, through_indices):
             ranges = np.full((2, len(batches), 3), -99, np.int64)
             assert find(*sources(batches), np.array([0, TOP], np.uint64), ranges) == 0
             assert not ranges[:, :, 2].any()
@@ -173,22 +123,24 @@ def test_a_total_beyond_int64_is_reported(weights: tuple[int, int], overflows: b
 # ------------------------------------------------------------------------------------------------------- keys
 
 
-def through_filters(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
-    """With filters of different sizes, and one batch in three without any."""
-    filters, kept = np.zeros((len(starts) - 1, 2), np.int64), []
+def through_indices(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
+    """With indices of different sizes, and one batch in three without any."""
+    places, kept = np.zeros((len(starts) - 1, PLACE), np.int64), []
     for b in range(len(starts) - 1):
         if b % 3 < 2:
-            size = 6 + 5 * (b % 2)
-            kept.append(np.zeros(1 << (size - 6), np.uint64))
+            bits = 1 + 5 * (b % 2)
             mine = slice(starts[b], starts[b + 1])
-            kp.fill_filter(tables[mine], lens[mine], 64 - size, kept[-1])
-            filters[b] = kept[-1].ctypes.data, 64 - size
-    total: int = kp.probe_filtered(tables, lens, fences, starts, filters, keys, ranges)
+            kept.append(np.empty((1 << bits) + 1, np.uint64))
+            fill_index(tables[mine], lens[mine], 64 - bits, kept[-1])
+            places[b, :2] = kept[-1].ctypes.data, 64 - bits
+    directory, kept_too = directory_of((tables, lens, fences, starts), places)
+    total: int = kp.probe_indexed(directory, keys, ranges)
+    assert len(kept_too) == DIRECTORY
     return total
 
 
 @pytest.mark.parametrize(
-    "find", [kp.probe_ranges, kp.walk_ranges, through_filters], ids=["searched", "walked", "filtered"]
+    "find", [kp.probe_ranges, kp.walk_ranges, through_indices], ids=["searched", "walked", "indexed"]
 )
 @given(several(1, 4), st.lists(HASHES, max_size=8), st.booleans(), st.data())
 def test_ranges_hold_exactly_the_rows_of_each_key(

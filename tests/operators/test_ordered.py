@@ -222,8 +222,8 @@ def test_many_rows_in_many_ticks():
 def test_many_keys_of_which_most_are_new(limit, offset, mask):
     """Keys that are in no batch, in one or in several, some of them half merged, some with the hash of others."""
     chance = random.Random(7)
-    config = SpineConfig(fanout=3, at_once=300, step=400, credit=1, filtered=64)
-    filtered = 0
+    config = SpineConfig(fanout=3, at_once=300, step=400, credit=1, indexed=64)
+    indexed = 0
     with weakened_hash(mask):
         run = top([("n", "desc"), "k"], limit, offset, key=["k"])
         run.circuit._states = {n: tuple(s.configured(config) for s in some) for n, some in run.circuit._states.items()}
@@ -234,8 +234,8 @@ def test_many_keys_of_which_most_are_new(limit, offset, mask):
             assert run.held["out"] == first(run.given["t"], [0], [("n", "desc", "nulls last")], limit, offset)
             spine = next(s for some in run.circuit._states.values() for s in some)
             merges = [e for e in spine.entries if isinstance(e, Merging) and e.out]
-            filtered += sum("key_filter" in b.__dict__ for e in merges for b in e.inputs)
-        assert filtered
+            indexed += sum("index" in b.__dict__ for e in merges for b in e.inputs)
+        assert indexed
         run.retract(3)
 
 

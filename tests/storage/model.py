@@ -16,7 +16,7 @@ from dbspark.storage.files import LocalFiles
 from dbspark.trace import Spine, SpineConfig
 from tests.batch.model import rows
 
-SMALL = SpineConfig(at_once=6, step=8, credit=2, filtered=2)
+SMALL = SpineConfig(at_once=6, step=8, credit=2, indexed=8)
 """Merges are in progress most of the time."""
 PAIRS = Schema.parse("k BIGINT, v STRING")
 BY_KEY = Arrangement(PAIRS, [0])

@@ -29,12 +29,14 @@ def same(found: tuple[np.ndarray, ...], batches: tuple[Batch, ...]) -> bool:
 @pytest.mark.parametrize("seed", range(5))
 def test_every_version_lists_its_own_batches(seed: int) -> None:
     rng = random.Random(seed)
-    versions = [Listed.of(())]
+    versions = [Listed.of((), ())]
     for i in range(60):
         before = rng.choice(versions[-6:])  # the newest, or a fork of an older one
-        versions.append(before.and_one(batch(i, *(rng.randrange(100) for _ in range(3)))))
+        one = batch(i, *(rng.randrange(100) for _ in range(3)))
+        versions.append(before.and_one(one, (id(one), 0, 0, 0)))
     for version in versions:
         assert same(version.sources, version.batches)
+        assert version.places.tolist() == [[id(b), 0, 0, 0] for b in version.batches]
 
 
 def test_spines_that_go_their_own_way_from_one() -> None:

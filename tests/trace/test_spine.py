@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dbspark.batch import Arrangement, Batch, Schema
 from dbspark.batch.arrangement import weakened_hash
 from dbspark.errors import WeightOverflowError
-from dbspark.kernels import probe as kp
 from dbspark.trace import spine as spines
 from dbspark.trace.merging import Merging
 from dbspark.trace.reading import Keys, ends_unordered, probe
@@ -572,9 +571,9 @@ def test_what_grows_much_faster_than_it_is_looked_up_in_is_merged_more_at_a_time
 
 
 @pytest.mark.parametrize("knobs", [{}, {"growing": 8}, {"inserting": 8}], ids=["usual", "growing", "inserting"])
-def test_keys_are_found_through_filters_whatever_is_being_merged(knobs):
+def test_keys_are_found_through_indices_whatever_is_being_merged(knobs):
     """Inserts and deletes at random, merges in progress all the time; then everything goes."""
-    config = SpineConfig(fanout=2, at_once=8, step=32, credit=1, filtered=16, **knobs)
+    config = SpineConfig(fanout=2, at_once=8, step=32, credit=1, indexed=16, **knobs)
     rng = np.random.default_rng(7)
     by_key = Arrangement(SCHEMA, [0])
     size, weights = 3000, np.zeros(3000, np.int64)
@@ -591,15 +590,11 @@ def test_keys_are_found_through_filters_whatever_is_being_merged(knobs):
             found = np.zeros(len(asked), np.int64)
             np.add.at(found, hits.which, hits.weights)
             assert np.array_equal(found, weights[asked])
-        assert len(spine.filters) == len(spine.batches)
-        for one, (address, shift) in zip(spine.batches, spine.filters.tolist(), strict=True):
+        assert len(spine.places) == len(spine.batches)
+        for one, place in zip(spine.batches, spine.places.tolist(), strict=True):
             in_entries = any(e is one for e in spine.entries)
-            assert address if in_entries and one.rows >= 16 else True
-            in_inputs += bool(address) and not in_entries
-            if address:
-                own = np.zeros(len(one.key_filter.bits), np.uint64)
-                kp.fill_filter(one.tables, one.lens, shift, own)
-                assert not (own & ~one.key_filter.bits).any(), "a key that the filter does not know"
+            assert place[0] if in_entries and one.rows >= 16 else True
+            in_inputs += bool(place[0]) and not in_entries
 
     for tick in range(150):
         keys = rng.integers(0, size, rng.integers(1, 60))

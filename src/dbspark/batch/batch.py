@@ -39,6 +39,7 @@ from dbspark.kernels import arrange as ka
 from dbspark.kernels import merge as km
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import probe as kp
+from dbspark.kernels import seek as ks
 from dbspark.kernels import timed as kt
 from dbspark.kernels.sort import sort_hashes
 from dbspark.lazy import Lazy
@@ -48,16 +49,23 @@ BUILD_ROWS = 1 << 21
 """Unsorted rows that are sorted in one go; more are sorted in pieces and merged."""
 _PARALLEL_ROWS = 1 << 17
 """Merges from this many rows on use two threads."""
+_INDEXED = 8
+"""Rows below which a batch can have no index."""
 _MANY = 4
 """So many batches of several times are merged by sorting their rows: walking them looks at each batch for each row."""
 
 
-class KeyFilter(NamedTuple):
-    """Bits that are set where a key may be (`kernels.probe`)."""
+class Index(NamedTuple):
+    """Where the keys of a batch are (`kernels.seek`)."""
 
-    bits: UInt64s
-    place: tuple[int, int]
-    """As kernels take it: the address of the bits, and the shift."""
+    words: UInt64s
+    place: tuple[int, int, int, int]
+    """As kernels take it."""
+
+
+NO_PLACE = (0, 0, 0, 0)
+"""What kernels take where a batch has no index."""
+_NO_INDEX = Index(np.empty(0, np.uint64), NO_PLACE)
 
 
 class Batch:
@@ -97,17 +105,23 @@ class Batch:
         return out
 
     @Lazy
-    def key_filter(self) -> KeyFilter:
-        """Where a key may be, in sixteen or more bits for each row."""
-        bits = max(self.rows * 16 - 1, 63).bit_length()
-        out = np.zeros(1 << (bits - 6), np.uint64)
-        kp.fill_filter(self.tables, self.lens, 64 - bits, out)
-        return KeyFilter(out, (out.ctypes.data, 64 - bits))
+    def index(self) -> Index:
+        """Where its keys are, in two to four bytes for each row."""
+        if self.rows < _INDEXED or int(self.lens.max()) > 1 << ks.INDEX_ROW_BITS:
+            return _NO_INDEX
+        bits = (self.rows - 1).bit_length() - 2
+        words = np.empty((1 << bits) + 1, np.uint64)
+        ks.fill_index(self.tables, self.lens, 64 - bits, words)
+        return Index(words, (words.ctypes.data, 64 - bits, 0, 0))
 
-    def filtered_as(self, whole: Batch) -> Batch:
-        """This batch, a part of another, with its filter if that has one: bits too many are none too few."""
-        if "key_filter" in whole.__dict__:
-            self.__dict__["key_filter"] = whole.__dict__["key_filter"]
+    def part_of(self, whole: Batch, chunks: int, rows: int) -> Batch:
+        """This batch, which is another one without its first chunks and some rows of the next, with its index."""
+        index = whole.__dict__.get("index")
+        if index is not None and index.place[0]:
+            address, shift, gone, first = index.place
+            # The first chunk of the whole may have lost rows of its own.
+            place = address, shift, gone + chunks, rows if chunks else first + rows
+            self.__dict__["index"] = Index(index.words, place)
         return self
 
     @property
@@ -281,12 +295,12 @@ class Batch:
             line[nd.DATA], line[nd.START], line[nd.MASK] = some.ctypes.data, 0, -1
             chunks.append(changed)
             at += chunk.rows
-        return self._still(Batch(self.arrangement, chunks), "_time_survey", "fences", "key_filter")
+        return self._still(Batch(self.arrangement, chunks), "_time_survey", "fences", "index")
 
     def described(self, description: Any) -> Batch:
         """The same rows under another description."""
         return self._still(
-            Batch(self.arrangement, self.chunks, description), "_survey", "_time_survey", "fences", "key_filter"
+            Batch(self.arrangement, self.chunks, description), "_survey", "_time_survey", "fences", "index"
         )
 
     def _still(self, batch: Batch, *names: str) -> Batch:
@@ -301,7 +315,7 @@ class Batch:
         times = np.zeros(nd.TIMES, np.int64)
         times[: len(time)] = time
         batch = Batch(self.arrangement, [c.at_time(times) for c in self.chunks], description)
-        self._still(batch, "_survey", "fences", "key_filter")
+        self._still(batch, "_survey", "fences", "index")
         batch.__dict__["_time_survey"] = _one_time(times.tolist())
         return batch
 
@@ -544,7 +558,7 @@ class Plan:
             if row >= batch.chunks[chunk].rows:
                 chunk, row = chunk + 1, 0
             if chunk < len(batch.chunks):
-                left = Batch(self.arrangement, batch.chunks[chunk:]).filtered_as(batch) if chunk else batch
+                left = Batch(self.arrangement, batch.chunks[chunk:]).part_of(batch, chunk, 0) if chunk else batch
                 batches.append(left)
                 offsets.append(row)
         return tuple(batches), tuple(offsets)

@@ -3,11 +3,8 @@
 Only rows that a change takes away can become fewer than none, so of a table without a primary key only those are
 looked for; of one with a key, every key of the change. Sums are exact: a weight is added as two halves.
 
-Most batches hold none of the rows that are looked for, which filters (`kernels.probe`) tell.
-
-A table is mostly not in the cache, and a search waits for memory some ten times. So rows are looked for a block at a
-time, each step for all of them before the next: where the search begins and then the row that it finds are asked for
-while the others are at theirs.
+A table is mostly not in the cache. So rows are looked for a block at a time (`kernels.seek`), each step for all of them
+before the next, and the values of the rows that are found are asked for while the others are at theirs.
 """
 
 from __future__ import annotations
@@ -26,13 +23,26 @@ from dbspark.kernels.nodes import (
     LANES,
     NODE_BYTES,
     OFFSETS,
+    ROW_BITS,
+    ROW_MASK,
     START,
     VARIABLE,
     WEIGHT,
     WIDTH,
 )
-from dbspark.kernels.order import compare_rows
-from dbspark.kernels.probe import address, find_chunk, guess, lower_bound, may_have, same_key
+from dbspark.kernels.order import equal_rows
+from dbspark.kernels.probe import same_key
+from dbspark.kernels.seek import (
+    BATCHES,
+    NOWHERE,
+    ask_for_word,
+    begin_of,
+    first_chunk,
+    length_at,
+    place_of,
+    rest_of,
+    table_at,
+)
 
 _BLOCK = 32
 """Rows that are looked for at a time."""
@@ -53,43 +63,40 @@ def _ask_for_row(table: int, row: int, columns: int, texts: Any) -> None:
 
 @inlined
 def _add_run(
-    tables: Any, lens: Any, end: int, c: int, at: int, probe: int, row: int, h: Any, rh: Any, key: Any, columns: int,
-    nodes: int, unique: int, sums: Any,
+    directory: int, end: int, begin: int, probe: int, row: int, h: Any, rh: Any, key: Any, columns: int, nodes: int,
+    unique: int, sums: Any, k: int,
 ) -> None:  # fmt: skip
     """Add the weights of the rows from a place on that have a key hash: of those equal to a row, and of its key."""
+    c, at = begin >> ROW_BITS, begin & ROW_MASK
     while True:
-        if at >= lens[c]:
+        if at >= length_at(directory, c):
             c += 1
             at = i64(0)
             if c >= end:
                 return
-        table = tables[c]
+        table = table_at(directory, c << ROW_BITS)
         if load_u64(lane(table, KEY), at) != h:
             return
         w = load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT))
-        if load_u64(lane(table, HASH), at) == rh and compare_rows(table, at, probe, row, columns, nodes) == 0:
-            sums[0] += w >> 32
-            sums[1] += w & 0xFFFFFFFF
+        if load_u64(lane(table, HASH), at) == rh and equal_rows(table, at, probe, row, columns, nodes):
+            sums[k, 0] += w >> 32
+            sums[k, 1] += w & 0xFFFFFFFF
         if unique == 1 and same_key(probe, row, key, table, at, key, nodes):
-            sums[2] += w >> 32
-            sums[3] += w & 0xFFFFFFFF
+            sums[k, 2] += w >> 32
+            sums[k, 3] += w & 0xFFFFFFFF
         at += 1
 
 
 @kernel
-def breaks_table(
-    tables: Any, lens: Any, fences: Any, starts: Any, filters: Any, probe: int, rows: int, key: Any, columns: int,
-    nodes: int, unique: int,
-) -> int:  # fmt: skip
+def breaks_table(directory: int, probe: int, rows: int, key: Any, columns: int, nodes: int, unique: int) -> int:
     """1 where batches, of which the last has the rows of the probe chunk, hold a row or key (`unique`) that cannot be.
 
-    Batches may have times: a row occurs once for each. filters[b] = (address, shift) of the filter of a batch; 0: none.
+    Batches may have times: a row occurs once for each.
     """
     keys, hashes = lane(probe, KEY), lane(probe, HASH)
     own, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
-    fence = address(fences)
     wanted = np.empty(_BLOCK, np.int64)
-    at = np.empty((_BLOCK, 2), np.int64)
+    at = np.empty(_BLOCK, np.int64)
     sums = np.empty((_BLOCK, 4), np.int64)  # of the row and of the key, high and low
     i = i64(0)
     while i < rows:
@@ -101,36 +108,33 @@ def breaks_table(
                 taken = taken or not same_key(probe, i, key, probe, i - 1, key, nodes)
             if taken:
                 wanted[count] = i
-                sums[count] = 0
+                sums[count, 0] = sums[count, 1] = sums[count, 2] = sums[count, 3] = 0
                 count += 1
             i += 1
-        for b in range(starts.shape[0] - 1):
-            first, end = starts[b], starts[b + 1]
+        for b in range(load_i64(directory, BATCHES)):
+            first, end, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
             if first >= end:
                 continue
             for k in range(count):
-                h = load_u64(keys, wanted[k])
-                at[k, 0] = -1
-                if not may_have(filters[b], h):
-                    continue
-                c = find_chunk(fence, first, end, h) if end - first > 1 else first
-                at[k, 0] = c
-                prefetch(guess(lane(tables[c], KEY), lens[c], h))
+                ask_for_word(place, load_u64(keys, wanted[k]))
+            found = False
             for k in range(count):
-                c = at[k, 0]
-                if c >= 0:
-                    here = lower_bound(lane(tables[c], KEY), i64(0), lens[c], load_u64(keys, wanted[k]))
-                    at[k, 1] = here
-                    if here < lens[c]:
-                        _ask_for_row(tables[c], here, columns, False)
+                at[k] = begin_of(directory, first, end, place, load_u64(keys, wanted[k]))
+                found |= at[k] != NOWHERE
+            if not found:
+                continue
             for k in range(count):
-                if at[k, 0] >= 0 and at[k, 1] < lens[at[k, 0]]:
-                    _ask_for_row(tables[at[k, 0]], at[k, 1], columns, True)
+                at[k] = rest_of(directory, end, at[k], load_u64(keys, wanted[k]))
+                if at[k] != NOWHERE:
+                    _ask_for_row(table_at(directory, at[k]), at[k] & ROW_MASK, columns, False)
             for k in range(count):
-                if at[k, 0] >= 0:
+                if at[k] != NOWHERE:
+                    _ask_for_row(table_at(directory, at[k]), at[k] & ROW_MASK, columns, True)
+            for k in range(count):
+                if at[k] != NOWHERE:
                     _add_run(
-                        tables, lens, end, at[k, 0], at[k, 1], probe, wanted[k], load_u64(keys, wanted[k]),
-                        load_u64(hashes, wanted[k]), key, columns, nodes, unique, sums[k],
+                        directory, end, at[k], probe, wanted[k], load_u64(keys, wanted[k]),
+                        load_u64(hashes, wanted[k]), key, columns, nodes, unique, sums, k,
                     )  # fmt: skip
         for k in range(count):
             if sums[k, 0] + (sums[k, 1] >> 32) < 0:

@@ -4,7 +4,7 @@ For each key of the newest batch, the runs of its rows in all batches are walked
 known how many places are taken before it without the newest batch and how many with it, so what the row had and what
 it has now are told at the same time, and only a difference is written. The walk ends when the places of both are
 taken, or when the newest batch has nothing more to say and both count the same. So the cost is that of the first rows
-of the keys in the newest batch; a key that is in no other batch costs a look into the filter of each.
+of the keys in the newest batch; a key that is in no other batch costs a look into the index of each.
 
 Rows of a weight below zero take no place.
 """
@@ -16,32 +16,60 @@ from typing import Any
 import numpy as np
 
 from dbspark.kernels.ends import order_of
-from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64
+from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64, prefetch
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
-from dbspark.kernels.nodes import DATA, FIXED, KEY, KIND, NODE_BYTES, ROW_BITS, ROW_MASK, START, VALID, WEIGHT, WIDTH
+from dbspark.kernels.nodes import (
+    DATA,
+    FIXED,
+    HASH,
+    KEY,
+    KIND,
+    NODE_BYTES,
+    ROW_BITS,
+    ROW_MASK,
+    START,
+    VALID,
+    WEIGHT,
+    WIDTH,
+)
 from dbspark.kernels.order import compare_cells
-from dbspark.kernels.probe import address, find_chunk, lower_bound, may_have, same_key
+from dbspark.kernels.probe import same_key
+from dbspark.kernels.seek import (
+    BATCHES,
+    NOWHERE,
+    ask_for_word,
+    begin_of,
+    find_key,
+    first_chunk,
+    length_at,
+    place_of,
+    rest_of,
+    table_at,
+)
 
-GONE = -1
+GONE = NOWHERE
 """Instead of a position: there is no row, or there are no more."""
 BEYOND = -2
 """Instead of a position: weights add up to more than int64 holds."""
+_BLOCK = 32
+"""Key hashes that are looked for at a time."""
 
 
 @inlined
-def _here(tables: Any, lens: Any, chunk: int, row: int, end: int, h: Any) -> int:
+def _here(directory: int, chunk: int, row: int, end: int, h: Any) -> int:
     """The position of a row, or of the next where it is behind the last of its chunk; GONE unless it has a key hash."""
-    if row >= lens[chunk]:
+    if row >= length_at(directory, chunk):
         chunk += 1
         row = i64(0)
         if chunk >= end:
             return i64(GONE)
-    return i64(chunk) << ROW_BITS | row if load_u64(lane(tables[chunk], KEY), row) == h else i64(GONE)
+    at = i64(chunk) << ROW_BITS | row
+    return at if load_u64(lane(table_at(directory, at), KEY), row) == h else i64(GONE)
 
 
 @inlined
-def _order_at(tables: Any, p: int, q: int, columns: int, nodes: int) -> int:
-    return order_of(tables[p >> ROW_BITS], p & ROW_MASK, tables[q >> ROW_BITS], q & ROW_MASK, columns, nodes)
+def _order_at(directory: int, p: int, q: int, columns: int, nodes: int) -> int:
+    return order_of(table_at(directory, p), p & ROW_MASK, table_at(directory, q), q & ROW_MASK, columns, nodes)
 
 
 @inlined
@@ -54,8 +82,8 @@ def _taken(before: int, weight: int, skip: int, stop: int) -> int:
 
 @inlined
 def _walk(
-    tables: Any, lens: Any, ends: Any, runs: int, begin: Any, at: Any, h: Any, probe: int, key: Any, columns: int,
-    nodes: int, skip: int, stop: int, out: int, pos: Any, weights: Any,
+    directory: int, ends: Any, runs: int, begin: Any, at: Any, h: Any, probe: int, key: Any, columns: int, nodes: int,
+    skip: int, stop: int, out: int, pos: Any, weights: Any,
 ) -> int:  # fmt: skip
     """Write the changes of one key, from `out` on, as far as there is room; returns how many there are then.
 
@@ -69,14 +97,14 @@ def _walk(
     while (at[newest] >= 0 or had != has) and (has < stop or (had < stop and old_runs > 0)):
         best = i64(GONE)
         for r in range(newest if has >= stop else runs):
-            if at[r] >= 0 and (best < 0 or _order_at(tables, at[r], best, columns, nodes) < 0):
+            if at[r] >= 0 and (best < 0 or _order_at(directory, at[r], best, columns, nodes) < 0):
                 best = at[r]
         if best < 0:
             break
         old, change = i64(0), i64(0)
         for r in range(runs):
-            while at[r] >= 0 and (at[r] == best or _order_at(tables, at[r], best, columns, nodes) == 0):
-                here, i = tables[at[r] >> ROW_BITS], at[r] & ROW_MASK
+            while at[r] >= 0 and (at[r] == best or _order_at(directory, at[r], best, columns, nodes) == 0):
+                here, i = table_at(directory, at[r]), at[r] & ROW_MASK
                 w = load_i64(lane(here, WEIGHT), i & lane_mask(here, WEIGHT))
                 if r == newest:
                     change += w
@@ -84,10 +112,10 @@ def _walk(
                     return i64(OVERFLOW)
                 else:
                     old += w
-                at[r] = _here(tables, lens, at[r] >> ROW_BITS, i + 1, ends[r], h)
+                at[r] = _here(directory, at[r] >> ROW_BITS, i + 1, ends[r], h)
                 if at[r] < 0 and r != newest:
                     old_runs -= 1
-        t, u = tables[probe >> ROW_BITS], tables[best >> ROW_BITS]
+        t, u = table_at(directory, probe), table_at(directory, best)
         if not same_key(t, probe & ROW_MASK, key, u, best & ROW_MASK, key, nodes):
             continue
         if add_overflows(old, change):
@@ -149,85 +177,111 @@ def _begin(table: int, first: int, end: int, skip: int, stop: int, out: int, pos
 
 
 @inlined
-def first_row(
-    tables: Any, lens: Any, fences: Any, starts: Any, h: Any, probe: int, row: int, key: Any, columns: int, nodes: int,
-    at: Any,
-) -> int:  # fmt: skip
+def first_row(directory: int, h: Any, probe: int, row: int, key: Any, columns: int, nodes: int, at: Any) -> int:
     """The position of the first row of a key whose weights do not add up to zero; GONE where there is none.
 
     BEYOND where a sum is beyond int64. `at` is working memory, as long as there are batches.
     """
-    batches = starts.shape[0] - 1
+    batches = load_i64(directory, BATCHES)
     for b in range(batches):
-        at[b] = GONE
-        if starts[b] < starts[b + 1]:
-            c = find_chunk(address(fences), starts[b], starts[b + 1], h)
-            at[b] = _here(tables, lens, c, lower_bound(lane(tables[c], KEY), i64(0), lens[c], h), starts[b + 1], h)
+        at[b] = find_key(directory, b, h)
     while True:
         best = i64(GONE)
         for b in range(batches):
-            if at[b] >= 0 and (best < 0 or _order_at(tables, at[b], best, columns, nodes) < 0):
+            if at[b] >= 0 and (best < 0 or _order_at(directory, at[b], best, columns, nodes) < 0):
                 best = at[b]
         if best < 0:
             return best
         total = i64(0)
         for b in range(batches):
-            while at[b] >= 0 and (at[b] == best or _order_at(tables, at[b], best, columns, nodes) == 0):
-                chunk, i = at[b] >> ROW_BITS, at[b] & ROW_MASK
-                w = load_i64(lane(tables[chunk], WEIGHT), i & lane_mask(tables[chunk], WEIGHT))
+            while at[b] >= 0 and (at[b] == best or _order_at(directory, at[b], best, columns, nodes) == 0):
+                table, i = table_at(directory, at[b]), at[b] & ROW_MASK
+                w = load_i64(lane(table, WEIGHT), i & lane_mask(table, WEIGHT))
                 if add_overflows(total, w):
                     return i64(BEYOND)
                 total += w
-                at[b] = _here(tables, lens, chunk, i + 1, starts[b + 1], h)
-        if total != 0 and same_key(probe, row, key, tables[best >> ROW_BITS], best & ROW_MASK, key, nodes):
+                at[b] = _here(directory, at[b] >> ROW_BITS, i + 1, first_chunk(directory, b + 1), h)
+        if total != 0 and same_key(probe, row, key, table_at(directory, best), best & ROW_MASK, key, nodes):
             return best
+
+
+@inlined
+def _find_ahead(directory: int, d: int, row: int, heads: Any, found: Any) -> int:
+    """Where the next key hashes of the last batch, from a row on, are in those before it; returns how many they are.
+
+    found[b, k] = the position of the first row of hash k in batch b, or GONE. All of them wait for memory together.
+    """
+    last, room = load_i64(directory, BATCHES) - 1, heads.shape[0]
+    end, count = first_chunk(directory, last + 1), i64(0)
+    while d < end:
+        h = load_u64(lane(table_at(directory, d << ROW_BITS), KEY), row)
+        if count == 0 or h != heads[count - 1]:
+            if count == room:
+                break
+            heads[count] = h
+            count += 1
+        row += 1
+        if row >= length_at(directory, d):
+            d += 1
+            row = i64(0)
+    for b in range(last):
+        first, behind, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
+        for k in range(count):
+            found[b, k] = GONE
+        if first >= behind:
+            continue
+        for k in range(count):
+            ask_for_word(place, heads[k])
+        for k in range(count):
+            found[b, k] = begin_of(directory, first, behind, place, heads[k])
+        for k in range(count):
+            at = rest_of(directory, behind, found[b, k], heads[k])
+            found[b, k] = at
+            if at >= 0:
+                prefetch(lane(table_at(directory, at), HASH) + 8 * (at & ROW_MASK))
+    return count
 
 
 @kernel
 def change_of_first(
-    tables: Any, lens: Any, fences: Any, starts: Any, filters: Any, key: Any, columns: int, nodes: int, skip: int,
-    limit: int, pos: Any, weights: Any,
-) -> int:  # fmt: skip
+    directory: int, key: Any, columns: int, nodes: int, skip: int, limit: int, pos: Any, weights: Any
+) -> int:
     """Rows skip … skip+limit-1 of the keys of the last batch with it, less those without it: positions and weights.
 
     Returns how many there are, which may be more than there is room for: then the rest is not written. OVERFLOW where a
-    sum is beyond int64. filters[b] = (address, shift) of the filter of batch b (`kernels.probe`); 0: none.
+    sum is beyond int64.
     """
-    last = starts.shape[0] - 2
-    chunks, rows = np.empty(last, np.int64), np.zeros(last, np.int64)  # where each batch has been searched up to
-    for b in range(last):
-        chunks[b] = starts[b]
+    last = load_i64(directory, BATCHES) - 1
     begin, at, ends = np.empty(last + 1, np.int64), np.empty(last + 1, np.int64), np.empty(last + 1, np.int64)
-    d, row, end = starts[last], i64(0), starts[last + 1]
+    heads, found = np.empty(_BLOCK, np.uint64), np.empty((last, _BLOCK), np.int64)
+    k, known = i64(0), i64(0)
+    d, row, end = first_chunk(directory, last), i64(0), first_chunk(directory, last + 1)
     out = i64(0)
     while d < end:
-        h = load_u64(lane(tables[d], KEY), row)
+        if k == known:
+            known = _find_ahead(directory, d, row, heads, found)
+            k = i64(0)
+        h = heads[k]
         runs = i64(0)
         for b in range(last):
-            if starts[b] >= starts[b + 1] or not may_have(filters[b], h):
-                continue
-            if chunks[b] + 1 < starts[b + 1] and fences[chunks[b] + 1] < h:
-                chunks[b] = find_chunk(address(fences), chunks[b], starts[b + 1], h)
-                rows[b] = 0
-            rows[b] = lower_bound(lane(tables[chunks[b]], KEY), rows[b], lens[chunks[b]], h)
-            found = _here(tables, lens, chunks[b], rows[b], starts[b + 1], h)
-            if found >= 0:
-                begin[runs], ends[runs] = found, starts[b + 1]
+            if found[b, k] >= 0:
+                begin[runs], ends[runs] = found[b, k], first_chunk(directory, b + 1)
                 runs += 1
-        first = d << ROW_BITS | row
-        row = end_of_run(tables[d], row, lens[d], h)
-        if (row < lens[d] or d + 1 == end) and one_key(tables[d], first & ROW_MASK, row, key, nodes):
+        k += 1
+        first, table, rows = d << ROW_BITS | row, table_at(directory, d << ROW_BITS), length_at(directory, d)
+        row = end_of_run(table, row, rows, h)
+        if (row < rows or d + 1 == end) and one_key(table, first & ROW_MASK, row, key, nodes):
             if runs == 0:
-                out = _begin(tables[d], first, row, skip, skip + limit, out, pos, weights)
+                out = _begin(table, first, row, skip, skip + limit, out, pos, weights)
             else:
                 begin[runs], ends[runs] = first, end
                 out = _walk(
-                    tables, lens, ends, runs + 1, begin, at, h, first, key, columns, nodes, skip, skip + limit, out,
-                    pos, weights,
+                    directory, ends, runs + 1, begin, at, h, first, key, columns, nodes, skip, skip + limit, out, pos,
+                    weights,
                 )  # fmt: skip
                 if out == OVERFLOW:
                     return out
-            if row >= lens[d]:
+            if row >= rows:
                 d += 1
                 row = i64(0)
             continue
@@ -236,22 +290,22 @@ def change_of_first(
         while following >= 0:
             begin[runs], ends[runs] = first, end
             probe = following
-            known = False
+            met = False
             earlier = first
-            while earlier != probe and not known:
-                t, i = tables[earlier >> ROW_BITS], earlier & ROW_MASK
-                known = same_key(t, i, key, tables[probe >> ROW_BITS], probe & ROW_MASK, key, nodes)
-                earlier = _here(tables, lens, earlier >> ROW_BITS, i + 1, end, h)
-            if not known:
+            while earlier != probe and not met:
+                t, i = table_at(directory, earlier), earlier & ROW_MASK
+                met = same_key(t, i, key, table_at(directory, probe), probe & ROW_MASK, key, nodes)
+                earlier = _here(directory, earlier >> ROW_BITS, i + 1, end, h)
+            if not met:
                 out = _walk(
-                    tables, lens, ends, runs + 1, begin, at, h, probe, key, columns, nodes, skip, skip + limit, out,
-                    pos, weights,
+                    directory, ends, runs + 1, begin, at, h, probe, key, columns, nodes, skip, skip + limit, out, pos,
+                    weights,
                 )  # fmt: skip
                 if out == OVERFLOW:
                     return out
             d, row = probe >> ROW_BITS, (probe & ROW_MASK) + 1
-            following = _here(tables, lens, d, row, end, h)
-        if row >= lens[d]:
+            following = _here(directory, d, row, end, h)
+        if row >= length_at(directory, d):
             d += 1
             row = i64(0)
     return out

@@ -4,7 +4,7 @@ State is one row for each group: key, number of rows, and the words of its aggre
 row goes and its new one comes in one batch. So of all rows of a key one at most holds: that which has come and not
 gone since. Batches are searched from the newest: the first row that comes, and is not among those that were seen
 going, is it. Mostly that is the first row that is found, for groups that change have mostly changed lately; that a
-batch does not have a key its filter says (`kernels.check`), so a group that is new is searched for nowhere. (A merge
+batch does not have a key its index says (`kernels.seek`), so a group that is new is searched for nowhere. (A merge
 in progress may have the rows of a key partly behind it, so a batch in which a row only goes says nothing about others.)
 
 New words are written beside each other, column after column, `room` groups apart; the rows of state that go and come
@@ -29,8 +29,19 @@ from dbspark.kernels.hash import fold_columns, is_valid
 from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64
 from dbspark.kernels.merge import lane, lane_mask
 from dbspark.kernels.nodes import DATA, FIELDS, HASH, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, START, VALID, WEIGHT
-from dbspark.kernels.order import compare_cells, compare_nulls, compare_rows
-from dbspark.kernels.probe import address, find_chunk, lower_bound, may_have, same_key
+from dbspark.kernels.order import compare_cells, compare_nulls, equal_rows
+from dbspark.kernels.probe import same_key
+from dbspark.kernels.seek import (
+    BATCHES,
+    NOWHERE,
+    address,
+    ask_for_word,
+    find_key,
+    first_chunk,
+    length_at,
+    place_of,
+    table_at,
+)
 
 COUNT = 0
 SUM = 1
@@ -42,34 +53,33 @@ WRONG = -2
 """A sum has more than 38 digits."""
 NOBODY = -1
 MANY = -2
+_AHEAD = 32
+"""Groups whose words in the indices are asked for at a time."""
 _GOING = 64
 """Rows of a key that may have been seen going before another way is taken."""
 
 
 @inlined
 def newest_row(
-    tables: Any, lens: Any, fences: Any, starts: Any, filters: Any, h: Any, probe: int, row: int, probe_key: Any,
-    key: Any, columns: int, nodes: int, gone: Any,
-) -> int:  # fmt: skip
+    directory: int, h: Any, probe: int, row: int, probe_key: Any, key: Any, columns: int, nodes: int, gone: Any
+) -> int:
     """Where the row of a key is that has come and not gone since; NOBODY where there is none.
 
     `gone` is working memory for positions of rows that were seen going; MANY where they are more than fit there.
     """
     seen = i64(0)
-    for b in range(starts.shape[0] - 2, -1, -1):
-        c, last = starts[b], starts[b + 1]
-        if c >= last or not may_have(filters[b], h):
+    for b in range(load_i64(directory, BATCHES) - 1, -1, -1):
+        begin = find_key(directory, b, h)
+        if begin == NOWHERE:
             continue
-        if last - c > 1:
-            c = find_chunk(address(fences), c, last, h)
-        at = lower_bound(lane(tables[c], KEY), i64(0), lens[c], h)
+        c, at, last = begin >> ROW_BITS, begin & ROW_MASK, first_chunk(directory, b + 1)
         while True:
-            if at >= lens[c]:
+            if at >= length_at(directory, c):
                 c += 1
                 at = i64(0)
                 if c >= last:
                     break
-            table = tables[c]
+            table = table_at(directory, c << ROW_BITS)
             if load_u64(lane(table, KEY), at) != h:
                 break
             if same_key(probe, row, probe_key, table, at, key, nodes):
@@ -78,27 +88,27 @@ def newest_row(
                         return i64(MANY)
                     gone[seen] = i64(c) << ROW_BITS | at
                     seen += 1
-                elif not _among(tables, gone, seen, table, at, columns, nodes):
+                elif not _among(directory, gone, seen, table, at, columns, nodes):
                     return i64(c) << ROW_BITS | at
             at += 1
     return i64(NOBODY)
 
 
 @inlined
-def _among(tables: Any, pos: Any, count: int, table: int, row: int, columns: int, nodes: int) -> Any:
+def _among(directory: int, pos: Any, count: int, table: int, row: int, columns: int, nodes: int) -> Any:
     """Whether a row is equal to one of those at some positions."""
     word = load_u64(lane(table, HASH), row)
     for k in range(count):
-        other, at = tables[pos[k] >> ROW_BITS], pos[k] & ROW_MASK
-        if load_u64(lane(other, HASH), at) == word and compare_rows(other, at, table, row, columns, nodes) == 0:
+        other, at = table_at(directory, pos[k]), pos[k] & ROW_MASK
+        if load_u64(lane(other, HASH), at) == word and equal_rows(other, at, table, row, columns, nodes):
             return True
     return False
 
 
 @inlined
-def _word(tables: Any, pos: int, node: int, words: int, k: int) -> int:
+def _word(directory: int, pos: int, node: int, words: int, k: int) -> int:
     """Word k of a fixed-width value of so many words."""
-    at = tables[pos >> ROW_BITS] + node * NODE_BYTES
+    at = table_at(directory, pos) + node * NODE_BYTES
     return load_i64(load_i64(at, DATA), (load_i64(at, START) + (pos & ROW_MASK)) * words + k)
 
 
@@ -157,26 +167,24 @@ def _lead(table: int, keys: Any, state_keys: Any, value: Any, out: Any) -> None:
 
 @inlined
 def _choose(
-    table: int, keys: Any, tables: Any, arranged: Any, more: Any, value: Any, source_columns: int, state_keys: Any,
-    nodes: int, hashes: Any, first: Any, old: Any, counts: Any, leads: Any, used: Any, chosen: Any,
+    table: int, keys: Any, directory: int, chunks: int, arranged: int, more_chunks: int, value: Any,
+    source_columns: int, state_keys: Any, nodes: int, hashes: Any, first: Any, old: Any, counts: Any, leads: Any,
+    used: Any, chosen: Any,
 ) -> int:  # fmt: skip
     """chosen[g] = where the best value of a group is, and its key; NOBODY where it has no rows. Returns 0 or LARGE."""
-    more_tables, more_lens, more_fences = arranged
     groups = old.shape[0]
     w, m = lane(table, WEIGHT), lane_mask(table, WEIGHT)
-    lead_of = np.full(more_tables.shape[0], -1, np.int64)
-    at = np.empty(more.shape[0] - 1, np.int64)
-    here = i64(tables.shape[0])
+    lead_of = np.full(more_chunks, -1, np.int64)
+    at = np.empty(load_i64(arranged, BATCHES), np.int64)
+    here = chunks
     for g in range(groups):
         i, before, order = first[g], old[g], i64(-1)
         if before >= 0:
-            there, row = tables[before >> ROW_BITS], before & ROW_MASK
+            there, row = table_at(directory, before), before & ROW_MASK
             order = _compare_values(table, value[0], i, there, value[1], row, value[2], nodes)
         lost = counts[g] == 0 or order == 0 or (order < 0 and load_i64(w, i & m) < 0)
         if lost:
-            found = first_row(
-                more_tables, more_lens, more_fences, more, hashes[i], table, i, keys, source_columns, nodes, at
-            )
+            found = first_row(arranged, hashes[i], table, i, keys, source_columns, nodes, at)
             if found == BEYOND or (found < 0) != (counts[g] == 0):
                 return i64(LARGE)
             chosen[g] = NOBODY
@@ -184,7 +192,7 @@ def _choose(
                 c = found >> ROW_BITS
                 if lead_of[c] < 0:
                     lead_of[c] = used[0]
-                    _lead(more_tables[c], keys, state_keys, value, leads[used[0]])
+                    _lead(table_at(arranged, found), keys, state_keys, value, leads[used[0]])
                     used[0] += 1
                 chosen[g] = (here + lead_of[c]) << ROW_BITS | (found & ROW_MASK)
         elif order < 0:
@@ -196,16 +204,15 @@ def _choose(
 
 @kernel
 def fold_groups(
-    table: int, rows: int, keys: Any, mask: Any, tables: Any, lens: Any, fences: Any, starts: Any, filters: Any,
-    state_keys: Any, columns: int, nodes: int, count_node: int, folds: Any, acc: Any, key_pos: Any, acc_pos: Any,
-    weights: Any, value: Any, source_columns: int, more_tables: Any, more_lens: Any, more_fences: Any, more: Any,
-    leads: Any, used: Any,
+    table: int, rows: int, keys: Any, mask: Any, directory: int, chunks: int, state_keys: Any, columns: int, nodes: int,
+    count_node: int, folds: Any, acc: Any, key_pos: Any, acc_pos: Any, weights: Any, value: Any, source_columns: int,
+    arranged: int, more_chunks: int, leads: Any, used: Any,
 ) -> int:  # fmt: skip
     """Fold a delta into the rows of state of its groups; returns how many rows go and come, LARGE or WRONG.
 
     folds[f] = (COUNT or SUM, node of the column or -1, node of the FILTER or -1, node of its first word in the state,
     where its words begin in `acc` in multiples of room). `acc` has room for as many groups as there are rows. Positions
-    behind the last of `tables` are those of the delta (`key_pos`) and of `acc` (`acc_pos`).
+    behind the last of the `chunks` are those of the delta (`key_pos`) and of `acc` (`acc_pos`).
 
     value = (node of the column, node in the state, 1 for the greatest), or nothing; then there are the arrangement
     after the delta, and `leads`, one for each of its chunks and one more, of which used[0] are described: first the
@@ -222,13 +229,14 @@ def fold_groups(
             size *= 2
         groups = group_rows(table, keys, hashes, nodes, np.full(size, -1, np.int64), ids, first)
     old, going = np.empty(groups, np.int64), np.empty(_GOING, np.int64)
-    here = tables.shape[0]
+    here = chunks
     gone = i64(0)
     for g in range(groups):
-        at = newest_row(
-            tables, lens, fences, starts, filters, hashes[first[g]], table, first[g], keys, state_keys, columns, nodes,
-            going,
-        )  # fmt: skip
+        if g % _AHEAD == 0:
+            for b in range(load_i64(directory, BATCHES)):
+                for k in range(g, min(g + _AHEAD, groups)):
+                    ask_for_word(place_of(directory, b), hashes[first[k]])
+        at = newest_row(directory, hashes[first[g]], table, first[g], keys, state_keys, columns, nodes, going)
         if at == MANY:
             return i64(LARGE)
         old[g] = at
@@ -241,7 +249,7 @@ def fold_groups(
         if abs(load_i64(w, i & m)) >= 1 << 31:
             return i64(LARGE)
     for g in range(groups):
-        acc[g] = _word(tables, old[g], count_node, i64(1), i64(0)) if old[g] >= 0 else 0
+        acc[g] = _word(directory, old[g], count_node, i64(1), i64(0)) if old[g] >= 0 else 0
         if abs(acc[g]) >= 1 << 62:
             return i64(LARGE)
     everything = np.empty(0, np.uint8)
@@ -250,10 +258,9 @@ def fold_groups(
     if value.shape[0] > 0:
         _lead(table, keys, state_keys, value, leads[0])
         used[0] = 1
-        arranged = more_tables, more_lens, more_fences
         if _choose(
-            table, keys, tables, arranged, more, value, source_columns, state_keys, nodes, hashes, first, old,
-            acc[:groups], leads, used, chosen,
+            table, keys, directory, chunks, arranged, more_chunks, value, source_columns, state_keys, nodes, hashes,
+            first, old, acc[:groups], leads, used, chosen,
         ) != 0:  # fmt: skip
             return i64(LARGE)
     else:
@@ -266,7 +273,7 @@ def fold_groups(
         if folds[f, 0] == COUNT:
             counts = acc[begin : begin + groups]
             for g in range(groups):
-                counts[g] = _word(tables, old[g], state, i64(1), i64(0)) if old[g] >= 0 else 0
+                counts[g] = _word(directory, old[g], state, i64(1), i64(0)) if old[g] >= 0 else 0
             count_rows(table, rows, node, some, ids, counts)
             continue
         counts = acc[begin + 2 * room : begin + 2 * room + groups]
@@ -274,8 +281,11 @@ def fold_groups(
         for g in range(groups):
             counts[g] = 0
             if old[g] >= 0:
-                counts[g] = _word(tables, old[g], state + 1, i64(1), i64(0))
-                low, high = (_word(tables, old[g], state, i64(2), i64(0)), _word(tables, old[g], state, i64(2), i64(1)))
+                counts[g] = _word(directory, old[g], state + 1, i64(1), i64(0))
+                low, high = (
+                    _word(directory, old[g], state, i64(2), i64(0)),
+                    _word(directory, old[g], state, i64(2), i64(1)),
+                )
                 limbs[g, 0], limbs[g, 1] = low & 0xFFFFFFFF, (low >> 32) & 0xFFFFFFFF
                 limbs[g, 2], limbs[g, 3] = high & 0xFFFFFFFF, high >> 32
         sum_integers(table, rows, node, some, ids, limbs, counts)

@@ -146,6 +146,16 @@ def bits_f32(typingctx: Any, x: Any) -> Any:
     return types.float64(types.uint32), codegen
 
 
+@intrinsic
+def count_bits(typingctx: Any, x: Any) -> Any:
+    """How many bits of a word are set."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.int64(types.uint64), codegen
+
+
 def _overflows(operation: str) -> Any:
     @intrinsic
     def overflows(typingctx: Any, a: Any, b: Any) -> Any:

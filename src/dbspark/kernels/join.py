@@ -12,7 +12,8 @@ from typing import Any
 from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, multiply_overflows
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
 from dbspark.kernels.nodes import KEY, ROW_BITS, WEIGHT
-from dbspark.kernels.probe import lower_bound, same_key
+from dbspark.kernels.probe import same_key
+from dbspark.kernels.seek import lower_bound
 
 
 @inlined

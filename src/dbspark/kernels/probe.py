@@ -1,13 +1,9 @@
 """Finding keys and rows in sorted chunks.
 
-Key hashes are uniform, so a search starts where the hash itself points (interpolation), gallops from there and
-bisects what is left; a run of probes in order starts from the last hit. Across batches of many chunks the fences
-(first key of each chunk) are searched first. The cost hardly depends on the number of rows. Where probes are so many
-that only some hundred rows lie between one and the next, walking along both sides is faster (`walk_ranges`).
-
-Most batches hold none of the keys that are looked for, and a search waits for memory some five times. A *filter* is a
-set of bits, some for each row of a batch, of which those are set that the key hashes of its rows point to by their
-first bits: where the bit of a hash is not set, there is no need to search, and which bit it is is known ahead.
+Where a key is in a batch is told by `kernels.seek`, at a cost that hardly depends on the number of rows; keys are
+looked for a block at a time, each step for all of them before the next, so that they wait for memory together. Where
+probes are so many that only some hundred rows lie between one and the next, walking along both sides is faster
+(`walk_ranges`).
 
 Hits are confirmed by comparing values, so colliding hashes cost time and nothing else.
 """
@@ -31,7 +27,6 @@ from dbspark.kernels.jit import (
     load_u32,
     load_u64,
     multiply_overflows,
-    prefetch,
     store_u64,
 )
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
@@ -56,15 +51,32 @@ from dbspark.kernels.nodes import (
     WEIGHT,
     WIDTH,
 )
-from dbspark.kernels.order import compare_cells, compare_rows
+from dbspark.kernels.order import compare_rows, equal_cells
+from dbspark.kernels.seek import (
+    BATCHES,
+    DIRECTORY,
+    NOWHERE,
+    PLACE,
+    TABLES,
+    address,
+    ask_for_word,
+    begin_of,
+    describe,
+    find_chunk,
+    first_chunk,
+    length_at,
+    lower_bound,
+    place_of,
+    rest_of,
+)
 
 LEAST = -(1 << 63)
 """No weight is this; a kernel that returns one weight says with it that the sum is beyond int64."""
 _TOP = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NEAR = 8
 """Rows of one key that are walked over before their hashes are searched."""
-_AHEAD = 16
-"""Keys before its own at which the bit of a filter is asked for."""
+_BLOCK = 32
+"""Keys that are looked for at a time."""
 
 
 @kernel
@@ -78,78 +90,6 @@ def weights_at(tables: Any, pos: Any, out: Any) -> None:
     for i in range(pos.shape[0]):
         table = tables[pos[i] >> ROW_BITS]
         out[i] = load_i64(lane(table, WEIGHT), (pos[i] & ROW_MASK) & lane_mask(table, WEIGHT))
-
-
-@inlined
-def lower_bound(keys: int, begin: int, end: int, key: Any) -> int:
-    """First row in begin … end whose key is not below `key`, by interpolation, galloping and bisection."""
-    if begin >= end:
-        return begin
-    low = load_u64(keys, begin)
-    if key <= low:
-        return begin
-    high = load_u64(keys, end - 1)
-    if key > high:
-        return end
-    # key is in (low, high], so low < high
-    guess = begin + i64(np.float64(key - low) / np.float64(high - low) * np.float64(end - 1 - begin))
-    if guess >= end:
-        guess = end - 1
-    a = begin  # keys[a] < key
-    b = end - 1  # keys[b] >= key
-    step = i64(8)
-    if load_u64(keys, guess) < key:
-        a = guess
-        while a + step < b and load_u64(keys, a + step) < key:
-            a += step
-            step *= 2
-        if a + step < b:
-            b = a + step
-    else:
-        b = guess
-        while b - step > a and load_u64(keys, b - step) >= key:
-            b -= step
-            step *= 2
-        if b - step > a:
-            a = b - step
-    while b - a > 1:
-        middle = (a + b) >> 1
-        if load_u64(keys, middle) < key:
-            a = middle
-        else:
-            b = middle
-    return b
-
-
-@inlined
-def guess(keys: int, rows: int, key: Any) -> int:
-    """The address where `lower_bound` begins to search."""
-    low, high = load_u64(keys, 0), load_u64(keys, rows - 1)
-    if key <= low or key > high:
-        return keys
-    return keys + 8 * i64(np.float64(key - low) / np.float64(high - low) * np.float64(rows - 1))
-
-
-@inlined
-def find_chunk(fences: int, first: int, last: int, key: Any) -> int:
-    """The chunk in first … last-1 where the first row with a key not below `key` is, or would be at its end.
-
-    `fences` is the address of the first keys of all chunks.
-    """
-    a = first
-    b = last
-    while b - a > 1:
-        middle = (a + b) >> 1
-        if load_u64(fences, middle) < key:
-            a = middle
-        else:
-            b = middle
-    return a
-
-
-@inlined
-def address(array: Any) -> int:
-    return i64(array.ctypes.data)
 
 
 @inlined
@@ -459,104 +399,78 @@ def locate(
 
 
 @kernel
-def fill_filter(tables: Any, lens: Any, shift: int, out: Any) -> None:
-    """Set the bits that the keys of a batch point to: those that `shift` leaves of them are the number of a bit."""
-    for c in range(tables.shape[0]):
-        keys = lane(tables[c], KEY)
-        for i in range(lens[c]):
-            bit = load_u64(keys, i) >> np.uint64(shift)
-            out[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
-
-
-@inlined
-def may_hold(bits: int, shift: Any, key: Any) -> Any:
-    """Whether the filter at an address has the bit of a key hash."""
-    bit = key >> shift
-    return load_u64(bits, i64(bit >> np.uint64(6))) >> (bit & np.uint64(63)) & np.uint64(1) != np.uint64(0)
-
-
-@inlined
-def may_have(where: Any, key: Any) -> Any:
-    """Whether a batch may have a key hash, by its filter: (address, shift); 0 where there is none."""
-    return where[0] == 0 or may_hold(where[0], np.uint64(where[1]), key)
+def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
+    """What `probe_indexed` finds, in batches without an index."""
+    places, directory = np.zeros((starts.shape[0], PLACE), np.int64), np.empty(DIRECTORY, np.int64)
+    where = describe(tables, lens, fences, starts, places, directory)
+    total = ranges_of(where, address(keys), keys.shape[0], ranges)
+    return total + 0 * (places[0, 0] + directory[0])  # which are freed after their last use, and used by address
 
 
 @kernel
-def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
+def probe_indexed(directory: int, keys: Any, ranges: Any) -> int:
     """Where each key hash lies: ranges[i, b] = (chunk, row, count) in batch b; returns the number of rows in all.
 
-    `keys` may come in any order; in ascending order each search starts where the last one ended.
+    `keys` may come in any order; equal ones beside each other are looked for once.
     """
-    return _ranges(tables, lens, fences, starts, np.zeros((starts.shape[0], 2), np.int64), keys, ranges)
-
-
-@kernel
-def probe_filtered(
-    tables: Any, lens: Any, fences: Any, starts: Any, filters: Any, keys: Any, ranges: Any
-) -> int:  # fmt: skip
-    """What `probe_ranges` finds. filters[b] = (address, shift) of the filter of a batch; 0: it has none."""
-    return _ranges(tables, lens, fences, starts, filters, keys, ranges)
+    return ranges_of(directory, address(keys), keys.shape[0], ranges)
 
 
 @inlined
-def _ranges(tables: Any, lens: Any, fences: Any, starts: Any, filters: Any, keys: Any, ranges: Any) -> int:
+def ranges_of(directory: int, keys: int, count: int, ranges: Any) -> int:
+    """What `probe_indexed` gives, for so many keys at an address."""
     total = i64(0)
-    batches = starts.shape[0] - 1
-    for b in range(batches):
-        first, last = starts[b], starts[b + 1]
-        chunk = first
-        row = i64(0)
-        before = np.uint64(0)
-        bits, shift = filters[b, 0], np.uint64(filters[b, 1])
-        for i in range(keys.shape[0]):
-            key = keys[i]
-            ranges[i, b, 0] = first
-            ranges[i, b, 1] = ranges[i, b, 2] = 0
-            if first >= last:
-                continue
-            if _same_as_before(keys, i, ranges, b):
+    begun = np.empty(_BLOCK, np.int64)
+    for b in range(load_i64(directory, BATCHES)):
+        first, last, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
+        for begin in range(0, count, _BLOCK):
+            end = min(begin + _BLOCK, count)
+            if first < last:
+                for i in range(begin, end):
+                    ask_for_word(place, load_u64(keys, i))
+                for i in range(begin, end):
+                    key = load_u64(keys, i)
+                    begun[i - begin] = NOWHERE
+                    if i == begin or key != load_u64(keys, i - 1):
+                        begun[i - begin] = begin_of(directory, first, last, place, key)
+            for i in range(begin, end):
+                key = load_u64(keys, i)
+                if i > begin and key == load_u64(keys, i - 1):
+                    for k in range(3):
+                        ranges[i, b, k] = ranges[i - 1, b, k]
+                else:
+                    ranges[i, b, 0] = first
+                    ranges[i, b, 1] = ranges[i, b, 2] = 0
+                    at = rest_of(directory, last, begun[i - begin], key) if first < last else i64(NOWHERE)
+                    if at != NOWHERE:
+                        ranges[i, b, 0], ranges[i, b, 1] = at >> ROW_BITS, at & ROW_MASK
+                        ranges[i, b, 2] = _run_length(directory, last, at, key)
                 total += ranges[i, b, 2]
-                continue
-            if bits != 0:
-                prefetch(bits + 8 * i64(keys[min(i + _AHEAD, keys.shape[0] - 1)] >> shift >> np.uint64(6)))
-                if not may_hold(bits, shift, key):
-                    continue
-            # Clustered probes stay in the chunk they are in; others go through the fences.
-            if key < before or (chunk + 1 < last and fences[chunk + 1] < key):
-                chunk = find_chunk(address(fences), first, last, key)
-                row = i64(0)
-            before = key
-            row = lower_bound(lane(tables[chunk], KEY), row, lens[chunk], key)
-            c = chunk
-            at = row
-            if at >= lens[c] and c + 1 < last:
-                c += 1
-                at = i64(0)
-            ranges[i, b, 0] = c
-            ranges[i, b, 1] = at
-            count = i64(0)
-            while True:
-                lane_keys = lane(tables[c], KEY)
-                n = lens[c]
-                end = min(n, at + 8)  # keys of few rows are counted, others measured
-                while at < end and load_u64(lane_keys, at) == key:
-                    at += 1
-                    count += 1
-                if at == end and at < n and load_u64(lane_keys, at) == key:
-                    if load_u64(lane_keys, n - 1) == key:
-                        count += n - at
-                        at = n
-                    else:
-                        above = lower_bound(lane_keys, at, n, key + np.uint64(1))
-                        count += above - at
-                        at = above
-                if at < n or c + 1 >= last:
-                    break
-                c += 1
-                at = i64(0)
-            ranges[i, b, 2] = count
-            total += count
     return total
+
+
+@inlined
+def _run_length(directory: int, last: int, begin: int, key: Any) -> int:
+    """How many rows from a position on, in chunks up to `last`, have a key hash; runs of few are counted."""
+    c, at, count = begin >> ROW_BITS, begin & ROW_MASK, i64(0)
+    while True:
+        keys, n = lane(load_i64(load_i64(directory, TABLES), c), KEY), length_at(directory, c)
+        end = min(n, at + 8)
+        while at < end and load_u64(keys, at) == key:
+            at += 1
+            count += 1
+        if at == end and at < n and load_u64(keys, at) == key:
+            if load_u64(keys, n - 1) == key:
+                count += n - at
+                at = n
+            else:
+                above = lower_bound(keys, at, n, key + np.uint64(1))
+                count += above - at
+                at = above
+        if at < n or c + 1 >= last:
+            return count
+        c += 1
+        at = i64(0)
 
 
 @inlined
@@ -651,7 +565,7 @@ def expand_ranges(
 @inlined
 def same_key(table_a: int, i: int, key_a: Any, table_b: int, j: int, key_b: Any, nodes: int) -> Any:
     for k in range(key_a.shape[0]):
-        if compare_cells(table_a, key_a[k], i, table_b, key_b[k], j, nodes) != 0:
+        if not equal_cells(table_a, key_a[k], i, table_b, key_b[k], j, nodes):
             return False
     return True
 
@@ -684,23 +598,19 @@ def _key_is_null(table: int, row: int, key: Any) -> Any:
 
 @kernel
 def meet(
-    tables: Any, lens: Any, fences: Any, starts: Any, filters: Any, probe: int, rows: int, probe_key: Any, key: Any,
-    nodes: int, null_safe: int, time: Any, which: Any, pos: Any, weights: Any, times: Any, info: Any,
+    directory: int, probe: int, rows: int, probe_key: Any, key: Any, nodes: int, null_safe: int, time: Any, which: Any,
+    pos: Any, weights: Any, times: Any, info: Any,
 ) -> int:  # fmt: skip
     """All rows that match a row of a probe chunk, in one call: pairs of (probe row, position) and their weights.
 
     Returns the number of pairs, or, if that may be more than there is room for, how much room is needed at the most;
-    then nothing is written. Keys with a NULL match nothing unless `null_safe`. Filters are those of `probe_filtered`.
+    then nothing is written. Keys with a NULL match nothing unless `null_safe`.
 
     times[i] = the join of `time`, of any number of coordinates, and the time of the row found. info = [OVERFLOW or 0,
     how many of the times are not `time` itself].
     """
-    keys = np.empty(rows, np.uint64)
-    at = lane(probe, KEY)
-    for i in range(rows):
-        keys[i] = load_u64(at, i)
-    ranges = np.empty((rows, starts.shape[0] - 1, 3), np.int64)
-    total = _ranges(tables, lens, fences, starts, filters, keys, ranges)
+    ranges = np.empty((rows, load_i64(directory, BATCHES), 3), np.int64)
+    total = ranges_of(directory, lane(probe, KEY), rows, ranges)
     if total > which.shape[0]:
         return total
     mine, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
@@ -716,10 +626,10 @@ def meet(
             c = ranges[i, b, 0]
             at = ranges[i, b, 1]
             for _ in range(ranges[i, b, 2]):
-                while at >= lens[c]:
+                while at >= length_at(directory, c):
                     c += 1
                     at = i64(0)
-                table = tables[c]
+                table = load_i64(load_i64(directory, TABLES), c)
                 if same_key(probe, i64(i), probe_key, table, at, key, nodes):
                     w = load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT))
                     if multiply_overflows(a, w):

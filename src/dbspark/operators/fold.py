@@ -23,13 +23,10 @@ from dbspark.kernels import fold as kf
 from dbspark.kernels import nodes as nd
 from dbspark.operators.delta import Delta
 from dbspark.operators.operator import Arranged
-from dbspark.trace.listed import sources_of
 from dbspark.trace.spine import Spine
 
 Addition = tuple[int, int | None, int | None]
 """COUNT or SUM, of which column (None: of rows), of which rows (a boolean column; None: all); LEAST or GREATEST."""
-
-_NOTHING = sources_of(())
 
 
 class Fold:
@@ -78,14 +75,14 @@ class Fold:
         Where there is an arrangement, that is by its value, the delta is in its order. Weights that are too large, rows
         that are less than none and deltas of many chunks are left to the general way.
         """
-        sources, more, leads = spine.sources, _NOTHING, np.empty((0, 0), np.int64)
+        tables, more, more_chunks, leads = spine.sources[0], 0, 0, np.empty((0, 0), np.int64)
         if arranged:
             chunks = arranged[0].delta.chunks
             if len(chunks) != 1:
                 return None
             chunk = chunks[0]
-            more = arranged[0].after.sources
-            leads = np.empty((len(more[0]) + 1, self._state.schema.node_count * nd.FIELDS), np.int64)
+            more, more_chunks = arranged[0].after.directory, len(arranged[0].after.sources[0])
+            leads = np.empty((more_chunks + 1, self._state.schema.node_count * nd.FIELDS), np.int64)
         else:
             chunk = delta.chunk()
         rows, used = chunk.rows, np.zeros(1, np.int64)
@@ -93,9 +90,9 @@ class Fold:
         acc = int64s(self._words * rows)
         key_pos, acc_pos, weights = int64s(2 * rows), int64s(2 * rows), int64s(2 * rows)
         n = kf.fold_groups(
-            chunk.table, rows, self._key_nodes, hashing._mask, *sources, spine.filters, self._state_keys,
+            chunk.table, rows, self._key_nodes, hashing._mask, spine.directory, len(tables), self._state_keys,
             self._state.schema.columns, self._nodes, self._count, self._folds, acc, key_pos, acc_pos, weights,
-            self._value, self._source.columns, *more, leads, used,
+            self._value, self._source.columns, more, more_chunks, leads, used,
         )  # fmt: skip
         if n == kf.LARGE:
             return None
@@ -105,8 +102,8 @@ class Fold:
         leading = leads.ctypes.data + leads.strides[0] * np.arange(used[0]) if arranged else keys.table
         words = self._described(acc.ctypes.data, rows)
         made = gather_pairs(
-            self._state.schema, self._origins, np.append(sources[0], leading), key_pos[:n],
-            np.append(sources[0], words.table), acc_pos[:n], weights[:n],
+            self._state.schema, self._origins, np.append(tables, leading), key_pos[:n],
+            np.append(tables, words.table), acc_pos[:n], weights[:n],
         )  # fmt: skip
         return None if made is None else Delta.of_chunk(made)
 

@@ -211,8 +211,8 @@ class Join(Operator):
             which, pos, weights = int64s(room), int64s(room), int64s(room)
             times = int64s(room * depth).reshape(room, depth)
             n = kp.meet(
-                *spine.sources, spine.filters, chunk.table, chunk.rows, mine.key_nodes, here.key_nodes, nodes,
-                int(self.null_safe), time, which, pos, weights, times, info,
+                spine.directory, chunk.table, chunk.rows, mine.key_nodes, here.key_nodes, nodes, int(self.null_safe),
+                time, which, pos, weights, times, info,
             )  # fmt: skip
             if n <= room:
                 break

@@ -39,14 +39,14 @@ class TopK(Operator):
         given = inputs[0]
         if not given.delta.rows or self.limit == 0:
             return (), Delta.empty(self.schema)
-        schema, whole, filters = self.schema, _with_delta(given), given.before.filters
+        schema, whole = self.schema, _with_delta(given)
         given.before.stats.seeking += given.delta.rows
         room = 2 * given.delta.rows  # a row that comes or goes moves one other, if both are of weight one
         while True:
             pos, weights = int64s(room), int64s(room)
             n = change_of_first(
-                *whole.sources, filters, self.arrangement.key_nodes, schema.columns, schema.node_count, self.offset,
-                self.limit, pos, weights,
+                whole.directory, self.arrangement.key_nodes, schema.columns, schema.node_count, self.offset, self.limit,
+                pos, weights,
             )  # fmt: skip
             if n <= room:
                 break

@@ -155,12 +155,11 @@ class TableState:
             return
         arrangement, schema = self.arrangement, self.schema
         after = self.history.after(change)
-        filters = self.history.filters(after)
         unique = int(bool(self.primary_key))
         for chunk in change.chunks:
             if breaks_table(
-                *after.sources, filters, chunk.table, chunk.rows, arrangement.key_nodes, schema.columns,
-                schema.node_count, unique,
+                after.directory, chunk.table, chunk.rows, arrangement.key_nodes, schema.columns, schema.node_count,
+                unique,
             ):  # fmt: skip
                 self._refuse(change)
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import times_at
-from dbspark.batch.memory import Int64s
 from dbspark.errors import TimeError
 from dbspark.kernels.nodes import ROW_BITS
 from dbspark.operators.delta import Delta
@@ -26,9 +25,6 @@ from dbspark.trace import Antichain, Trace
 from dbspark.trace.reading import Hits, Keys, ends_unordered
 from dbspark.trace.spine import DEFAULT, Spine, SpineConfig
 from dbspark.trace.time import Description
-
-_FILTERED = 2048
-"""Rows from which on a batch gets a filter."""
 
 
 class History:
@@ -119,22 +115,10 @@ class History:
         self._proposed = self._everything().and_one(change)
         return self._proposed
 
-    def filters(self, spine: Spine) -> Int64s:
-        """Where to look whether a batch has a key at all (`kernels.probe`): for those in between.
-
-        Small ones are searched as fast; the largest is where most rows are.
-        """
-        out = np.zeros((len(spine.batches), 2), np.int64)
-        largest = max(b.rows for b in spine.batches)
-        for i, batch in enumerate(spine.batches):
-            if _FILTERED <= batch.rows < largest:
-                out[i] = batch.key_filter.place
-        return out
-
     def _everything(self) -> Spine:
         if self._read is None:
             batches = (*self._trace.reading().batches, *(change.batch() for change in self._waiting.changes))
-            self._read = Spine(self.arrangement, batches)
+            self._read = Spine(self.arrangement, batches, self._trace.spine.config)
         return self._read
 
     def at(self, tick: int | None, now: int) -> Batch:

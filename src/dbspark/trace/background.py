@@ -117,7 +117,7 @@ class Job(_Turn):
         self.token = merging.token
         """Which entry of the spine this is the merge of."""
         self.latest: Merging | Batch = merging
-        self._filtered = any("key_filter" in b.__dict__ for b in merging.inputs)
+        self._indexed = any("index" in b.__dict__ for b in merging.inputs)
         self._future: Future[None] = Future()
         _turns.add(self)
 
@@ -125,8 +125,8 @@ class Job(_Turn):
         try:
             if isinstance(self.latest, Merging) and not self._cancelled:
                 stepped = self.latest.step(CHUNK_ROWS)
-                if self._filtered and isinstance(stepped, Batch):
-                    _ = stepped.key_filter  # which it keeps, and no tick has to make
+                if self._indexed and isinstance(stepped, Batch):
+                    _ = stepped.index  # which it keeps, and no tick has to make
                 self.latest = stepped
         except BaseException as error:
             self._future.set_exception(error)

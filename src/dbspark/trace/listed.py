@@ -1,4 +1,4 @@
-"""Batches as the kernels read them: arrays of addresses, lengths and fences, which grow with the spine."""
+"""Batches as the kernels read them: arrays of addresses, lengths, fences and places, which grow with the spine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ import numpy as np
 
 from dbspark.batch import Batch
 from dbspark.batch.memory import Int64s, UInt64s
+from dbspark.kernels.seek import PLACE
+from dbspark.lazy import Lazy
 
 Sources = tuple[Int64s, Int64s, UInt64s, Int64s]
 """Node tables, lengths and fences of chunks, and where each batch's chunks start."""
+
+
+def directory_of(sources: Sources, places: Int64s) -> tuple[int, Int64s]:
+    """The address of what kernels are told of some batches; the array has to be kept, and so have the batches."""
+    where = [array.ctypes.data for array in (*sources, places)]
+    directory = np.array([*where, len(sources[3]) - 1], np.int64)
+    return directory.ctypes.data, directory
 
 
 def sources_of(batches: Sequence[Batch]) -> Sources:
@@ -39,39 +48,53 @@ class Listed:
     Only the newest may; whoever comes second finds the room taken and copies.
     """
 
-    __slots__ = ("_room", "batches", "sources")
+    __slots__ = ("__dict__", "_room", "batches", "places", "sources")
 
-    def __init__(self, batches: tuple[Batch, ...], sources: Sources, room: tuple[Sources, list[int]]) -> None:
+    def __init__(
+        self, batches: tuple[Batch, ...], sources: Sources, places: Int64s, room: tuple[Sources, Int64s, list[int]]
+    ) -> None:
         self.batches = batches
         """Kept, because kernels read them by address."""
         self.sources = sources
+        self.places = places
+        """Where the index of each batch is (`kernels.seek`)."""
         self._room = room
         """The memory, and how many batches have been written there."""
 
     @staticmethod
-    def of(batches: tuple[Batch, ...]) -> Listed:
+    def of(batches: tuple[Batch, ...], places: Sequence[tuple[int, ...]]) -> Listed:
         sources = sources_of(batches)
-        return Listed(batches, sources, (sources, [len(batches)]))
+        placed = np.array(places, np.int64).reshape(-1, PLACE)
+        return Listed(batches, sources, placed, (sources, placed, [len(batches)]))
 
-    def and_one(self, batch: Batch) -> Listed:
+    @Lazy
+    def directory(self) -> tuple[int, Int64s]:
+        """What kernels are told of all this (`kernels.seek`): an address, and what has to be kept for it."""
+        return directory_of(self.sources, self.places)
+
+    def and_one(self, batch: Batch, place: tuple[int, ...]) -> Listed:
         """The list with one more batch."""
-        (tables, lens, fences, starts), written = self._room
+        (tables, lens, fences, starts), places, written = self._room
         chunks, more = len(self.sources[0]), len(batch.chunks)
         count = len(self.batches)
-        if written[0] != count or chunks + more > len(tables) or count + 2 > len(starts):
+        if written[0] != count or chunks + more > len(tables) or count + 2 > len(starts) or count + 1 > len(places):
             tables, lens, fences, starts = (
                 _roomy(a, n) for a, n in zip(self.sources, (more, more, more, 1), strict=True)
             )
+            places = _roomy(self.places, 1)
             written = [count]
         end = chunks + more
         tables[chunks:end], lens[chunks:end], fences[chunks:end] = batch.tables, batch.lens, batch.fences
         starts[count + 1] = end
+        places[count] = place
         written[0] = count + 1
         sources = tables[:end], lens[:end], fences[:end], starts[: count + 2]
-        return Listed((*self.batches, batch), sources, ((tables, lens, fences, starts), written))
+        return Listed(
+            (*self.batches, batch), sources, places[: count + 1], ((tables, lens, fences, starts), places, written)
+        )
 
 
 def _roomy(array: Any, more: int) -> Any:
-    out = np.empty(2 * len(array) + more + 8, array.dtype)
+    out = np.empty((2 * len(array) + more + 8, *array.shape[1:]), array.dtype)
     out[: len(array)] = array
     return out

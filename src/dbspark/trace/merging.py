@@ -73,7 +73,7 @@ class Merging:
         """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
         out = [Batch(self.inputs[0].arrangement, self.out)] if self.out else []
         left = zip(self.inputs, self.offsets, strict=True)
-        return out + [b.slice(n).filtered_as(b) if n else b for b, n in left]
+        return out + [b.slice(n).part_of(b, 0, n) if n else b for b, n in left]
 
 
 Entry = Batch | Merging

@@ -148,7 +148,7 @@ def ranges_of(spine: Spine, keys: Keys, walk: bool = False) -> tuple[Int64s, int
     spine.stats.seeking += len(keys.hashes)
     if walk:
         return ranges, kp.walk_ranges(*spine.sources, keys.hashes, ranges)
-    return ranges, kp.probe_filtered(*spine.sources, spine.filters, keys.hashes, ranges)
+    return ranges, kp.probe_indexed(spine.directory, keys.hashes, ranges)
 
 
 def probe(spine: Spine, keys: Keys) -> Hits:

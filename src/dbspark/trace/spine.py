@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 
 from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.batch import INT64_MAX, Plan, bounds, run
+from dbspark.batch.batch import INT64_MAX, NO_PLACE, Plan, bounds, run
 from dbspark.batch.chunk import CHUNK_ROWS, Chunk, check_plan
 from dbspark.batch.memory import Int64s, int64s
 from dbspark.kernels import probe as kp
@@ -88,8 +88,8 @@ class SpineConfig:
     batches it is four times as many."""
     inserting: int | None = None
     """The same, for batches of all sizes, while rows are looked up, but far more come."""
-    filtered: int | None = None
-    """Rows from which on a batch that is looked up in gets a filter, which has to be in memory for it; None: none."""
+    indexed: int | None = None
+    """Rows from which on a batch that is looked up in gets an index, which has to be in memory for it; None: none."""
     step: int = 8192
     """Rows of one step of a larger merge."""
     credit: int = 16
@@ -256,7 +256,7 @@ class Spine:
     def _followed_by(self, out: Spine, batch: Batch) -> Spine:
         """Another spine with one more batch to read, where the others are as they were."""
         if "_listed" in self.__dict__:
-            out.__dict__["_listed"] = listed = self._listed.and_one(batch)
+            out.__dict__["_listed"] = listed = self._listed.and_one(batch, self._place(batch, True))
             out.__dict__["batches"] = listed.batches
         return out
 
@@ -564,20 +564,24 @@ class Spine:
 
     @Lazy
     def _listed(self) -> Listed:
-        return Listed.of(self.batches)
+        whole = {id(e) for e in self.entries}
+        return Listed.of(self.batches, [self._place(b, id(b) in whole) for b in self.batches])
 
-    @Lazy
-    def filters(self) -> Int64s:
-        """Of each batch, where its filter is (`kernels.probe`); zeros where it has none.
+    @property
+    def places(self) -> Int64s:
+        """Of each batch, where its index is (`kernels.seek`); zeros where it has none."""
+        return self._listed.places
 
-        Of a merge in progress the inputs have theirs, and the result will get one.
-        """
-        least = self.config.filtered
-        if least is None:
-            return np.zeros((len(self.batches), 2), np.int64)
-        made = {id(e) for e in self.entries if e.rows >= least}
-        places = [b.key_filter.place if id(b) in made or "key_filter" in b.__dict__ else (0, 0) for b in self.batches]
-        return np.array(places, np.int64).reshape(-1, 2)
+    @property
+    def directory(self) -> int:
+        """All batches for the kernels that look up in them: an address, to be used as long as the spine is kept."""
+        return self._listed.directory[0]
+
+    def _place(self, batch: Batch, whole: bool) -> tuple[int, ...]:
+        """Of a merge in progress the inputs have their indices, and the result will get one."""
+        least = self.config.indexed
+        made = least is not None and (batch.rows >= least if whole else "index" in batch.__dict__)
+        return batch.index.place if made else NO_PLACE
 
     @Lazy
     def _consolidated(self) -> Batch:

@@ -1,0 +1,243 @@
+"""Where a key is in the sorted chunks of a batch.
+
+Key hashes are uniform, so a search starts where the hash itself points (interpolation), gallops from there and
+bisects what is left. Across the chunks of a batch the fences (first key of each chunk) are searched first. In much
+state every step of a search waits for memory, some ten times in all. So larger batches have an *index*: one word for
+every two to four rows, to which the first bits of a key hash point. It says where the rows of these bits begin, and by
+32 bits, which of the 32 parts of what is left of the range have a key at all. A key that is not there costs one look
+at memory, and mostly no more; one that is there costs another, and both can be asked for ahead: `ask_for_word`, then
+`begin_of`, then `rest_of`, each for many keys before the next.
+
+    word = position << 32 | parts        position = chunk << 15 | row, counted from the first chunk of the batch
+
+A part of a batch, as of a merge in progress, has the index of the whole; how many chunks and rows of it are gone is
+told beside it. Where hashes are not uniform (a hot key, a weakened hash) the words say little, and the search goes on
+by fences and interpolation: that costs time and nothing else.
+
+    places[b] = (address of the index of batch b or 0, shift, chunks that are gone, rows of the next one that are gone)
+
+What kernels are told of the batches of a spine is the address of a *directory*: a line of addresses, because an array
+that is handed from function to function is counted at every step. A `place` is the address of a line of `places`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from dbspark.kernels.jit import count_bits, i64, inlined, kernel, load_i64, load_u64, prefetch
+from dbspark.kernels.merge import lane
+from dbspark.kernels.nodes import KEY, ROW_BITS, ROW_MASK
+
+NOWHERE: Final = -1
+"""Instead of a position: no row has the key hash."""
+INDEX_ROW_BITS: Final = 15
+"""Rows of a chunk that an index can number."""
+PLACE: Final = 4
+"""Numbers that tell kernels of an index."""
+TABLES: Final = 0
+"""The words of a directory: addresses of the node tables, lengths and first keys of all chunks, of the number of the
+first chunk of each batch (and, behind the last, of all), and of places; then the number of batches."""
+LENS: Final = 1
+FENCES: Final = 2
+STARTS: Final = 3
+PLACES: Final = 4
+BATCHES: Final = 5
+DIRECTORY: Final = 6
+_PART_BITS: Final = 5
+_STEPS: Final = 16
+"""Rows that are walked over before they are searched."""
+_ONE = np.uint64(1)
+_32 = np.uint64(32)
+
+
+@inlined
+def lower_bound(keys: int, begin: int, end: int, key: Any) -> int:
+    """First row in begin … end whose key is not below `key`, by interpolation, galloping and bisection."""
+    if begin >= end:
+        return begin
+    low = load_u64(keys, begin)
+    if key <= low:
+        return begin
+    high = load_u64(keys, end - 1)
+    if key > high:
+        return end
+    # key is in (low, high], so low < high
+    guess = begin + i64(np.float64(key - low) / np.float64(high - low) * np.float64(end - 1 - begin))
+    if guess >= end:
+        guess = end - 1
+    a = begin  # keys[a] < key
+    b = end - 1  # keys[b] >= key
+    step = i64(8)
+    if load_u64(keys, guess) < key:
+        a = guess
+        while a + step < b and load_u64(keys, a + step) < key:
+            a += step
+            step *= 2
+        if a + step < b:
+            b = a + step
+    else:
+        b = guess
+        while b - step > a and load_u64(keys, b - step) >= key:
+            b -= step
+            step *= 2
+        if b - step > a:
+            a = b - step
+    while b - a > 1:
+        middle = (a + b) >> 1
+        if load_u64(keys, middle) < key:
+            a = middle
+        else:
+            b = middle
+    return b
+
+
+@inlined
+def find_chunk(fences: int, first: int, last: int, key: Any) -> int:
+    """The chunk in first … last-1 where the first row with a key not below `key` is, or would be at its end.
+
+    `fences` is the address of the first keys of all chunks.
+    """
+    a = first
+    b = last
+    while b - a > 1:
+        middle = (a + b) >> 1
+        if load_u64(fences, middle) < key:
+            a = middle
+        else:
+            b = middle
+    return a
+
+
+@inlined
+def address(array: Any) -> int:
+    return i64(array.ctypes.data)
+
+
+@inlined
+def describe(tables: Any, lens: Any, fences: Any, starts: Any, places: Any, out: Any) -> int:
+    """Write a directory to `out`; returns its address. All of them have to be kept as long as it is used."""
+    out[TABLES], out[LENS], out[FENCES] = address(tables), address(lens), address(fences)
+    out[STARTS], out[PLACES], out[BATCHES] = address(starts), address(places), starts.shape[0] - 1
+    return address(out)
+
+
+@inlined
+def first_chunk(directory: int, b: int) -> int:
+    """The first chunk of a batch; that of the next one is behind its last."""
+    return load_i64(load_i64(directory, STARTS), b)
+
+
+@inlined
+def place_of(directory: int, b: int) -> int:
+    return load_i64(directory, PLACES) + b * (8 * PLACE)
+
+
+@kernel
+def fill_index(tables: Any, lens: Any, shift: int, out: Any) -> None:
+    """The index of a batch whose chunks have at most 2^15 rows each: one word more than key hashes >> shift can say."""
+    bucket = i64(0)  # words up to here have their position
+    out[0] = 0
+    for c in range(tables.shape[0]):
+        keys = lane(tables[c], KEY)
+        for i in range(lens[c]):
+            key = load_u64(keys, i)
+            mine = i64(key >> np.uint64(shift))
+            while bucket < mine:
+                bucket += 1
+                out[bucket] = np.uint64(c << INDEX_ROW_BITS | i) << _32
+            out[mine] |= _ONE << (key >> np.uint64(shift - _PART_BITS) & np.uint64(31))
+    while bucket < out.shape[0] - 1:
+        bucket += 1
+        out[bucket] = np.uint64(tables.shape[0] << INDEX_ROW_BITS) << _32
+
+
+@inlined
+def ask_for_word(place: int, key: Any) -> None:
+    """Ask for the memory that `begin_of` reads first."""
+    if load_i64(place, 0) != 0:
+        prefetch(load_i64(place, 0) + 8 * i64(key >> load_u64(place, 1)))
+
+
+@inlined
+def begin_of(directory: int, first: int, last: int, place: int, key: Any) -> int:
+    """A position in chunks first … last-1, of which there are some, not behind the first row of a key hash.
+
+    NOWHERE where there is none. What `rest_of` reads first is asked for.
+    """
+    words = load_i64(place, 0)
+    tables, lens = load_i64(directory, TABLES), load_i64(directory, LENS)
+    if words == 0:
+        c = find_chunk(load_i64(directory, FENCES), first, last, key) if last - first > 1 else first
+        return i64(c) << ROW_BITS | lower_bound(lane(load_i64(tables, c), KEY), i64(0), load_i64(lens, c), key)
+    shift = load_u64(place, 1)
+    word = load_u64(words, i64(key >> shift))
+    part = key >> (shift - np.uint64(_PART_BITS)) & np.uint64(31)
+    if word >> part & _ONE == np.uint64(0):
+        return i64(NOWHERE)
+    begin = i64(word >> _32)
+    c, row = begin >> INDEX_ROW_BITS, begin & ((1 << INDEX_ROW_BITS) - 1)
+    gone, before = load_i64(place, 2), load_i64(place, 3)
+    if gone == 0 and before == 0:
+        c += first
+        # As many rows as there are parts with a key before this one are before it, if they are all in this chunk.
+        ahead = row + count_bits(word & ((_ONE << part) - _ONE))
+        if ahead < load_i64(lens, c):
+            row = ahead
+    elif c < gone or (c == gone and row < before):
+        c, row = first, i64(0)
+    else:
+        row -= before if c == gone else i64(0)
+        c += first - gone
+    prefetch(lane(load_i64(tables, c), KEY) + 8 * row)
+    return c << ROW_BITS | row
+
+
+@inlined
+def rest_of(directory: int, last: int, begin: int, key: Any) -> int:
+    """The position of the first row of a key hash, from what `begin_of` gave on; NOWHERE where there is none."""
+    if begin == NOWHERE:
+        return i64(NOWHERE)
+    tables, lens = load_i64(directory, TABLES), load_i64(directory, LENS)
+    c, row = begin >> ROW_BITS, begin & ROW_MASK
+    keys, end = lane(load_i64(tables, c), KEY), load_i64(lens, c)
+    for _ in range(_STEPS):
+        if row >= end:
+            c += 1
+            if c >= last:
+                return i64(NOWHERE)
+            row, keys, end = i64(0), lane(load_i64(tables, c), KEY), load_i64(lens, c)
+        found = load_u64(keys, row)
+        if found >= key:
+            return c << ROW_BITS | row if found == key else i64(NOWHERE)
+        row += 1
+    c = find_chunk(load_i64(directory, FENCES), c, last, key)
+    row = lower_bound(lane(load_i64(tables, c), KEY), i64(0), load_i64(lens, c), key)
+    if row >= load_i64(lens, c):
+        c += 1
+        row = i64(0)
+        if c >= last:
+            return i64(NOWHERE)
+    return c << ROW_BITS | row if load_u64(lane(load_i64(tables, c), KEY), row) == key else i64(NOWHERE)
+
+
+@inlined
+def find_key(directory: int, b: int, key: Any) -> int:
+    """The position of the first row of a key hash in a batch; NOWHERE where there is none."""
+    first, last = first_chunk(directory, b), first_chunk(directory, b + 1)
+    if first >= last:
+        return i64(NOWHERE)
+    return rest_of(directory, last, begin_of(directory, first, last, place_of(directory, b), key), key)
+
+
+@inlined
+def table_at(directory: int, pos: int) -> int:
+    """The node table of the chunk of a position."""
+    return load_i64(load_i64(directory, TABLES), pos >> ROW_BITS)
+
+
+@inlined
+def length_at(directory: int, c: int) -> int:
+    """How many rows a chunk has."""
+    return load_i64(load_i64(directory, LENS), c)
