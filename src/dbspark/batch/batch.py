@@ -114,6 +114,11 @@ class Batch:
         ks.fill_index(self.tables, self.lens, 64 - bits, words)
         return Index(words, (words.ctypes.data, 64 - bits, 0, 0))
 
+    def without_index(self) -> Batch:
+        """This batch, which is not there for long enough to be worth an index."""
+        self.__dict__["index"] = _NO_INDEX
+        return self
+
     def part_of(self, whole: Batch, chunks: int, rows: int) -> Batch:
         """This batch, which is another one without its first chunks and some rows of the next, with its index."""
         index = whole.__dict__.get("index")

@@ -87,11 +87,39 @@ def _add_run(
         at += 1
 
 
-@kernel
-def breaks_table(directory: int, probe: int, rows: int, key: Any, columns: int, nodes: int, unique: int) -> int:
-    """1 where batches, of which the last has the rows of the probe chunk, hold a row or key (`unique`) that cannot be.
+@inlined
+def _begin_sums(
+    probe: int, rows: int, own_rows: int, i: int, key: Any, nodes: int, unique: int, sums: Any, k: int
+) -> None:
+    """Begin with what the change itself says of a row and of its key, whose rows are beside each other or have only
+    rows of the same hash between them."""
+    sums[k, 0] = sums[k, 1] = sums[k, 2] = sums[k, 3] = 0
+    if own_rows == 0:
+        return
+    keys, own, mask = lane(probe, KEY), lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
+    w = load_i64(own, i & mask)
+    sums[k, 0], sums[k, 1] = w >> 32, w & 0xFFFFFFFF
+    if unique == 0:
+        return
+    h, j = load_u64(keys, i), i
+    while j > 0 and load_u64(keys, j - 1) == h:
+        j -= 1
+    while j < rows and load_u64(keys, j) == h:
+        if j == i or same_key(probe, i, key, probe, j, key, nodes):
+            w = load_i64(own, j & mask)
+            sums[k, 2] += w >> 32
+            sums[k, 3] += w & 0xFFFFFFFF
+        j += 1
 
-    Batches may have times: a row occurs once for each.
+
+@kernel
+def breaks_table(
+    directory: int, probe: int, rows: int, own_rows: int, key: Any, columns: int, nodes: int, unique: int
+) -> int:
+    """1 where batches together with the rows of a probe chunk hold a row or key (`unique`) that cannot be.
+
+    Batches may have times: a row occurs once for each. Rows of the chunk occur once. Without `own_rows` they are among
+    the batches already.
     """
     keys, hashes = lane(probe, KEY), lane(probe, HASH)
     own, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
@@ -108,7 +136,7 @@ def breaks_table(directory: int, probe: int, rows: int, key: Any, columns: int, 
                 taken = taken or not same_key(probe, i, key, probe, i - 1, key, nodes)
             if taken:
                 wanted[count] = i
-                sums[count, 0] = sums[count, 1] = sums[count, 2] = sums[count, 3] = 0
+                _begin_sums(probe, rows, own_rows, i, key, nodes, unique, sums, count)
                 count += 1
             i += 1
         for b in range(load_i64(directory, BATCHES)):

@@ -27,6 +27,8 @@ from dbspark.kernels.jit import (
     load_u32,
     load_u64,
     multiply_overflows,
+    prefetch,
+    store_i64,
     store_u64,
 )
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
@@ -68,6 +70,7 @@ from dbspark.kernels.seek import (
     lower_bound,
     place_of,
     rest_of,
+    table_at,
 )
 
 LEAST = -(1 << 63)
@@ -596,55 +599,120 @@ def _key_is_null(table: int, row: int, key: Any) -> Any:
     return False
 
 
+@inlined
+def _ask_for_cell(table: int, node: int, row: int) -> None:
+    """Ask for a value, or for the place of a text, which will be compared."""
+    at = table + node * NODE_BYTES
+    row += load_i64(at, START)
+    if load_i64(at, OFFSETS) != 0:
+        prefetch(load_i64(at, OFFSETS) + 4 * row)
+    else:
+        prefetch(load_i64(at, DATA) + load_i64(at, WIDTH) * row)
+
+
+@inlined
+def _twice_as_long(lines: Any) -> Any:
+    out = np.empty((lines.shape[0], 2 * lines.shape[1]), np.int64)
+    out[:, : lines.shape[1]] = lines
+    return out
+
+
+@inlined
+def meet_rows(
+    directory: int, probe: int, rows: int, probe_key: Any, key: Any, nodes: int, null_safe: int, time: Any, limit: int,
+    info: Any,
+) -> Any:  # fmt: skip
+    """All rows that match a row of a probe chunk, in no order: lines of probe rows, positions, weights and times.
+
+    Lines from the fourth on are the joins of `time`, of any number of coordinates, with the times of the rows found.
+    Keys with a NULL match nothing unless `null_safe`. info = [pairs, OVERFLOW or 0, how many of the times are not
+    `time` itself]; where there are more pairs than `limit`, nothing is of use.
+    """
+    depth = time.shape[0]
+    room = 2 * rows + 64
+    lines = np.empty((3 + depth, room), np.int64)
+    to = address(lines)
+    keys, mine, mask = lane(probe, KEY), lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
+    begun = np.empty(_BLOCK, np.int64)
+    out, overflow, later = i64(0), i64(0), i64(0)
+    for b in range(load_i64(directory, BATCHES)):
+        first, last, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
+        if first >= last:
+            continue
+        for begin in range(0, rows, _BLOCK):
+            end = min(begin + _BLOCK, rows)
+            for i in range(begin, end):
+                ask_for_word(place, load_u64(keys, i))
+            some = False
+            for i in range(begin, end):
+                h = load_u64(keys, i)
+                if i > begin and h == load_u64(keys, i - 1):
+                    begun[i - begin] = begun[i - begin - 1]
+                else:
+                    begun[i - begin] = begin_of(directory, first, last, place, h)
+                some |= begun[i - begin] != NOWHERE
+            if not some:
+                continue
+            for i in range(begin, end):
+                h = load_u64(keys, i)
+                if i > begin and h == load_u64(keys, i - 1):
+                    begun[i - begin] = begun[i - begin - 1]
+                else:
+                    begun[i - begin] = at = rest_of(directory, last, begun[i - begin], h)
+                    if at != NOWHERE and key.shape[0] > 0:
+                        _ask_for_cell(table_at(directory, at), key[0], at & ROW_MASK)
+            for i in range(begin, end):
+                at = begun[i - begin]
+                if at == NOWHERE or (null_safe == 0 and _key_is_null(probe, i64(i), probe_key)):
+                    continue
+                h, a = load_u64(keys, i), load_i64(mine, i & mask)
+                c, row = at >> ROW_BITS, at & ROW_MASK
+                table, size = table_at(directory, at), length_at(directory, c)
+                while True:
+                    if row >= size:
+                        c += 1
+                        if c >= last:
+                            break
+                        row, table, size = i64(0), table_at(directory, c << ROW_BITS), length_at(directory, c)
+                    if load_u64(lane(table, KEY), row) != h:
+                        break
+                    if same_key(probe, i64(i), probe_key, table, row, key, nodes):
+                        if out == room:
+                            if out > limit:
+                                break
+                            lines = _twice_as_long(lines)
+                            to = address(lines)
+                            room *= 2
+                        w = load_i64(lane(table, WEIGHT), row & lane_mask(table, WEIGHT))
+                        if multiply_overflows(a, w):
+                            overflow = i64(OVERFLOW)
+                        store_i64(to, out, i64(i))
+                        store_i64(to, room + out, c << ROW_BITS | row)
+                        store_i64(to, 2 * room + out, a * w)
+                        if depth > 0:
+                            later += _join_times(table, row, time, to + 8 * (3 * room + out), room)
+                        out += 1
+                    row += 1
+    info[0], info[1], info[2] = out, overflow, later
+    return lines
+
+
+@inlined
+def _join_times(table: int, row: int, time: Any, to: int, room: int) -> int:
+    """Write the join of a time with that of a row, its coordinates `room` apart; 1 where it is not the time itself."""
+    above = i64(0)
+    for d in range(time.shape[0]):
+        t = load_i64(lane(table, TIME + d), row & lane_mask(table, TIME + d))
+        if t > time[d]:
+            above = i64(1)
+        store_i64(to, d * room, max(t, time[d]))
+    return above
+
+
 @kernel
 def meet(
-    directory: int, probe: int, rows: int, probe_key: Any, key: Any, nodes: int, null_safe: int, time: Any, which: Any,
-    pos: Any, weights: Any, times: Any, info: Any,
-) -> int:  # fmt: skip
-    """All rows that match a row of a probe chunk, in one call: pairs of (probe row, position) and their weights.
-
-    Returns the number of pairs, or, if that may be more than there is room for, how much room is needed at the most;
-    then nothing is written. Keys with a NULL match nothing unless `null_safe`.
-
-    times[i] = the join of `time`, of any number of coordinates, and the time of the row found. info = [OVERFLOW or 0,
-    how many of the times are not `time` itself].
-    """
-    ranges = np.empty((rows, load_i64(directory, BATCHES), 3), np.int64)
-    total = ranges_of(directory, lane(probe, KEY), rows, ranges)
-    if total > which.shape[0]:
-        return total
-    mine, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
-    depth = time.shape[0]
-    out = i64(0)
-    later = i64(0)
-    info[0] = 0
-    for i in range(rows):
-        if null_safe == 0 and _key_is_null(probe, i64(i), probe_key):
-            continue
-        a = load_i64(mine, i & mask)
-        for b in range(ranges.shape[1]):
-            c = ranges[i, b, 0]
-            at = ranges[i, b, 1]
-            for _ in range(ranges[i, b, 2]):
-                while at >= length_at(directory, c):
-                    c += 1
-                    at = i64(0)
-                table = load_i64(load_i64(directory, TABLES), c)
-                if same_key(probe, i64(i), probe_key, table, at, key, nodes):
-                    w = load_i64(lane(table, WEIGHT), at & lane_mask(table, WEIGHT))
-                    if multiply_overflows(a, w):
-                        info[0] = OVERFLOW
-                    which[out] = i
-                    pos[out] = c << ROW_BITS | at
-                    weights[out] = a * w
-                    above = i64(0)
-                    for d in range(depth):
-                        t = load_i64(lane(table, TIME + d), at & lane_mask(table, TIME + d))
-                        if t > time[d]:
-                            above = i64(1)
-                        times[out, d] = max(t, time[d])
-                    later += above
-                    out += 1
-                at += 1
-    info[1] = later
-    return out
+    directory: int, probe: int, rows: int, probe_key: Any, key: Any, nodes: int, null_safe: int, time: Any, limit: int,
+    info: Any,
+) -> Any:  # fmt: skip
+    """See `meet_rows`: the lines that it fills, of which the first info[0] numbers are of use."""
+    return meet_rows(directory, probe, rows, probe_key, key, nodes, null_safe, time, limit, info)

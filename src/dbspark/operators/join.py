@@ -14,7 +14,7 @@ and the rows without partner, with NULLs for the other side; an existence join i
 flag.
 
 A delta is looked up row by row, or by walking along delta and integral where deltas are usually large beside it
-(`SpineStats.walks`): another way through the same state to the same rows.
+(`Spine.walks`): another way through the same state to the same rows.
 
 A NULL in a key matches nothing, unless the join is NULL-safe.
 """
@@ -41,7 +41,7 @@ from dbspark.operators.function import Function
 from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.reading import Hits, Keys, expanded, key_columns, probe, ranges_of
-from dbspark.trace.spine import SEARCH, Spine
+from dbspark.trace.spine import Spine
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "existence"]
 Found = tuple[Chunk, Keys, Int64s, int]
@@ -199,30 +199,22 @@ class Join(Operator):
             return NOBODY
         if len(delta.chunks) > 1 or not self.by_key or self.schema.nested:
             return None
-        if delta.rows > SMALL and delta.rows * SEARCH >= spine.rows:
+        if spine.walks(delta.rows) and delta.rows > SMALL:
             return None
-        spine.stats.walks(delta.rows, spine.rows)  # so that it knows the usual size
         spine.stats.seeking += delta.rows
         chunk, mine, here = delta.chunks[0], delta.arrangement, spine.arrangement
         nodes = max(mine.schema.node_count, here.schema.node_count)
-        depth, time, info = len(path), np.array(path, np.int64), np.empty(2, np.int64)
-        room = 4 * chunk.rows + 64
-        while True:
-            which, pos, weights = int64s(room), int64s(room), int64s(room)
-            times = int64s(room * depth).reshape(room, depth)
-            n = kp.meet(
-                spine.directory, chunk.table, chunk.rows, mine.key_nodes, here.key_nodes, nodes, int(self.null_safe),
-                time, which, pos, weights, times, info,
-            )  # fmt: skip
-            if n <= room:
-                break
-            if n > PAIRS:
-                return None
-            room = n
-        if not n:
-            return NOBODY
-        check_plan(info)
-        return Met(which[:n], pos[:n], weights[:n], times[:n] if info[1] else None)
+        info = np.empty(3, np.int64)
+        lines = kp.meet(
+            spine.directory, chunk.table, chunk.rows, mine.key_nodes, here.key_nodes, nodes, int(self.null_safe),
+            np.array(path, np.int64), PAIRS, info,
+        )  # fmt: skip
+        n, overflow, later = info.tolist()
+        if n > PAIRS:
+            return None
+        if overflow:
+            check_plan(info[1:])
+        return Met(lines[0, :n], lines[1, :n], lines[2, :n], lines[3:, :n].T if later else None)
 
     def _paired(self, side: int, delta: Batch, spine: Spine) -> Met | None:
         """The pairs of a delta of one chunk, by whichever way; None where they are too many or columns are nested."""
@@ -246,7 +238,7 @@ class Join(Operator):
             return
         given = [Keys(chunk, chunk.lane(nd.KEY), delta.arrangement.key_nodes) for chunk in delta.chunks]
         different = sum(1 + int(np.count_nonzero(keys.hashes[1:] != keys.hashes[:-1])) for keys in given)
-        walk = spine.stats.walks(different, spine.rows)
+        walk = spine.walks(different)
         for keys in given:
             yield keys.chunk, keys, *ranges_of(spine, keys, walk)
 

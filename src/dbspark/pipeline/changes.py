@@ -154,12 +154,13 @@ class TableState:
         if not self.primary_key and change.negative == 0:
             return
         arrangement, schema = self.arrangement, self.schema
-        after = self.history.after(change)
-        unique = int(bool(self.primary_key))
+        spine, one = self.history.everything(), len(change.chunks) == 1
+        if not one:  # a key may have rows in two chunks
+            spine = spine.and_one(change)
         for chunk in change.chunks:
             if breaks_table(
-                after.directory, chunk.table, chunk.rows, arrangement.key_nodes, schema.columns, schema.node_count,
-                unique,
+                spine.directory, chunk.table, chunk.rows, int(one), arrangement.key_nodes, schema.columns,
+                schema.node_count, int(bool(self.primary_key)),
             ):  # fmt: skip
                 self._refuse(change)
 

@@ -5,7 +5,7 @@ older changes are advanced to the oldest tick that is kept, where rows that have
 
 Changes wait before they are written into the trace (`pipeline.waiting`), in the order in which they came until somebody
 asks. `spine` and everything that asks for times writes them first; who only adds up rows reads them where they are
-(`after`, `rows`). So nothing waits where a pipeline is durable: a commit asks for the spine.
+(`everything`, `rows`). So nothing waits where a pipeline is durable: a commit asks for the spine.
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ class History:
         self._waiting = Waiting(keep, beside=config.background is not None)
         self._read: Spine | None = None
         """Everything, those that wait included, as it was last read."""
-        self._proposed: Spine | None = None
-        """The same with the change that may come next."""
 
     @property
     def trace(self) -> Trace:
@@ -78,14 +76,13 @@ class History:
 
     def append(self, delta: Delta, tick: int) -> Change:
         """The change of a tick. Ticks that change nothing may be left out: whoever asks for their times adds them."""
-        proposed, self._read, self._proposed = self._proposed, None, None
         change = Change(delta, tick, self.arrangement)
         self._waiting.changes.append(change)
         out = self._waiting.due()
         if out is not None:
             self._take(out)
-        elif proposed is not None and proposed.entries[-1] is change.batch():
-            self._read = proposed
+        elif self._read is not None:
+            self._read = self._read.and_one(change.batch()) if delta.in_order else None
         return change
 
     def _take(self, out: Written) -> None:
@@ -108,14 +105,10 @@ class History:
 
     def rows(self, keys: Keys) -> Hits:
         """The rows of some keys as they are now, with their weights."""
-        return ends_unordered(self._everything(), keys, 1 << 62)
+        return ends_unordered(self.everything(), keys, 1 << 62)
 
-    def after(self, change: Batch) -> Spine:
-        """Everything with one more change, which has not happened yet: for adding up, without times."""
-        self._proposed = self._everything().and_one(change)
-        return self._proposed
-
-    def _everything(self) -> Spine:
+    def everything(self) -> Spine:
+        """All rows as they are now, for adding up, without times."""
         if self._read is None:
             batches = (*self._trace.reading().batches, *(change.batch() for change in self._waiting.changes))
             self._read = Spine(self.arrangement, batches, self._trace.spine.config)

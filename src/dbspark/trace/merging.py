@@ -71,7 +71,7 @@ class Merging:
 
     def batches(self) -> list[Batch]:
         """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
-        out = [Batch(self.inputs[0].arrangement, self.out)] if self.out else []
+        out = [Batch(self.inputs[0].arrangement, self.out).without_index()] if self.out else []
         left = zip(self.inputs, self.offsets, strict=True)
         return out + [b.slice(n).part_of(b, 0, n) if n else b for b, n in left]
 

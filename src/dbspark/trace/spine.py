@@ -69,6 +69,8 @@ WALK = 128
 """Rows here for each row of a usual delta up to which deltas are looked up by walking along both sides."""
 SEARCH = 512
 """The same from which on they are searched for again. Both cost the same at about 250; `benchmarks.circuit.lookups`."""
+_INDEXED = 64
+"""How many times cheaper it is to search where there is an index, so that walking pays for so many fewer rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,7 @@ class Spine:
     def _followed_by(self, out: Spine, batch: Batch) -> Spine:
         """Another spine with one more batch to read, where the others are as they were."""
         if "_listed" in self.__dict__:
-            out.__dict__["_listed"] = listed = self._listed.and_one(batch, self._place(batch, True))
+            out.__dict__["_listed"] = listed = self._listed.and_one(batch, self._place(batch))
             out.__dict__["batches"] = listed.batches
         return out
 
@@ -564,23 +566,26 @@ class Spine:
 
     @Lazy
     def _listed(self) -> Listed:
-        whole = {id(e) for e in self.entries}
-        return Listed.of(self.batches, [self._place(b, id(b) in whole) for b in self.batches])
+        return Listed.of(self.batches, [self._place(b) for b in self.batches])
 
     @property
     def places(self) -> Int64s:
         """Of each batch, where its index is (`kernels.seek`); zeros where it has none."""
         return self._listed.places
 
+    def walks(self, delta: int) -> bool:
+        """Whether to look up a delta of so many rows by walking along both, see `SpineStats.walks`."""
+        return self.stats.walks(delta, self.rows if self.config.indexed is None else _INDEXED * self.rows)
+
     @property
     def directory(self) -> int:
         """All batches for the kernels that look up in them: an address, to be used as long as the spine is kept."""
         return self._listed.directory[0]
 
-    def _place(self, batch: Batch, whole: bool) -> tuple[int, ...]:
+    def _place(self, batch: Batch) -> tuple[int, ...]:
         """Of a merge in progress the inputs have their indices, and the result will get one."""
         least = self.config.indexed
-        made = least is not None and (batch.rows >= least if whole else "index" in batch.__dict__)
+        made = least is not None and (batch.rows >= least or "index" in batch.__dict__)
         return batch.index.place if made else NO_PLACE
 
     @Lazy
