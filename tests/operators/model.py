@@ -3,6 +3,9 @@
 `Run` ticks a circuit and keeps, as plain dicts, what its inputs and outputs add up to. The specification of an operator
 is a function from whole inputs to the whole output, in plain Python; after every tick the sum of what came out has
 to be what it says. At the end everything is taken back, and nothing may be left anywhere.
+
+Small ticks are run as programs where operators have instructions; so beside every circuit there is one in which they
+all step by themselves, and both have to give the same.
 """
 
 import math
@@ -26,6 +29,7 @@ class Run:
 
     def __init__(self, builder: Builder | Circuit) -> None:
         self.circuit = builder.circuit() if isinstance(builder, Builder) else builder
+        self.beside = Circuit(builder.graph, programs=False) if isinstance(builder, Builder) else None
         self.given: dict[str, Rows] = {n.name: {} for n in self.circuit.graph if n.role == "source"}
         self._form: dict[Any, Any] = {}
         self.held: dict[str, Rows] = {name: {} for name in self.circuit.graph.outputs}
@@ -37,6 +41,9 @@ class Run:
             self._form.update((plain(row), row) for row in change)
             self.given[name] = plus(self.given[name], {plain(row): weight for row, weight in change.items()})
         deltas = {name: contents(z) for name, z in out.items()}
+        if self.beside is not None:
+            assert deltas == {name: contents(z) for name, z in self.beside.tick(changes).items()}
+            assert self.circuit.state_rows() == self.beside.state_rows()
         for name, delta in deltas.items():
             self.held[name] = plus(self.held[name], delta)
         return deltas

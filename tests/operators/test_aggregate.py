@@ -161,9 +161,9 @@ def test_folded_or_not_the_state_is_the_same(monkeypatch, last):
     aggregates = {n: AGGREGATES[n] for n in ("rows", last, "sum_n")}
     folded, general = run_of(SCHEMA, ["k"], **aggregates), run_of(SCHEMA, ["k"], **aggregates)
     operator = next(n.operator for n in general.circuit._schedule if isinstance(n.operator, GroupAggregate))
-    monkeypatch.setattr(operator, "_fold", None)
+    monkeypatch.setattr(operator, "fold", None)
     assert (
-        next(n.operator for n in folded.circuit._schedule if isinstance(n.operator, GroupAggregate))._fold is not None
+        next(n.operator for n in folded.circuit._schedule if isinstance(n.operator, GroupAggregate)).fold is not None
     )
     for _ in range(60):
         rows = [

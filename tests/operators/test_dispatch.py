@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.batch import Arrangement, Schema
-from dbspark.circuit import Builder
+from dbspark.circuit import Builder, Circuit
 from dbspark.kernels import nodes as nd
 from dbspark.operators.delta import Delta
 from dbspark.trace.reading import Keys, ranges_of
@@ -119,7 +119,7 @@ def test_large_and_small_deltas_in_turn_over_one_state():
     left, right = Schema.parse("k BIGINT, a BIGINT"), Schema.parse("j BIGINT, b BIGINT")
     b = Builder()
     b.output("out", b.aggregate(b.join(b.source("l", left), b.source("r", right), on=ON), [], n=("count", None)))
-    circuit = b.circuit()
+    circuit = Circuit(b.graph, programs=False)
     ways = []
     before = SpineStats.walks
 

@@ -145,7 +145,7 @@ class Batch:
         return (self._survey[2] << 32) + self._survey[3]
 
     @Lazy
-    def _survey(self) -> list[int]:
+    def _survey(self) -> Sequence[int]:
         info = np.empty(4, np.int64)
         km.survey_weights(self.tables, self.lens, info)
         survey: list[int] = info.tolist()
@@ -347,6 +347,9 @@ def _one_time(time: Sequence[int]) -> list[int]:
     return [1] + [t for t in time for _ in range(2)]
 
 
+_NO_TIME = _one_time((0,) * nd.TIMES)
+
+
 def padded(times: Any, begin: int, end: int) -> Any:
     """Rows begin … end-1 of given coordinates, and zeros for the others."""
     given = [np.asarray(t, np.int64)[begin:end] for t in times]
@@ -418,6 +421,14 @@ def arrange_chunk(arrangement: Arrangement, chunk: Chunk, hashed: bool = False) 
             return batch
     words = chunk.lane(nd.HASH) if hashed and not arrangement.order else arrangement.words(chunk)
     return arrange(arrangement, chunk, words, arrangement.keys(chunk, words))
+
+
+def surveyed(arrangement: Arrangement, chunk: Chunk, survey: Sequence[int]) -> Batch:
+    """A chunk of no time that is in order, and what is known of its weights."""
+    batch = Batch(arrangement, (chunk,))
+    batch.__dict__["_survey"] = survey
+    batch.__dict__["_time_survey"] = _NO_TIME
+    return batch
 
 
 def arrange(arrangement: Arrangement, chunk: Chunk, words: UInt64s, keys: UInt64s) -> Batch:

@@ -4,30 +4,37 @@ A tick reads (delays show what they hold), computes (every node once, after its 
 values: a tick computes new ones beside the old and puts them all in place at the end, in one assignment, together
 with what the delays hold. An operator that raises leaves every state, every delay and every output as before.
 
+A tick of small deltas is run as a program (`circuit.program`), a larger one operator by operator, to the same end.
+
 Large merges of states may run beside the ticks (`config.background`): they begin when a tick is over, and the next one
 takes over what has been merged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.circuit.graph import Graph, Node
+from dbspark.circuit.program import Program
 from dbspark.errors import CircuitError
+from dbspark.kernels.preload import machine_is_there
 from dbspark.operators.delta import Delta, Parts
 from dbspark.operators.operator import State
 from dbspark.trace.background import Beside
 from dbspark.trace.spine import DEFAULT, SpineConfig
 from dbspark.zset import ZSet
 
+Done = tuple[dict[str, State], dict[str, Any], dict[str, Any]]
+"""What a tick has computed: states that have changed, outputs, what delays hold."""
+
 
 class Circuit:
     """A validated graph with its state."""
 
-    def __init__(self, graph: Graph, config: SpineConfig = DEFAULT) -> None:
-        """`config`: of the spines of all states."""
+    def __init__(self, graph: Graph, config: SpineConfig = DEFAULT, programs: bool = True) -> None:
+        """`config`: of the spines of all states. Without `programs` operators always step by themselves."""
         self.graph = graph.pruned()
         self._config = config
         self._beside: dict[str, list[Beside]] = {}
@@ -35,7 +42,7 @@ class Circuit:
         self._schedule = [n for n in self.graph.schedule() if n.role == "operator"]
         self._sources = {str(n.name): n for n in self.graph if n.role == "source"}
         self._delays = [n for n in self.graph if n.role == "delay"]
-        self._quiet = {n.id for n in self._schedule if _is_quiet(n)}
+        self._quiet = {n.id for n in self._schedule if n.quiet}
         """Nodes that are passed over in a tick in which nothing comes to them."""
         self.tick_number = 0
         """Ticks that have been committed."""
@@ -43,20 +50,27 @@ class Circuit:
             n.id: self.configured(n.operator.fresh()) for n in self._schedule if n.operator is not None
         }
         self._held: dict[str, Any] = {n.id: _seed(n) for n in self._delays}
+        self._programmed = programs
+        self._program: Program | None = None
 
     def tick(self, inputs: Mapping[str, Any] | None = None) -> dict[str, ZSet]:
         """Run one tick; returns the outputs as Z-sets."""
         return self._run(inputs or {}, as_zset)
 
-    def step(self, inputs: Mapping[str, Any]) -> dict[str, Delta]:
-        """Run one tick on what streams carry; returns the outputs as streams carry them."""
-        return self._run(inputs, _complete)
+    def step(self, inputs: Mapping[str, Any], in_order: Collection[str] = ()) -> dict[str, Delta]:
+        """Run one tick on what streams carry; returns the outputs as streams carry them.
+
+        Those `in_order` are known by whole rows in order as well, which costs less now than when they are asked.
+        """
+        return self._run(inputs, _complete, in_order)
 
     def configured(self, state: State) -> State:
         """A state whose spines are merged as this circuit merges them."""
         return tuple(spine.configured(self._config) for spine in state)
 
-    def _run(self, inputs: Mapping[str, Any], finished: Callable[[Any], Any]) -> dict[str, Any]:
+    def _run(
+        self, inputs: Mapping[str, Any], finished: Callable[[Any], Any], in_order: Collection[str] = ()
+    ) -> dict[str, Any]:
         unknown = sorted(set(inputs) - set(self._sources))
         if unknown:
             raise CircuitError(f"no source {', '.join(unknown)}; the sources are {', '.join(self._sources)}")
@@ -65,6 +79,35 @@ class Circuit:
         for name, node in self._sources.items():
             change = inputs.get(name)
             values[node.id] = Delta.empty(node.schema) if change is None else as_delta(change, node)
+        states, given, held = self._by_program(values, in_order) or self._by_operators(values)
+        outputs = {name: finished(value) for name, value in given.items()}
+        # Nothing above has changed anything; nothing below can fail.
+        if self._config.background is not None:
+            states = {name: self._merging(name, state) for name, state in states.items()}
+        self._states = {**self._states, **states}
+        self._held = held
+        self.tick_number += 1
+        return outputs
+
+    def _by_program(self, values: dict[str, Any], in_order: Collection[str]) -> Done | None:
+        """A small tick as one call, as far as operators have instructions; None where it is not for that."""
+        if self._program is None and self._programmed and machine_is_there():
+            self._program = Program(self.graph, self._schedule)
+            self._programmed = self._program.useful
+        if self._program is None or not self._programmed:
+            return None
+        tick = self._program.run(values, self._states, in_order)
+        if tick is None:
+            return None
+        outputs = {}
+        for name, node in self.graph.outputs.items():
+            outputs[name] = tick.value(node)
+            if name in in_order and name in self._program.wanted:
+                outputs[name] = outputs[name].known(tick.in_order(name, Arrangement(node.schema)))
+        return tick.states, outputs, {n.id: tick.value(n.inputs[0]) for n in self._delays}
+
+    def _by_operators(self, values: dict[str, Any]) -> Done:
+        """Every operator by itself."""
         states: dict[str, State] = {}
         for node in self._schedule:
             assert node.operator is not None
@@ -77,14 +120,7 @@ class Circuit:
             if state is not before:
                 states[node.id] = state
         held = {n.id: values[n.inputs[0].id] for n in self._delays}
-        outputs = {name: finished(values[node.id]) for name, node in self.graph.outputs.items()}
-        # Nothing above has changed anything; nothing below can fail.
-        if self._config.background is not None:
-            states = {name: self._merging(name, state) for name, state in states.items()}
-        self._states = {**self._states, **states}
-        self._held = held
-        self.tick_number += 1
-        return outputs
+        return states, {name: values[node.id] for name, node in self.graph.outputs.items()}, held
 
     def _merging(self, name: str, state: State) -> State:
         """Begin the large merges of a state beside the ticks."""
@@ -120,11 +156,6 @@ class Circuit:
             if self._states[node.id]:
                 out[f"{node.label} #{node.id[:6]}"] = kept
         return out
-
-
-def _is_quiet(node: Node) -> bool:
-    carries_changes = node.kind == "delta" and all(i.kind in ("delta", "arranged") for i in node.inputs)
-    return carries_changes and bool(node.inputs) and node.operator is not None and node.operator.quiet
 
 
 def _seed(node: Node) -> Any:

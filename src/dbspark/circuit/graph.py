@@ -62,6 +62,12 @@ class Node:
     def stream(self) -> Stream:
         return Stream(self, self.kind)
 
+    @property
+    def quiet(self) -> bool:
+        """Whether it is passed over in a tick in which nothing comes to it."""
+        carries_changes = self.kind == "delta" and all(i.kind in ("delta", "arranged") for i in self.inputs)
+        return carries_changes and bool(self.inputs) and self.operator is not None and self.operator.quiet
+
     def __repr__(self) -> str:
         return f"Node({self.id[:8]}, {self.label})"
 

@@ -5,6 +5,10 @@ stores carry no alignment promise, because Arrow buffers from elsewhere may star
 
 Self-recursion is not used in kernels: numba's disk cache of a recursive function crashes when it is
 loaded again. Nested values are walked with an explicit stack or bottom-up by the caller.
+
+An address is never the sum of two arguments of a helper of which one may be a constant zero. numba hands a helper on to
+its callers as LLVM left it after making machine code, and LLVM may have taken either term for the pointer and the other
+for the offset: with the zero put in, it reads from nowhere, and LLVM leaves out what would.
 """
 
 from __future__ import annotations
@@ -154,6 +158,34 @@ def count_bits(typingctx: Any, x: Any) -> Any:
         return builder.ctpop(args[0])
 
     return types.int64(types.uint64), codegen
+
+
+@intrinsic
+def _pointer(typingctx: Any, at: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+
+    return types.CPointer(types.int64)(types.int64), codegen
+
+
+@intrinsic
+def _unsigned_pointer(typingctx: Any, at: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+
+    return types.CPointer(types.uint64)(types.int64), codegen
+
+
+@inlined
+def ints_at(at: int, count: int) -> Any:
+    """Memory at an address as an array of int64, for kernels that take one; nobody keeps it alive."""
+    return numba.carray(_pointer(at), count)
+
+
+@inlined
+def words_at(at: int, count: int) -> Any:
+    """The same as an array of uint64."""
+    return numba.carray(_unsigned_pointer(at), count)
 
 
 def _overflows(operation: str) -> Any:

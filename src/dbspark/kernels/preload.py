@@ -15,12 +15,15 @@ import pkgutil
 import threading
 from typing import Any
 
+from numba import types
+
 import dbspark.kernels
 from dbspark.kernels.jit import KERNELS
 
 _log = logging.getLogger("dbspark")
 _begun = threading.Lock()
 _done = threading.Event()
+_compiling = threading.Lock()
 
 
 def begin() -> None:
@@ -33,6 +36,33 @@ def wait() -> None:
     """Until all are read, if reading has begun."""
     if _begun.locked():
         _done.wait()
+
+
+def machine_is_there() -> bool:
+    """Whether programs can be run without waiting for a compiler: `kernels.machine` is read, or has been compiled.
+
+    It takes a while to compile, longer than most ticks would take without it. So it is read when it is first asked
+    for, and where it has never been compiled on this machine, a thread compiles it while ticks go on without.
+    """
+    from dbspark.kernels import machine
+
+    run: Any = machine.run
+    if run.signatures:
+        return True
+    if not _compiling.locked():
+        if _read(run):
+            return True
+        if _compiling.acquire(blocking=False):  # never given back: once in a process
+            threading.Thread(target=compile_machine, name="dbspark-machine", daemon=True).start()
+    return False
+
+
+def compile_machine() -> None:
+    """Compile the machine, if that has not been done."""
+    from dbspark.kernels import machine
+
+    run: Any = machine.run
+    run.compile((types.int64,) * 5)
 
 
 def _run() -> None:

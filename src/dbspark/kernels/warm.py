@@ -14,9 +14,11 @@ def main() -> None:
     started = time.perf_counter()
     from dbspark.circuit.warm import warm as warm_circuits
     from dbspark.kernels.panes import window_bounds
+    from dbspark.kernels.preload import compile_machine
     from dbspark.pipeline.warm import warm as warm_pipelines
     from dbspark.zset.warm import warm as warm_zsets
 
+    compile_machine()  # the circuits use it
     warm_zsets()
     warm_circuits()
     warm_pipelines()

@@ -339,10 +339,10 @@ class GroupAggregate(Operator):
         self._own_nodes = np.arange(nd.LANES, nd.LANES + width)
         additions = [a.addition() for a in self.aggregates]
         plain = [a for a in additions if a is not None]
-        self._fold: Fold | None = None
+        self.fold: Fold | None = None
         flat = not source.nested and not self.accumulators.schema.nested
         if self.key and len(plain) == len(additions) and flat and Fold.possible(plain):
-            self._fold = Fold(self.key, source, self.accumulators, plain)
+            self.fold = Fold(self.key, source, self.accumulators, plain)
 
     def orders(self) -> list[Arrangement]:
         """The arrangements of the input that its aggregates want, once each."""
@@ -364,7 +364,7 @@ class GroupAggregate(Operator):
             delta = Delta.of(inputs[1].delta)
         if not delta.rows and (self.key or state[0].entries):
             return state, Delta.empty(self.schema)
-        folded = None if self._fold is None else self._fold.step(delta, state[0], inputs[1:])
+        folded = None if self.fold is None else self.fold.step(delta, state[0], inputs[1:])
         if folded is not None:
             return (state[0].insert(folded.arranged(self.accumulators)),), self._results(folded)
         after, _, rows = self._accumulated(state, delta, inputs[1:])

@@ -143,6 +143,11 @@ class Delta:
             self._batches = {**self._batches, arrangement: found}
         return found
 
+    def known(self, batch: Batch) -> Delta:
+        """The same rows, which are known in an order."""
+        self._batches = {**self._batches, batch.arrangement: batch}
+        return self
+
     @property
     def in_order(self) -> bool:
         """Whether its rows are known in some order, so each occurs once."""

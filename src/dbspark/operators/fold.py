@@ -37,32 +37,32 @@ class Fold:
         self._key = tuple(key)
         self._key_schema = source.select(key)
         self._source = source
-        self._key_nodes = np.array([nd.LANES + c for c in key], np.int64)
-        self._state_keys = np.arange(nd.LANES, nd.LANES + len(key))
-        self._count = nd.LANES + len(key)
-        self._nodes = max(source.node_count, state.schema.node_count)
+        self.key_nodes = np.array([nd.LANES + c for c in key], np.int64)
+        self.state_keys = np.arange(nd.LANES, nd.LANES + len(key))
+        self.count = nd.LANES + len(key)
+        self.nodes = max(source.node_count, state.schema.node_count)
         schema = state.schema
-        self._origins = np.zeros((schema.columns, 2), np.int64)
-        self._origins[len(key) :, 0] = 1
-        self._origins[:, 1] = np.arange(nd.LANES, nd.LANES + schema.columns)
-        folds, self._columns = [], [(self._count, 0)]
-        self._value = np.empty(0, np.int64)
-        node, word = self._count + 1, 1
+        self.origins = np.zeros((schema.columns, 2), np.int64)
+        self.origins[len(key) :, 0] = 1
+        self.origins[:, 1] = np.arange(nd.LANES, nd.LANES + schema.columns)
+        folds, self.described = [], [(self.count, 0)]
+        self.value = np.empty(0, np.int64)
+        node, word = self.count + 1, 1
         for what, column, where in additions:
             if what in (kf.LEAST, kf.GREATEST):
                 assert column is not None
-                self._value = np.array((nd.LANES + column, node, what == kf.GREATEST), np.int64)
-                self._origins[node - nd.LANES, 0] = 0
+                self.value = np.array((nd.LANES + column, node, what == kf.GREATEST), np.int64)
+                self.origins[node - nd.LANES, 0] = 0
                 node += 1
                 continue
             given = (-1 if c is None else nd.LANES + c for c in (column, where))
             folds.append((what, *given, node, word))
-            self._columns.append((node, word))
+            self.described.append((node, word))
             if what == kf.SUM:
-                self._columns.append((node + 1, word + 2))
+                self.described.append((node + 1, word + 2))
             node, word = node + (1 + (what == kf.SUM)), word + (3 if what == kf.SUM else 1)
-        self._folds = np.array(folds, np.int64).reshape(-1, 5)
-        self._words = word
+        self.folds = np.array(folds, np.int64).reshape(-1, 5)
+        self.words = word
 
     @staticmethod
     def possible(additions: Sequence[Addition]) -> bool:
@@ -87,12 +87,12 @@ class Fold:
             chunk = delta.chunk()
         rows, used = chunk.rows, np.zeros(1, np.int64)
         spine.stats.seeking += rows
-        acc = int64s(self._words * rows)
+        acc = int64s(self.words * rows)
         key_pos, acc_pos, weights = int64s(2 * rows), int64s(2 * rows), int64s(2 * rows)
         n = kf.fold_groups(
-            chunk.table, rows, self._key_nodes, hashing._mask, spine.directory, len(tables), self._state_keys,
-            self._state.schema.columns, self._nodes, self._count, self._folds, acc, key_pos, acc_pos, weights,
-            self._value, self._source.columns, more, more_chunks, leads, used,
+            chunk.table, rows, self.key_nodes, hashing._mask, spine.directory, len(tables), self.state_keys,
+            self._state.schema.columns, self.nodes, self.count, self.folds, acc, key_pos, acc_pos, weights,
+            self.value, self._source.columns, more, more_chunks, leads, used,
         )  # fmt: skip
         if n == kf.LARGE:
             return None
@@ -102,7 +102,7 @@ class Fold:
         leading = leads.ctypes.data + leads.strides[0] * np.arange(used[0]) if arranged else keys.table
         words = self._described(acc.ctypes.data, rows)
         made = gather_pairs(
-            self._state.schema, self._origins, np.append(tables, leading), key_pos[:n],
+            self._state.schema, self.origins, np.append(tables, leading), key_pos[:n],
             np.append(tables, words.table), acc_pos[:n], weights[:n],
         )  # fmt: skip
         return None if made is None else Delta.of_chunk(made)
@@ -111,7 +111,7 @@ class Fold:
         """The words of groups as columns of the state; its keys are elsewhere."""
         schema = self._state.schema
         lines = schema.lines.copy()
-        for node, word in self._columns:
+        for node, word in self.described:
             lines[node * nd.FIELDS + nd.DATA] = acc + 8 * word * room
         buffer = allocate(schema.packing.size)
         schema.packing.pack_into(buffer, 0, *lines)

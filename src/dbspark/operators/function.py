@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,21 +29,49 @@ class _UndescribedError(Exception):
     """A value that has no exact description."""
 
 
+class Shown(NamedTuple):
+    """A column that a function gives: one that it is given, or the values of a slot, of a kind and so many bytes."""
+
+    number: int
+    kind: int = -1
+    """-1: it is a column that is given."""
+    width: int = 0
+
+
+class Coded(NamedTuple):
+    """What a function does, as code for `kernels.values`; columns are those that it is given."""
+
+    test: tuple[int, ...]
+    """Slot 0 says which rows stay; without it all do."""
+    code: tuple[int, ...]
+    columns: tuple[Shown, ...]
+    kept: Any = None
+    """What code names by address."""
+
+
 class Function:
     """A function on columns with a name that says what it computes: two of one name are the same function.
 
     `kept` says which columns it gives as it gets them, as {number going out: number coming in}; those that it does not
-    name may be anything.
+    name may be anything. `coded` is the same function for small deltas.
     """
 
-    __slots__ = ("call", "kept", "name")
+    __slots__ = ("call", "coded", "kept", "name")
 
     def __init__(
-        self, call: Callable[..., Any], name: str | None = None, kept: Mapping[int, int] | None = None
+        self,
+        call: Callable[..., Any],
+        name: str | None = None,
+        kept: Mapping[int, int] | None = None,
+        coded: Coded | None = None,
     ) -> None:
         self.call = call
         self.name = name or _name_of(call)
         self.kept = dict(kept or {})
+        self.coded = coded
+
+    def __reduce__(self) -> Any:
+        return Function, (self.call, self.name, self.kept)  # code names memory of this process
 
     @staticmethod
     def of(given: Function | Callable[..., Any]) -> Function:

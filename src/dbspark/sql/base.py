@@ -22,6 +22,7 @@ from dbspark.operators.function import Function
 from dbspark.operators.linear import Project as Projection
 from dbspark.sql import plan as p
 from dbspark.sql.determinism import NOT_DETERMINISTIC
+from dbspark.sql.expressions.coded import coded_test, coded_values
 from dbspark.sql.expressions.compiler import Compiler
 from dbspark.sql.expressions.rules import Compiled, Context, constant
 from dbspark.sql.relations import Note, Rel, Scope, schema_of
@@ -190,13 +191,16 @@ class Base(ABC):
         label = ", ".join(p.text(e, names) for _, e in outputs)
         schema = schema_of([c.type for c in compiled])
         kept = {i: rel.position(e.id) for i, (_, e) in enumerate(outputs) if isinstance(e, p.Column)}
+        exprs = [e for _, e in outputs]
+        code = coded_values(exprs, p.conjuncts(condition) if condition else [], rel.positions, compiler.type_of)
         if condition is None:
-            return Rel(b.map(rel.stream, Function(evaluating(compiled), self._named(label), kept), schema), ids)
+            function = Function(evaluating(compiled), self._named(label), kept, code)
+            return Rel(b.map(rel.stream, function, schema), ids)
         label = f"{label} where {p.text(condition, names)}"
         # What is neither looked at by the condition nor by the outputs is not copied.
         used = {rel.position(number) for number in columns_in([e for _, e in outputs]) if number in rel.ids}
         call = filtering(tests, compiled, frozenset(used))
-        return Rel(b.flat_map(rel.stream, Function(call, self._named(label), kept), schema), ids)
+        return Rel(b.flat_map(rel.stream, Function(call, self._named(label), kept, code), schema), ids)
 
     def _named(self, label: str) -> str:
         """The name of a function: what it computes, and the settings under which it does."""
@@ -263,13 +267,15 @@ class Base(ABC):
         known = {rel.ids[c]: i for i, c in enumerate(given)}
         types = {rel.ids[c]: rel.types[c] for c in given}
         before = self._through_spark_calls
-        tests = self._tests(Compiler(known, types, self.context, self._elsewhere), condition)
+        compiler = Compiler(known, types, self.context, self._elsewhere)
+        tests = self._tests(compiler, condition)
         if self._through_spark_calls > before:
             made = self._selected_by_spark(b, rel, condition, columns)
             if made is not None:
                 return made
         names = {number: f"c{i}" for number, i in rel.positions.items()}
-        where = Function(testing(*tests), self._named(p.text(condition, names)))
+        code = coded_test(p.conjuncts(condition), known, compiler.type_of)
+        where = Function(testing(*tests), self._named(p.text(condition, names)), coded=code)
         own = rel.stream.schema.names
         positional = [f"c{i}" for i in range(len(columns))]
         return b.select(rel.stream, where, [own[c] for c in given], [own[c] for c in columns], positional)

@@ -16,6 +16,7 @@ from dbspark.circuit.builder import Builder
 from dbspark.operators.function import Function
 from dbspark.sql import plan as p
 from dbspark.sql.base import Base
+from dbspark.sql.expressions.coded import coded_test
 from dbspark.sql.expressions.compiler import Compiler
 from dbspark.sql.relations import Note, Rel, Scope
 from dbspark.sql.shapes import (
@@ -88,7 +89,7 @@ class Joining(Base):
             names = {number: f"c{i}" for number, i in both.items()}
             tests = self._tests(compiler, *rest)
             label = " and ".join(p.text(e, names) for e in rest)
-            residual = Function(testing(*tests), self._named(label))
+            residual = Function(testing(*tests), self._named(label), coded=coded_test(rest, both, compiler.type_of))
         one_sided = node.how in ("semi", "anti", "existence")
         looked_at = columns_in(later)
         extra: set[int] = set()  # columns that nobody above looks at

@@ -69,6 +69,15 @@ class Compiler:
         found = self._by_rule(expr)
         return self.elsewhere(expr, self) if found is None else found
 
+    def type_of(self, expr: Expr) -> pa.DataType | None:
+        """The type of an expression, None where Spark has to evaluate some of it."""
+        if isinstance(expr, Column):
+            return self.types.get(expr.id)
+        if isinstance(expr, Constant):
+            return expr.type
+        compiled = self.native(expr)
+        return None if compiled is None else compiled.type
+
     def native(self, expr: Expr) -> Compiled | None:
         """The expression by our own kernels alone, or None."""
         try:

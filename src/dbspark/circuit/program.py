@@ -1,0 +1,301 @@
+"""A circuit as a program for `kernels.machine`: small ticks in one call.
+
+Operators stay what a circuit is made of. Those that have an instruction are written into a program; between them may
+stand others, which step as always, on what the program has given so far. A tick runs the program where its deltas are
+small, takes up what it wrote as batches and deltas, and leaves the tick to the operators where the program gives up:
+nothing has happened then.
+
+What leaves the program (outputs, what other operators read, what states take in) is in memory that is kept, one piece
+for each tick. A column that is only passed on lies where it was, so whoever has it keeps that, too. Registers and
+working memory are the program's own, and are written over by the next tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+
+from dbspark.batch import Arrangement, Batch
+from dbspark.batch import arrangement as hashing
+from dbspark.batch.batch import surveyed
+from dbspark.batch.chunk import Chunk
+from dbspark.batch.memory import allocate
+from dbspark.circuit.graph import Graph, Node
+from dbspark.circuit.instructions import Instruction, Registers, arranging, instruction
+from dbspark.kernels import machine as km
+from dbspark.kernels import registers as kr
+from dbspark.operators.delta import Delta, Parts
+from dbspark.operators.linear import Exchange
+from dbspark.operators.operator import Arranged, State
+from dbspark.trace.spine import Spine
+
+LIMIT: Final = km.CHUNK
+"""Rows of a delta up to which a tick is run as a program."""
+_ROOM: Final = 1 << 16
+"""Bytes of an arena at the least."""
+_NOTHING: Final = (0,) * kr.REGISTER
+_REGISTER: Final = Struct(f"{kr.REGISTER}q")
+_BYTES: Final = 8 * kr.REGISTER
+
+
+class Program:
+    """The operators of a circuit, as far as they have instructions."""
+
+    def __init__(self, graph: Graph, schedule: Sequence[Node]) -> None:
+        self.mask = hashing._mask
+        registers = Registers(int(self.mask.astype(np.int64)))
+        self.given: dict[str, int] = {}
+        """Registers of what comes from elsewhere: sources and delays first, then operators without an instruction."""
+        for node in graph:
+            if node.role != "operator":
+                self._give(node, registers)
+        self.head = list(self.given)
+        written: dict[str, Instruction] = {}
+        order = _ordered(schedule, registers, written, lambda node: self._give(node, registers))
+        outputs = {node.id for node in graph.outputs.values()}
+        read = {i.id for n in graph if n.id not in written for i in n.inputs}
+        self.written = frozenset(written)
+        self.kept = _lying(outputs | read, written) & self.written
+        self.keeps = {n: sorted(_lying({n}, written) & set(self.given)) for n in self.kept}
+        """What else has to be kept beside what a node gave."""
+        self.inserts = {n: i.inserts for n, i in written.items() if i.inserts is not None}
+        """Registers of what states take in."""
+        self.states = list(registers.states)
+        self.steps: list[tuple[int, int] | Node] = []
+        """What a tick does: so many words of code from an address on, or the step of an operator."""
+        code: list[int] = []
+        cuts: list[tuple[int, int] | Node] = []
+        for node in order:
+            found = written.get(node.id)
+            if found is None:
+                cuts.append(node)
+            else:
+                begin = len(code)
+                code += found.lines(int(node.id in self.kept))
+                cuts.append((begin, len(code)))
+        self.wanted: dict[str, tuple[int, int]] = {}
+        """For outputs that may be wanted in order: the register that says so, and that of the rows."""
+        begin = len(code)
+        for name, node in graph.outputs.items():
+            if node.id in registers.of and node.kind == "delta":
+                self.wanted[name] = flag, out = registers.new(), registers.new()
+                code += arranging(Arrangement(node.schema), registers.of[node.id], out, 1, registers.mask, flag)
+        cuts.append((begin, len(code)))
+        self.of = dict(registers.of)
+        self._code, self._held = np.array(code, np.int64), [i.kept for i in written.values()]
+        self._join(cuts)
+        self._registers, self._words = _memory(registers.count * kr.REGISTER)
+        self._head = Struct(f"{len(self.head) * kr.REGISTER}q")
+        self._lines, self._directories = _memory(2 * len(self.states))
+        self._arenas, self._arena = _memory(2 * kr.ARENA)
+        self._temporary = allocate(8 * _ROOM)
+        self._room = _ROOM
+        """Bytes that a tick is given to keep things in."""
+
+    @property
+    def useful(self) -> bool:
+        """Whether it does more than it costs to call it."""
+        return len(self.written) > 1
+
+    def _give(self, node: Node, registers: Registers) -> None:
+        if node.kind == "delta" and not node.schema.nested:
+            self.given[node.id] = registers.of[node.id] = registers.new()
+
+    def _join(self, cuts: Sequence[tuple[int, int] | Node]) -> None:
+        """Pieces of code that follow each other are one step."""
+        address, last = self._code.ctypes.data, 0
+        pieces: list[Any] = []
+        for cut in cuts:
+            if isinstance(cut, Node):
+                pieces.append(cut)
+            elif pieces and not isinstance(pieces[-1], Node):
+                pieces[-1] = pieces[-1][0], cut[1]
+            else:
+                pieces.append(cut)
+        self.steps = [p if isinstance(p, Node) else (address + 8 * p[0], p[1] - p[0]) for p in pieces]
+        self.steps = [s for s in self.steps if isinstance(s, Node) or s[1] > last]
+
+    def run(self, values: dict[str, Any], states: Mapping[str, State], wanted: Collection[str] = ()) -> Tick | None:
+        """One tick, with outputs in order that are wanted so; None where it is for the operators."""
+        if hashing._mask is not self.mask:
+            return None
+        for node in self.head:
+            value = values[node]
+            if value.rows > LIMIT or isinstance(value, Parts):
+                return None
+        while True:
+            tick = Tick(self, values, states, self._room)
+            status = self._run(tick, wanted)
+            _, used, _, _, kept, _ = self._arena.unpack_from(self._arenas)
+            if status == kr.DONE:
+                # The next tick is given half as much again as this one has used.
+                self._room = max(_ROOM, min(self._room, 2 * kept), kept + kept // 2)
+                return tick
+            if status == kr.ODD:
+                return None
+            if used > self._temporary.size:
+                self._temporary = allocate(2 * used)
+            self._room = max(self._room, 2 * kept)
+
+    def _run(self, tick: Tick, wanted: Collection[str]) -> int:
+        words: list[int] = []
+        for node in self.head:
+            words += tick.word(node)
+        self._head.pack_into(self._registers, 0, *words)
+        for name, (flag, _) in self.wanted.items():
+            _REGISTER.pack_into(self._registers, flag * _BYTES, 0, name in wanted, 0, 0, 0, 0, 0, 0)
+        lines: list[int] = []
+        for node in self.states:
+            spine = tick.before[node][0]
+            lines += (spine.directory, len(spine.sources[0]))
+        self._directories.pack_into(self._lines, 0, *lines)
+        self._arena.pack_into(
+            self._arenas, 0, self._temporary.address, 0, self._temporary.size, tick.arena.address, 0, tick.arena.size
+        )
+        for step in self.steps:
+            if isinstance(step, Node):
+                register = self.given.get(step.id)
+                tick.step(step)
+                if register is not None:
+                    _REGISTER.pack_into(self._registers, register * _BYTES, *tick.word(step.id))
+            else:
+                status = km.run(*step, self._registers.address, self._lines.address, self._arenas.address)
+                if status != kr.DONE:
+                    return int(status)
+                tick.told = self._words.unpack_from(self._registers)
+        for node in self.inserts:
+            tick.inserted(node)
+        return kr.DONE
+
+
+class Tick:
+    """One run of a program, and what it wrote."""
+
+    __slots__ = ("_batches", "_chunks", "_program", "_values", "arena", "before", "states", "told")
+
+    def __init__(self, program: Program, values: dict[str, Any], states: Mapping[str, State], room: int) -> None:
+        self._program = program
+        self._values = dict(values)
+        self._chunks: dict[str, Chunk] = {}
+        """What comes from elsewhere, as the machine reads it."""
+        self._batches: dict[str, Batch] = {}
+        """What states have taken in."""
+        self.arena = allocate(room)
+        self.before = states
+        self.states: dict[str, State] = {}
+        """Those that have changed."""
+        self.told: tuple[int, ...] = ()
+        """The words of all registers."""
+
+    def word(self, node: str) -> tuple[int, ...]:
+        """The register of something that comes from elsewhere."""
+        value: Delta = self._values[node]
+        if not value.rows:
+            return _NOTHING
+        chunk = self._chunks[node] = value.chunk()
+        return chunk.table, chunk.rows, 0, 0, 0, 0, 0, 0
+
+    def step(self, node: Node) -> None:
+        """The step of an operator that has no instruction."""
+        assert node.operator is not None
+        given = [self.value(i) for i in node.inputs]
+        before = self.before[node.id]
+        if node.quiet and not any(value.rows for value in given):
+            self._values[node.id] = Delta.empty(node.schema)
+            return
+        state, self._values[node.id] = node.operator.step(before, given)
+        if state is not before:
+            self.states[node.id] = state
+
+    def value(self, node: Node) -> Any:
+        """What a node gave."""
+        while isinstance(node.operator, Exchange):
+            node = node.inputs[0]
+        found = self._values.get(node.id)
+        if found is None:
+            found = self._values[node.id] = self._arranged(node) if node.kind == "arranged" else self._delta(node)
+        return found
+
+    def in_order(self, name: str, arrangement: Arrangement) -> Batch:
+        """An output in order, where it was wanted so."""
+        return self._batch(self._program.wanted[name][1], arrangement)
+
+    def inserted(self, node: str) -> Spine:
+        """The state of a node with what it takes in."""
+        before = self.before[node][0]
+        if node not in self._batches:
+            self._batches[node] = batch = self._batch(self._program.inserts[node], before.arrangement)
+            if batch.rows:
+                self.states[node] = (before.insert(batch),)
+        return self.states[node][0] if node in self.states else before
+
+    def _arranged(self, node: Node) -> Arranged:
+        after = self.inserted(node.id)
+        return Arranged(self._batches[node.id], self.before[node.id][0], after)
+
+    def _delta(self, node: Node) -> Delta:
+        kept = [self._chunks[n] for n in self._program.keeps[node.id] if n in self._chunks]
+        chunk = self._chunk(node.schema, self._program.of[node.id], kept)
+        return Delta.empty(node.schema) if chunk is None else Delta.of_chunk(chunk)
+
+    def _batch(self, register: int, arrangement: Arrangement) -> Batch:
+        chunk = self._chunk(arrangement.schema, register, None)
+        if chunk is None:
+            return Batch.empty(arrangement)
+        begin = register * kr.REGISTER + kr.LARGEST
+        return surveyed(arrangement, chunk, self.told[begin : begin + 4])
+
+    def _chunk(self, schema: Any, register: int, kept: Any) -> Chunk | None:
+        begin = register * kr.REGISTER
+        table, rows, size = self.told[begin], self.told[begin + kr.ROWS], self.told[begin + kr.SIZE]
+        return Chunk(schema, rows, self.arena.slice(table - self.arena.address, size), kept) if rows else None
+
+
+def _memory(words: int) -> tuple[Any, Struct]:
+    """Memory for some words, and how they are written and read all at once."""
+    return allocate(max(8 * words, 8)), Struct(f"{words}q")
+
+
+def _ordered(
+    schedule: Sequence[Node], registers: Registers, written: dict[str, Instruction], give: Callable[[Node], None]
+) -> list[Node]:
+    """The schedule with operators that have instructions beside each other; `written` gets those."""
+    order: list[Node] = []
+    left = list(schedule)
+    done = {i.id for n in schedule for i in n.inputs if i.role != "operator"}
+    while left:
+        rest = []
+        for node in left:
+            found = instruction(node, registers) if all(i.id in done for i in node.inputs) else None
+            if found is None:
+                rest.append(node)
+            else:
+                written[node.id] = found
+                order.append(node)
+                done.add(node.id)
+        if len(rest) == len(left):  # none has one: the first that can steps by itself
+            ready = next(n for n in left if all(i.id in done for i in n.inputs))
+            rest.remove(ready)
+            order.append(ready)
+            done.add(ready.id)
+            give(ready)
+        left = rest
+    return order
+
+
+def _lying(nodes: Collection[str], written: Mapping[str, Instruction]) -> set[str]:
+    """Nodes, and those in whose memory their results may lie."""
+    found: set[str] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += written[node].passes if node in written else ()
+    return found
+
+
+__all__ = ["LIMIT", "Program", "Tick"]
