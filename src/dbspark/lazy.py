@@ -1,7 +1,8 @@
 """`Lazy`: a property that is computed once, when it is first asked for.
 
 As `functools.cached_property`, without its lock: what is computed here follows from values that do not change, so two
-threads that compute it at once get the same, and a lock would cost more than most of what it guards.
+threads that compute it at once compute the same, and a lock would cost more than most of what it guards. Whoever is
+first is kept, and both get that: others may know it by its address.
 """
 
 from __future__ import annotations
@@ -27,5 +28,5 @@ class Lazy(Generic[T]):
     def __get__(self, instance: object | None, owner: type) -> Lazy[T] | T:
         if instance is None:
             return self
-        value = instance.__dict__[self.name] = self.function(instance)
+        value: T = instance.__dict__.setdefault(self.name, self.function(instance))
         return value

@@ -135,7 +135,7 @@ def through_indices(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any,
             places[b, :2] = kept[-1].ctypes.data, 64 - bits
     directory, kept_too = directory_of((tables, lens, fences, starts), places)
     total: int = kp.probe_indexed(directory, keys, ranges)
-    assert len(kept_too) == DIRECTORY
+    assert kept_too.size == 8 * DIRECTORY
     return total
 
 

@@ -18,6 +18,7 @@ from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError
 from dbspark.kernels import hash as kh
 from dbspark.kernels import nodes as nd
+from dbspark.kernels.arrange import told_of
 from dbspark.kernels.order import order_words
 
 OrderColumn = tuple[int, bool, bool]
@@ -25,12 +26,14 @@ OrderColumn = tuple[int, bool, bool]
 
 _INTERNED: dict[Any, Arrangement] = {}
 _mask = np.uint64(0xFFFFFFFFFFFFFFFF)
+_mask_word = -1
+"""The same as kernels take it that have no other use for an unsigned number."""
 
 
 class Arrangement:
     """A schema, its key columns and its order columns."""
 
-    __slots__ = ("key", "key_nodes", "order", "order_at", "own_key", "row_nodes", "schema", "spec")
+    __slots__ = ("key", "key_nodes", "order", "order_at", "own_key", "row_nodes", "schema", "spec", "told", "told_at")
 
     schema: Schema
     key: tuple[int, ...] | None
@@ -41,6 +44,9 @@ class Arrangement:
     spec: Any
     order_at: int
     """Address of the order as kernels read it, 0 where there is none."""
+    told: Any
+    told_at: int
+    """Address of what kernels are told of all this (`kernels.arrange`)."""
 
     def __new__(
         cls, schema: Schema, key: Sequence[int] | None = None, order: Sequence[OrderColumn] = ()
@@ -63,6 +69,8 @@ class Arrangement:
         self.order = order
         self.spec = np.array([len(order)] + [x for c, d, n in order for x in (nd.LANES + c, d, n)], np.int64)
         self.order_at = self.spec.ctypes.data if order else 0
+        self.told = told_of(self.own_key, schema.columns, schema.node_count, self.spec, self.row_nodes, self.key_nodes)
+        self.told_at = self.told.ctypes.data
         return _INTERNED.setdefault(identity, self)
 
     def __reduce__(self) -> Any:
@@ -129,10 +137,11 @@ def _words(schema: Schema, table: Any, address: int, index: int, rows: int) -> U
 @contextmanager
 def weakened_hash(mask: int) -> Iterator[None]:
     """For tests: keep only some bits of every hash, so that collisions happen all the time."""
-    global _mask
-    before = _mask
+    global _mask, _mask_word
+    before = _mask, _mask_word
     _mask = np.uint64(mask)
+    _mask_word = int(_mask.astype(np.int64))
     try:
         yield
     finally:
-        _mask = before
+        _mask, _mask_word = before

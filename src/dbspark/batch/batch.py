@@ -12,8 +12,10 @@ Nothing here loops over rows in Python; everything is a plan (positions and weig
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from struct import Struct, pack_into
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,15 +29,15 @@ from dbspark.batch.chunk import (
     Chunk,
     check_plan,
     gather_chunks,
-    gather_measured,
     gather_timed,
     import_arrays,
 )
 from dbspark.batch.conform import conform
-from dbspark.batch.memory import Int64s, UInt64s, int64s, uint64s
+from dbspark.batch.memory import Int64s, UInt64s, allocate, int64s, uint64s
 from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels import arrange as ka
+from dbspark.kernels import combine as kc
 from dbspark.kernels import merge as km
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import probe as kp
@@ -51,6 +53,8 @@ _PARALLEL_ROWS = 1 << 17
 """Merges from this many rows on use two threads."""
 _INDEXED = 8
 """Rows below which a batch can have no index."""
+_DESK = 1 << 20
+"""Bytes of working memory that a thread keeps for small plans."""
 _MANY = 4
 """So many batches of several times are merged by sorting their rows: walking them looks at each batch for each row."""
 
@@ -396,29 +400,49 @@ def bounds(since: Sequence[int] = (), upto: Sequence[int] = (), after: Sequence[
     return out
 
 
+class _Desk(threading.local):
+    """Working memory of a thread, for small plans."""
+
+    def __init__(self) -> None:
+        self.scratch = allocate(_DESK)
+
+
+_desk = _Desk()
+_INFO = Struct(f"{ka.INFO}q")
+
+
 def arrange_chunk(arrangement: Arrangement, chunk: Chunk, hashed: bool = False) -> Batch:
     """Sort and consolidate a chunk. `hashed`: its HASH lane holds row hashes already."""
     schema, rows = arrangement.schema, chunk.rows
-    if not schema.nested and rows:
-        columns, count, own_key = schema.columns, schema.node_count, arrangement.own_key
-        work, hashes = int64s(count * nd.FIELDS), uint64s((1 + own_key) * rows).reshape(-1, rows)
-        pos, weights = int64s(rows), int64s(rows)
-        layout, info = np.empty((nd.LANES + columns, 4), np.int64), np.empty(ka.SURVEY + 4, np.int64)
-        size = ka.plan_rows(
-            chunk.table, rows, arrangement.row_nodes, arrangement.key_nodes, own_key, arrangement.spec, int(hashed),
-            hashing._mask, columns, count, CHUNK_ROWS, work, hashes, pos, weights, layout, info,
-        )  # fmt: skip
-        if size != ka.TIMED:
-            check_plan(info)
-            n, _, one, _, *known = info.tolist()
-            time = info[4 : ka.SURVEY]
-            tables, some = np.array((work.ctypes.data,), np.int64), (pos[:n], weights[:n], one, time)
-            if size <= 0:
-                return Batch(arrangement, gather_chunks(schema, own_key, tables, *some))
-            batch = Batch(arrangement, (gather_measured(schema, tables, *some, layout, size),) if n else ())
-            batch.__dict__["_survey"] = known[nd.TIMES :]
-            batch.__dict__["_time_survey"] = _one_time(known[: nd.TIMES])
-            return batch
+    if schema.nested or not rows:
+        return _arranged_nested(arrangement, chunk, hashed)
+    before = ka.words_before_rows(schema.columns, schema.node_count)
+    needed = 8 * (before + 4 * rows)
+    scratch = _desk.scratch if needed <= _DESK else allocate(needed)
+    told, at = arrangement.told_at, scratch.address
+    size = ka.plan(told, int(hashed), hashing._mask_word, chunk.table, rows, CHUNK_ROWS, at)
+    if size == ka.TIMED:
+        return _arranged_nested(arrangement, chunk, hashed)
+    info = _INFO.unpack_from(scratch)
+    n = info[0]
+    if n == 0:
+        return Batch.empty(arrangement)
+    if size > 0:
+        arena = allocate(size)
+        ka.fill(told, rows, at, arena.address)
+        batch = surveyed(arrangement, Chunk(schema, n, arena, None), info[ka.SURVEY :])
+        batch.__dict__["_time_survey"] = _one_time(info[4 : ka.SURVEY])
+        return batch
+    check_plan(info)
+    pos = np.frombuffer(scratch, np.int64, n, 8 * (before + 2 * rows))
+    weights = np.frombuffer(scratch, np.int64, n, 8 * (before + 3 * rows))
+    tables = np.frombuffer(scratch, np.int64, 1, 8 * ka.INFO)
+    some = pos, weights, info[2], np.array(info[4 : ka.SURVEY], np.int64)
+    return Batch(arrangement, gather_chunks(schema, arrangement.own_key, tables, *some))
+
+
+def _arranged_nested(arrangement: Arrangement, chunk: Chunk, hashed: bool) -> Batch:
+    """The same for nested columns, and for rows of several times."""
     words = chunk.lane(nd.HASH) if hashed and not arrangement.order else arrangement.words(chunk)
     return arrange(arrangement, chunk, words, arrangement.keys(chunk, words))
 
@@ -637,6 +661,10 @@ def merge(batches: Sequence[Batch], since: Sequence[int] = ()) -> Batch:
     arrangement = some[0].arrangement
     if any(b.arrangement is not arrangement for b in some):
         raise SchemaError(f"batches of different arrangements cannot be merged: {[b.arrangement for b in some]}")
+    if not since and not arrangement.schema.nested:
+        few = _merged_few(arrangement, some)
+        if few is not None:
+            return few
     plan = Plan(some, since=since)
     if plan.time is None and len(some) >= _MANY and sum(b.rows for b in some) <= BUILD_ROWS:
         return Batch(arrangement, _sorted(plan))
@@ -649,6 +677,39 @@ def merge(batches: Sequence[Batch], since: Sequence[int] = ()) -> Batch:
     upper = _threads().submit(run, high)
     chunks = run(low)
     return Batch(arrangement, chunks + upper.result())
+
+
+def _merged_few(arrangement: Arrangement, batches: Sequence[Batch]) -> Batch | None:
+    """The sum of a few small batches of one time, in few calls; None where they are not."""
+    time = batches[0]._time_survey
+    lines, largest, rows = [], 0, 0
+    for i, batch in enumerate(batches):
+        if len(batch.chunks) != 1 or not time[0] or (batch._time_survey is not time and batch._time_survey != time):
+            return None
+        lines.append((batch.chunks[0].table, batch.rows))
+        rows += batch.rows
+        if batch.rows >= lines[largest][1]:
+            largest = i
+    columns, count = arrangement.schema.columns, len(lines)
+    scratch, needed = _desk.scratch, kc.scratch_words(columns, count, rows) + 2 * count
+    if 8 * needed > _DESK:
+        return None
+    lines.append(lines.pop(largest))
+    begin = _DESK - 16 * count
+    pack_into(f"{2 * count}q", scratch, begin, *[word for line in lines for word in line])
+    told, at = arrangement.told_at, scratch.address
+    size = kc.plan(told, at + begin, count, rows, at)
+    info = _INFO.unpack_from(scratch)
+    check_plan(info)
+    if size < 0:
+        return None
+    if size == 0:
+        return Batch.empty(arrangement)
+    arena = allocate(size)
+    kc.fill(told, count, rows, at, arena.address)
+    merged = surveyed(arrangement, Chunk(arrangement.schema, info[0], arena, None), info[ka.SURVEY :])
+    merged.__dict__["_time_survey"] = time
+    return merged
 
 
 def _sorted(plan: Plan) -> list[Chunk]:

@@ -32,14 +32,14 @@ _PARALLEL_ROWS = 1 << 17
 NO_TIME = np.zeros(nd.TIMES, np.int64)
 """The time of rows that have none."""
 
-_ONE = allocate(8)
-_ZERO = allocate(8)
-np.frombuffer(_ONE, np.int64)[0] = 1
-np.frombuffer(_ZERO, np.int64)[0] = 0
+ONE = allocate(8)
+ZERO = allocate(8)
+np.frombuffer(ONE, np.int64)[0] = 1
+np.frombuffer(ZERO, np.int64)[0] = 0
 _WEIGHT = nd.WEIGHT * nd.FIELDS
-_CONSTANT = [(_WEIGHT, _ONE), *((node * nd.FIELDS, _ZERO) for node in range(nd.TIME, nd.LANES))]
+_CONSTANT = [(_WEIGHT, ONE), *((node * nd.FIELDS, ZERO) for node in range(nd.TIME, nd.LANES))]
 """Lanes of rows of weight one and of no time: where their lines begin, and their one value."""
-_NO_TIMES = [nd.FIXED, 8, _ZERO.address, 0, 0, 0, 0, 0] * nd.TIMES
+_NO_TIMES = [nd.FIXED, 8, ZERO.address, 0, 0, 0, 0, 0] * nd.TIMES
 """The lines of the times of rows that have none."""
 
 
@@ -170,7 +170,7 @@ class Chunk:
 
     def _view(self, address: int, size: int) -> Any:
         """Some memory that the chunk keeps alive, as Arrow takes it."""
-        return pa.foreign_buffer(address, size, self) if size else _ZERO.slice(0, 0)
+        return pa.foreign_buffer(address, size, self) if size else ZERO.slice(0, 0)
 
 
 def _kept(keep: Any) -> int:
@@ -227,7 +227,7 @@ def _describe(schema: Schema, lines: list[int], index: int, array: pa.Array) -> 
     body = buffers[1]
     if node.kind in (nd.VARIABLE, nd.LIST):
         # An array of no rows may come without offsets; it is read as one of one offset, 0.
-        lines[at + nd.OFFSETS] = body.address if body is not None and body.size else _ZERO.address
+        lines[at + nd.OFFSETS] = body.address if body is not None and body.size else ZERO.address
         if node.kind == nd.LIST:
             _describe(schema, lines, node.child, array.values)
         elif buffers[2] is not None:
@@ -464,7 +464,7 @@ def _gather_tree(schema: Schema, tables: Int64s, index: int, pos: Int64s, table:
     return True
 
 
-def check_plan(info: Int64s) -> None:
+def check_plan(info: Any) -> None:
     """Raise where a merge plan found a weight beyond int64."""
     if info[0] == OVERFLOW:
         raise WeightOverflowError(

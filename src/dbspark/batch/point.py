@@ -31,7 +31,6 @@ Directory = tuple[int, Any]
 """An address for a kernel, and what has to stay alive as long as it is used."""
 TEXT = 4096
 """Bytes for all strings of a row."""
-_USUAL_MASK = hashing._mask
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -86,14 +85,13 @@ class Encoding:
         self.size = size
         self.pool: list[Probe] = []
         space |= {"pool": self.pool, "make": self._make, "kernel": kp.weigh_point, "hashing": hashing}
-        space |= {"usual": _USUAL_MASK, "hash_mask": hash_mask}
         packing = [
             *lines, "try:", "    probe = pool.pop()", "except IndexError:", "    probe = make()",
             "buffer = probe.buffer", "try:", *["    " + line for line in store or ["pass"]],
             "except BaseException:", "    pool.append(probe)", "    raise",
         ]  # fmt: skip
         weighing = [
-            "weight = kernel(directory, probe.table, -1 if hashing._mask is usual else hash_mask())",
+            "weight = kernel(directory, probe.table, hashing._mask_word)",
             "pool.append(probe)", "return weight",
         ]  # fmt: skip
         code = ["def probe_of(row):", *packing, "return probe"]
@@ -230,8 +228,7 @@ class Codec:
 
 def hash_mask() -> int:
     """The bits of a hash that count, as a signed integer: all of them, outside of tests."""
-    mask = hashing._mask
-    return -1 if mask is _USUAL_MASK else int(mask.astype(np.int64))
+    return hashing._mask_word
 
 
 @lru_cache(maxsize=512)

@@ -115,7 +115,7 @@ class Schema:
 
     __slots__ = (
         "arrow", "columns", "has_maps", "lines", "names", "nested", "node_count", "nodes", "packing", "required",
-        "row_nodes", "selections", "template", "types",
+        "row_nodes", "selections", "template", "template_at", "types",
     )  # fmt: skip
 
     arrow: pa.Schema
@@ -127,6 +127,8 @@ class Schema:
     nodes: tuple[Node, ...]
     node_count: int
     template: Any
+    template_at: int
+    """Its address."""
     lines: list[int]
     """The template one value after the other, to be filled in and packed."""
     packing: Struct
@@ -192,6 +194,7 @@ class Schema:
             self.template[i, nd.CHILD] = node.child
             self.template[i, nd.MASK] = -1
         self.template.setflags(write=False)
+        self.template_at = self.template.ctypes.data
         self.lines = self.template.ravel().tolist()
         self.packing = Struct(f"{len(self.lines)}q")
 

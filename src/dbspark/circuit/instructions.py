@@ -85,11 +85,7 @@ def arranging(
     arrangement: Arrangement, given: int, out: int, kept: int, mask: int, wanted: int = ALWAYS, known: bool = False
 ) -> list[int]:
     """Rows of a register in order. `known`: they have the hashes of whole rows."""
-    schema, key, rows = arrangement.schema, arrangement.key_nodes.tolist(), arrangement.row_nodes.tolist()
-    return line(
-        km.ARRANGE, given, out, kept, wanted, arrangement.own_key, int(known), schema.columns, schema.node_count, mask,
-        arrangement.spec.ctypes.data, len(arrangement.spec), len(rows), len(key), *rows, *key,
-    )  # fmt: skip
+    return line(km.ARRANGE, given, out, kept, wanted, int(known), mask, arrangement.told_at)
 
 
 def passed(columns: Sequence[tuple[int, int]]) -> list[int]:

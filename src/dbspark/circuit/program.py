@@ -46,7 +46,7 @@ class Program:
 
     def __init__(self, graph: Graph, schedule: Sequence[Node]) -> None:
         self.mask = hashing._mask
-        registers = Registers(int(self.mask.astype(np.int64)))
+        registers = Registers(hashing._mask_word)
         self.given: dict[str, int] = {}
         """Registers of what comes from elsewhere: sources and delays first, then operators without an instruction."""
         for node in graph:
@@ -150,7 +150,7 @@ class Program:
         lines: list[int] = []
         for node in self.states:
             spine = tick.before[node][0]
-            lines += (spine.directory, len(spine.sources[0]))
+            lines += (spine.directory, spine.chunks)
         self._directories.pack_into(self._lines, 0, *lines)
         self._arena.pack_into(
             self._arenas, 0, self._temporary.address, 0, self._temporary.size, tick.arena.address, 0, tick.arena.size

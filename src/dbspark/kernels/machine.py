@@ -20,10 +20,9 @@ from typing import Final
 
 import numpy as np
 
-from dbspark.kernels.arrange import SURVEY, TIMED, plan_rows
+from dbspark.kernels.arrange import SURVEY, fill_arena, plan_rows, scratch_bytes
 from dbspark.kernels.first import change_of_first
 from dbspark.kernels.fold import fold_groups
-from dbspark.kernels.gather import gather
 from dbspark.kernels.group import sum_rows
 from dbspark.kernels.jit import (
     copy_bytes,
@@ -36,10 +35,9 @@ from dbspark.kernels.jit import (
     load_u64,
     store_i64,
     store_u64,
-    words_at,
 )
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
-from dbspark.kernels.nodes import DATA, FIELDS, KEY, LANES, NODE_BYTES, ROW_BITS, ROW_MASK, TIMES, WEIGHT
+from dbspark.kernels.nodes import DATA, FIELDS, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, WEIGHT
 from dbspark.kernels.order import equal_rows
 from dbspark.kernels.probe import meet_rows
 from dbspark.kernels.registers import (
@@ -94,46 +92,30 @@ PAIRS: Final = 1 << 18
 
 @inlined
 def _arrange(f: int, regs: int, memory: int) -> int:
-    """in, out, kept, whether it is wanted (a register), own_key, known, columns, nodes, mask of hashes, address and
-    length of the order, numbers of row and key nodes, and they."""
+    """in, out, kept, whether it is wanted (a register), whether row hashes are known, mask of hashes, and what is told
+    of the arrangement (`kernels.arrange`)."""
     given, out, kept = register(regs, load_i64(f, 0)), register(regs, load_i64(f, 1)), load_i64(f, 2)
-    rows = load_i64(given, ROWS)
+    rows, told = load_i64(given, ROWS), load_i64(f, 6)
     if rows == 0 or (load_i64(f, 3) >= 0 and load_i64(register(regs, load_i64(f, 3)), ROWS) == 0):
         return empty(out)
-    own_key, known, columns, nodes = load_i64(f, 4), load_i64(f, 5), load_i64(f, 6), load_i64(f, 7)
-    spec = ints_at(load_i64(f, 9), load_i64(f, 10))
-    row_nodes, key_nodes = load_i64(f, 11), load_i64(f, 12)
     used = load_i64(memory, USED)
-    scratch = take(memory, 8 * (nodes * FIELDS + 4 * rows + 4 * (LANES + columns) + SURVEY + 5))
+    scratch = take(memory, scratch_bytes(told, rows))
     if scratch == 0:
         return i64(ROOM)
-    work = ints_at(scratch, nodes * FIELDS)
-    scratch += 8 * nodes * FIELDS
-    hashes = words_at(scratch, 2 * rows).reshape(2, rows)
-    scratch += 16 * rows
-    pos, weights = ints_at(scratch, rows), ints_at(scratch + 8 * rows, rows)
-    scratch += 16 * rows
-    layout = ints_at(scratch, 4 * (LANES + columns)).reshape(LANES + columns, 4)
-    info = ints_at(scratch + 32 * (LANES + columns), SURVEY + 4)
-    tables = ints_at(scratch + 32 * (LANES + columns) + 8 * (SURVEY + 4), 1)
-    size = plan_rows(
-        load_i64(given, TABLE), rows, ints_at(f + 8 * 13, row_nodes), ints_at(f + 8 * (13 + row_nodes), key_nodes),
-        own_key, spec, known, np.uint64(load_i64(f, 8)), columns, nodes, i64(CHUNK), work, hashes, pos, weights,
-        layout, info,
-    )  # fmt: skip
-    n = info[0]
-    if size == TIMED or n < 0 or size < 0 or (size == 0 and n > 0):
-        return i64(ODD)
-    if n == 0:
+    mask = np.uint64(load_i64(f, 5))
+    size = plan_rows(told, load_i64(f, 4), mask, load_i64(given, TABLE), rows, i64(CHUNK), scratch)
+    n = load_i64(scratch, 0)
+    if size == 0 and n == 0:
         return empty(out)
+    if size <= 0:
+        return i64(ODD)
     arena = take(arena_of(memory, kept), size)
     if arena == 0:
         return i64(ROOM)
-    tables[0] = work.ctypes.data
-    gather(tables, columns, nodes, pos, n, weights, info[2], info[4 : 4 + TIMES], layout, arena)
+    fill_arena(told, rows, scratch, arena)
     filled(out, arena, n, size)
     for k in range(4):
-        store_i64(out, LARGEST + k, info[SURVEY + k])
+        store_i64(out, LARGEST + k, load_i64(scratch, SURVEY + k))
     if kept == 1:
         store_i64(memory, USED, used)
     return i64(DONE)

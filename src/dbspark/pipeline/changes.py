@@ -20,6 +20,7 @@ import pyarrow as pa
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import BUILD_ROWS
 from dbspark.batch.conform import conform
+from dbspark.batch.handed import handed
 from dbspark.batch.memory import copied
 from dbspark.batch.rows import encode_rows, row_form
 from dbspark.batch.schema import Schema
@@ -216,7 +217,11 @@ def _batch(data: Any, arrangement: Arrangement, weight: str | None) -> Batch:
     if isinstance(data, ZSet):
         return data.batch().rearranged(arrangement)
     if _is_arrow(data):
-        table, weights = split_weight(as_table(data), weight)
+        given = as_table(data)
+        chunk = handed(arrangement.schema, given, weight)
+        if chunk is not None:
+            return Batch.from_chunk(arrangement, chunk)
+        table, weights = split_weight(given, weight)
         return Batch.from_arrow(table, arrangement, weights)
     if weight is not None:
         raise SchemaError("weights by column are for Arrow data; give rows as a mapping of row to weight instead")

@@ -120,7 +120,7 @@ class Embedded(Runtime):
         lap("check")
         before = self._circuit.snapshot()
         try:
-            out = self._circuit.step({name: delta for name, delta in changes.items() if delta.rows})
+            out = self._circuit.step({name: delta for name, delta in changes.items() if delta.rows}, wanted)
             told = {name: out[name].arranged(self._views[name].arrangement) for name in wanted if name in self._views}
             view_changes = {name: sound(out[name], history.arrangement) for name, history in self._views.items()}
         except BaseException:

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Any
 
 import numpy as np
 
 from dbspark.batch import Batch
-from dbspark.batch.memory import Int64s, UInt64s
-from dbspark.kernels.seek import PLACE
+from dbspark.batch.memory import Int64s, UInt64s, allocate
+from dbspark.kernels.seek import DIRECTORY, PLACE
 from dbspark.lazy import Lazy
 
 Sources = tuple[Int64s, Int64s, UInt64s, Int64s]
 """Node tables, lengths and fences of chunks, and where each batch's chunks start."""
+_DIRECTORY = Struct(f"{DIRECTORY}q")
 
 
-def directory_of(sources: Sources, places: Int64s) -> tuple[int, Int64s]:
-    """The address of what kernels are told of some batches; the array has to be kept, and so have the batches."""
-    where = [array.ctypes.data for array in (*sources, places)]
-    directory = np.array([*where, len(sources[3]) - 1], np.int64)
-    return directory.ctypes.data, directory
+def directory_of(sources: Sources, places: Int64s) -> tuple[int, Any]:
+    """The address of what kernels are told of some batches, and what has to be kept for it beside them."""
+    return _directory(_addresses(sources, places), len(sources[3]) - 1)
+
+
+def _addresses(sources: Sources, places: Int64s) -> tuple[int, ...]:
+    return tuple(array.ctypes.data for array in (*sources, places))
+
+
+def _directory(addresses: tuple[int, ...], batches: int) -> tuple[int, Any]:
+    directory = allocate(_DIRECTORY.size)
+    _DIRECTORY.pack_into(directory, 0, *addresses, batches)
+    return directory.address, directory
 
 
 def sources_of(batches: Sequence[Batch]) -> Sources:
@@ -48,50 +58,66 @@ class Listed:
     Only the newest may; whoever comes second finds the room taken and copies.
     """
 
-    __slots__ = ("__dict__", "_room", "batches", "places", "sources")
+    __slots__ = ("__dict__", "_room", "batches", "chunks", "places", "sources")
 
-    def __init__(
-        self, batches: tuple[Batch, ...], sources: Sources, places: Int64s, room: tuple[Sources, Int64s, list[int]]
-    ) -> None:
+    def __init__(self, batches: tuple[Batch, ...], sources: Sources, places: Int64s, room: _Room) -> None:
         self.batches = batches
         """Kept, because kernels read them by address."""
         self.sources = sources
+        self.chunks = len(sources[0])
         self.places = places
         """Where the index of each batch is (`kernels.seek`)."""
         self._room = room
-        """The memory, and how many batches have been written there."""
 
     @staticmethod
     def of(batches: tuple[Batch, ...], places: Sequence[tuple[int, ...]]) -> Listed:
         sources = sources_of(batches)
         placed = np.array(places, np.int64).reshape(-1, PLACE)
-        return Listed(batches, sources, placed, (sources, placed, [len(batches)]))
+        return Listed(batches, sources, placed, _Room(sources, placed, len(batches)))
 
     @Lazy
-    def directory(self) -> tuple[int, Int64s]:
+    def directory(self) -> tuple[int, Any]:
         """What kernels are told of all this (`kernels.seek`): an address, and what has to be kept for it."""
-        return directory_of(self.sources, self.places)
+        return _directory(self._room.addresses, len(self.batches))
 
     def and_one(self, batch: Batch, place: tuple[int, ...]) -> Listed:
         """The list with one more batch."""
-        (tables, lens, fences, starts), places, written = self._room
-        chunks, more = len(self.sources[0]), len(batch.chunks)
-        count = len(self.batches)
-        if written[0] != count or chunks + more > len(tables) or count + 2 > len(starts) or count + 1 > len(places):
-            tables, lens, fences, starts = (
-                _roomy(a, n) for a, n in zip(self.sources, (more, more, more, 1), strict=True)
-            )
-            places = _roomy(self.places, 1)
-            written = [count]
+        room, chunks, more, count = self._room, self.chunks, len(batch.chunks), len(self.batches)
+        if room.written != count or not room.fits(chunks + more, count + 1):
+            lists = (_roomy(a, n) for a, n in zip(self.sources, (more, more, more, 1), strict=True))
+            tables, lens, fences, starts = lists
+            room = _Room((tables, lens, fences, starts), _roomy(self.places, 1), count)
+        tables, lens, fences, starts = room.sources
         end = chunks + more
-        tables[chunks:end], lens[chunks:end], fences[chunks:end] = batch.tables, batch.lens, batch.fences
+        if more == 1:
+            tables[chunks], lens[chunks], fences[chunks] = batch.chunks[0].table, batch.rows, batch.fences[0]
+        else:
+            tables[chunks:end], lens[chunks:end], fences[chunks:end] = batch.tables, batch.lens, batch.fences
         starts[count + 1] = end
-        places[count] = place
-        written[0] = count + 1
+        room.places[count] = place
+        room.written = count + 1
         sources = tables[:end], lens[:end], fences[:end], starts[: count + 2]
-        return Listed(
-            (*self.batches, batch), sources, places[: count + 1], ((tables, lens, fences, starts), places, written)
-        )
+        return Listed((*self.batches, batch), sources, room.places[: count + 1], room)
+
+
+class _Room:
+    """Memory that lists of batches share."""
+
+    __slots__ = ("__dict__", "places", "sources", "written")
+
+    def __init__(self, sources: Sources, places: Int64s, written: int) -> None:
+        self.sources = sources
+        self.places = places
+        self.written = written
+        """How many batches have been written there."""
+
+    @Lazy
+    def addresses(self) -> tuple[int, ...]:
+        return _addresses(self.sources, self.places)
+
+    def fits(self, chunks: int, batches: int) -> bool:
+        tables, _, _, starts = self.sources
+        return chunks <= len(tables) and batches + 1 <= len(starts) and batches <= len(self.places)
 
 
 def _roomy(array: Any, more: int) -> Any:

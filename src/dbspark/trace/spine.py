@@ -17,7 +17,7 @@ When to merge (with fan-out R):
   grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth much. Rows that take away make
   older ones useless and leave few to compare with, so where there are any, they count for more, and one more batch
   like the newest has to fit too: what is held stays below twice the size of what is left. Where there are next to no
-  rows, there have to be R batches as well.
+  rows, there have to be R batches as well, or twice as many where no times are kept.
 
 Where nothing is taken away, merging saves no space, and only those who look up gain by it. So what only grows and is
 seldom looked up in has a larger R (`growing`, `inserting`), and what is not looked up in at all a larger one still for
@@ -474,7 +474,8 @@ class Spine:
                 begin = i
         if begin == 0 or not whole:
             return begin
-        if len(tail) < fanout and tail[0].rows < _FEW and sum([b.total_weight for b in tail]) != 0:
+        wait = fanout if self.compaction is not None else 2 * fanout
+        if len(tail) < wait and tail[0].rows < _FEW and sum([b.total_weight for b in tail]) != 0:
             return begin
         room = tail[0].rows * self._share(self._many(growing, tail[0].rows) if growing else None)
         if 19 * newer // 8 + tail[-1].rows < room:  # even if every newer row took something away
@@ -581,6 +582,11 @@ class Spine:
     def directory(self) -> int:
         """All batches for the kernels that look up in them: an address, to be used as long as the spine is kept."""
         return self._listed.directory[0]
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks there are in all batches."""
+        return self._listed.chunks
 
     def _place(self, batch: Batch) -> tuple[int, ...]:
         """Of a merge in progress the inputs have their indices, and the result will get one."""
