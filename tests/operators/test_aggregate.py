@@ -162,9 +162,7 @@ def test_folded_or_not_the_state_is_the_same(monkeypatch, last):
     folded, general = run_of(SCHEMA, ["k"], **aggregates), run_of(SCHEMA, ["k"], **aggregates)
     operator = next(n.operator for n in general.circuit._schedule if isinstance(n.operator, GroupAggregate))
     monkeypatch.setattr(operator, "fold", None)
-    assert (
-        next(n.operator for n in folded.circuit._schedule if isinstance(n.operator, GroupAggregate)).fold is not None
-    )
+    assert next(n.operator for n in folded.circuit._schedule if isinstance(n.operator, GroupAggregate)).fold is not None
     for _ in range(60):
         rows = [
             (rng.randrange(9), None, rng.choice([None, 1, -5]), Decimal("0.25"), None, rng.choice([None, "a", "bcd"]))

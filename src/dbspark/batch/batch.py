@@ -59,15 +59,18 @@ _MANY = 4
 """So many batches of several times are merged by sorting their rows: walking them looks at each batch for each row."""
 
 
+Place = tuple[int, int, int, int]
+"""What kernels are told of an index (`kernels.seek`)."""
+
+
 class Index(NamedTuple):
     """Where the keys of a batch are (`kernels.seek`)."""
 
     words: UInt64s
-    place: tuple[int, int, int, int]
-    """As kernels take it."""
+    place: Place
 
 
-NO_PLACE = (0, 0, 0, 0)
+NO_PLACE: Place = (0, 0, 0, 0)
 """What kernels take where a batch has no index."""
 _NO_INDEX = Index(np.empty(0, np.uint64), NO_PLACE)
 
@@ -75,21 +78,23 @@ _NO_INDEX = Index(np.empty(0, np.uint64), NO_PLACE)
 class Batch:
     """An immutable, sorted, consolidated Z-set in columns."""
 
-    __slots__ = ("__dict__", "arrangement", "chunks", "description", "lens", "rows", "tables")
+    __slots__ = ("__dict__", "arrangement", "chunks", "description", "rows")
 
     def __init__(self, arrangement: Arrangement, chunks: Sequence[Chunk], description: Any = None) -> None:
         self.arrangement = arrangement
         self.description = description
         self.chunks = tuple(chunks)
-        if len(self.chunks) == 1:
-            only = self.chunks[0]
-            self.rows = only.rows
-            self.lens = np.array((only.rows,), np.int64)
-            self.tables = np.array((only.table,), np.int64)
-        else:
-            self.lens = np.array([c.rows for c in self.chunks], np.int64)
-            self.tables = np.array([c.table for c in self.chunks], np.int64)
-            self.rows = int(self.lens.sum())
+        self.rows = self.chunks[0].rows if len(self.chunks) == 1 else sum([c.rows for c in self.chunks])
+
+    @Lazy
+    def lens(self) -> Int64s:
+        """How many rows each chunk has."""
+        return np.array([c.rows for c in self.chunks], np.int64)
+
+    @Lazy
+    def tables(self) -> Int64s:
+        """Where the node table of each chunk is."""
+        return np.array([c.table for c in self.chunks], np.int64)
 
     @property
     def schema(self) -> Schema:

@@ -124,6 +124,8 @@ class Circuit:
 
     def _merging(self, name: str, state: State) -> State:
         """Begin the large merges of a state beside the ticks."""
+        if name not in self._beside and not any(spine.merges for spine in state):
+            return state
         beside = self._beside.setdefault(name, [Beside() for _ in state])
         return tuple(b.begun(spine) for b, spine in zip(beside, state, strict=True))
 

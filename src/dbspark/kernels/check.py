@@ -35,8 +35,8 @@ from dbspark.kernels.probe import same_key
 from dbspark.kernels.seek import (
     BATCHES,
     NOWHERE,
-    ask_for_word,
-    begin_of,
+    address,
+    begin_block,
     first_chunk,
     length_at,
     place_of,
@@ -123,7 +123,7 @@ def breaks_table(
     """
     keys, hashes = lane(probe, KEY), lane(probe, HASH)
     own, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
-    wanted = np.empty(_BLOCK, np.int64)
+    wanted, sought = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.uint64)
     at = np.empty(_BLOCK, np.int64)
     sums = np.empty((_BLOCK, 4), np.int64)  # of the row and of the key, high and low
     i = i64(0)
@@ -136,6 +136,7 @@ def breaks_table(
                 taken = taken or not same_key(probe, i, key, probe, i - 1, key, nodes)
             if taken:
                 wanted[count] = i
+                sought[count] = load_u64(keys, i)
                 _begin_sums(probe, rows, own_rows, i, key, nodes, unique, sums, count)
                 count += 1
             i += 1
@@ -143,16 +144,10 @@ def breaks_table(
             first, end, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
             if first >= end:
                 continue
-            for k in range(count):
-                ask_for_word(place, load_u64(keys, wanted[k]))
-            found = False
-            for k in range(count):
-                at[k] = begin_of(directory, first, end, place, load_u64(keys, wanted[k]))
-                found |= at[k] != NOWHERE
-            if not found:
+            if not begin_block(directory, first, end, place, address(sought), i64(0), count, at):
                 continue
             for k in range(count):
-                at[k] = rest_of(directory, end, at[k], load_u64(keys, wanted[k]))
+                at[k] = rest_of(directory, end, at[k], sought[k])
                 if at[k] != NOWHERE:
                     _ask_for_row(table_at(directory, at[k]), at[k] & ROW_MASK, columns, False)
             for k in range(count):
@@ -161,7 +156,7 @@ def breaks_table(
             for k in range(count):
                 if at[k] != NOWHERE:
                     _add_run(
-                        directory, end, at[k], probe, wanted[k], load_u64(keys, wanted[k]),
+                        directory, end, at[k], probe, wanted[k], sought[k],
                         load_u64(hashes, wanted[k]), key, columns, nodes, unique, sums, k,
                     )  # fmt: skip
         for k in range(count):

@@ -37,8 +37,8 @@ from dbspark.kernels.probe import same_key
 from dbspark.kernels.seek import (
     BATCHES,
     NOWHERE,
-    ask_for_word,
-    begin_of,
+    address,
+    begin_block,
     find_key,
     first_chunk,
     length_at,
@@ -230,10 +230,8 @@ def _find_ahead(directory: int, d: int, row: int, heads: Any, found: Any) -> int
             found[b, k] = GONE
         if first >= behind:
             continue
-        for k in range(count):
-            ask_for_word(place, heads[k])
-        for k in range(count):
-            found[b, k] = begin_of(directory, first, behind, place, heads[k])
+        if not begin_block(directory, first, behind, place, address(heads), i64(0), count, found[b]):
+            continue
         for k in range(count):
             at = rest_of(directory, behind, found[b, k], heads[k])
             found[b, k] = at

@@ -61,8 +61,7 @@ from dbspark.kernels.seek import (
     PLACE,
     TABLES,
     address,
-    ask_for_word,
-    begin_of,
+    begin_block,
     describe,
     find_chunk,
     first_chunk,
@@ -429,13 +428,7 @@ def ranges_of(directory: int, keys: int, count: int, ranges: Any) -> int:
         for begin in range(0, count, _BLOCK):
             end = min(begin + _BLOCK, count)
             if first < last:
-                for i in range(begin, end):
-                    ask_for_word(place, load_u64(keys, i))
-                for i in range(begin, end):
-                    key = load_u64(keys, i)
-                    begun[i - begin] = NOWHERE
-                    if i == begin or key != load_u64(keys, i - 1):
-                        begun[i - begin] = begin_of(directory, first, last, place, key)
+                begin_block(directory, first, last, place, keys, begin, end, begun)
             for i in range(begin, end):
                 key = load_u64(keys, i)
                 if i > begin and key == load_u64(keys, i - 1):
@@ -641,17 +634,7 @@ def meet_rows(
             continue
         for begin in range(0, rows, _BLOCK):
             end = min(begin + _BLOCK, rows)
-            for i in range(begin, end):
-                ask_for_word(place, load_u64(keys, i))
-            some = False
-            for i in range(begin, end):
-                h = load_u64(keys, i)
-                if i > begin and h == load_u64(keys, i - 1):
-                    begun[i - begin] = begun[i - begin - 1]
-                else:
-                    begun[i - begin] = begin_of(directory, first, last, place, h)
-                some |= begun[i - begin] != NOWHERE
-            if not some:
+            if not begin_block(directory, first, last, place, keys, begin, end, begun):
                 continue
             for i in range(begin, end):
                 h = load_u64(keys, i)

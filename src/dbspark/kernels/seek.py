@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import count_bits, i64, inlined, kernel, load_i64, load_u64, prefetch
+from dbspark.kernels.jit import count_bits, i64, inlined, kernel, load_i64, load_u64, prefetch, store_i64, store_u64
 from dbspark.kernels.merge import lane
 from dbspark.kernels.nodes import KEY, ROW_BITS, ROW_MASK
 
@@ -115,6 +115,22 @@ def address(array: Any) -> int:
     return i64(array.ctypes.data)
 
 
+@kernel
+def list_batch(
+    tables: int, lens: int, fences: int, starts: int, places: int, chunk: int, batch: int, table: int, rows: int,
+    words: int, shift: int, gone: int, before: int,
+) -> None:  # fmt: skip
+    """Write one more batch of one chunk behind those of a directory, whose arrays have room for it, and its place."""
+    store_i64(tables, chunk, table)
+    store_i64(lens, chunk, rows)
+    store_u64(fences, chunk, load_u64(lane(table, KEY), 0))
+    store_i64(starts, batch + 1, chunk + 1)
+    store_i64(places, PLACE * batch, words)
+    store_i64(places, PLACE * batch + 1, shift)
+    store_i64(places, PLACE * batch + 2, gone)
+    store_i64(places, PLACE * batch + 3, before)
+
+
 @inlined
 def describe(tables: Any, lens: Any, fences: Any, starts: Any, places: Any, out: Any) -> int:
     """Write a directory to `out`; returns its address. All of them have to be kept as long as it is used."""
@@ -195,6 +211,32 @@ def begin_of(directory: int, first: int, last: int, place: int, key: Any) -> int
 
 
 @inlined
+def follow(directory: int, last: int, begin: int, key: Any) -> int:
+    """The position of the first row, from a position on, whose key hash is not below `key`.
+
+    For keys that rise, in batches without an index, each from where the one before it was found: what is small is
+    walked along once. Behind the last row it is the end of the last chunk.
+    """
+    tables, lens = load_i64(directory, TABLES), load_i64(directory, LENS)
+    c, row = begin >> ROW_BITS, begin & ROW_MASK
+    keys, end = lane(load_i64(tables, c), KEY), load_i64(lens, c)
+    for _ in range(_STEPS):
+        if row >= end:
+            if c + 1 >= last:
+                return c << ROW_BITS | row
+            c += 1
+            row, keys, end = i64(0), lane(load_i64(tables, c), KEY), load_i64(lens, c)
+        if load_u64(keys, row) >= key:
+            return c << ROW_BITS | row
+        row += 1
+    if row < end and load_u64(keys, end - 1) >= key:
+        return c << ROW_BITS | lower_bound(keys, row, end, key)
+    c = find_chunk(load_i64(directory, FENCES), c, last, key)
+    row = lower_bound(lane(load_i64(tables, c), KEY), i64(0), load_i64(lens, c), key)
+    return c << ROW_BITS | row
+
+
+@inlined
 def rest_of(directory: int, last: int, begin: int, key: Any) -> int:
     """The position of the first row of a key hash, from what `begin_of` gave on; NOWHERE where there is none."""
     if begin == NOWHERE:
@@ -220,6 +262,34 @@ def rest_of(directory: int, last: int, begin: int, key: Any) -> int:
         if c >= last:
             return i64(NOWHERE)
     return c << ROW_BITS | row if load_u64(lane(load_i64(tables, c), KEY), row) == key else i64(NOWHERE)
+
+
+@inlined
+def begin_block(directory: int, first: int, last: int, place: int, keys: int, begin: int, end: int, out: Any) -> Any:
+    """`begin_of` for keys begin … end-1 of those at an address, which are few; whether there may be one of them.
+
+    Where they rise they are found sooner; equal ones beside each other are looked for once.
+    """
+    some = False
+    if load_i64(place, 0) == 0:
+        at = i64(first) << ROW_BITS
+        for i in range(begin, end):
+            key = load_u64(keys, i)
+            if i > begin and key < load_u64(keys, i - 1):
+                at = i64(first) << ROW_BITS
+            at = follow(directory, last, at, key)
+            out[i - begin] = at
+        return True
+    for i in range(begin, end):
+        ask_for_word(place, load_u64(keys, i))
+    for i in range(begin, end):
+        key = load_u64(keys, i)
+        if i > begin and key == load_u64(keys, i - 1):
+            out[i - begin] = out[i - begin - 1]
+        else:
+            out[i - begin] = begin_of(directory, first, last, place, key)
+        some |= out[i - begin] != NOWHERE
+    return some
 
 
 @inlined

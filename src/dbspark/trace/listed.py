@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from dbspark.batch import Batch
+from dbspark.batch.batch import Place
 from dbspark.batch.memory import Int64s, UInt64s, allocate
-from dbspark.kernels.seek import DIRECTORY, PLACE
+from dbspark.kernels.seek import DIRECTORY, PLACE, list_batch
 from dbspark.lazy import Lazy
 
 Sources = tuple[Int64s, Int64s, UInt64s, Int64s]
 """Node tables, lengths and fences of chunks, and where each batch's chunks start."""
+_Addresses = tuple[int, int, int, int, int]
 _DIRECTORY = Struct(f"{DIRECTORY}q")
 
 
@@ -23,11 +25,12 @@ def directory_of(sources: Sources, places: Int64s) -> tuple[int, Any]:
     return _directory(_addresses(sources, places), len(sources[3]) - 1)
 
 
-def _addresses(sources: Sources, places: Int64s) -> tuple[int, ...]:
-    return tuple(array.ctypes.data for array in (*sources, places))
+def _addresses(sources: Sources, places: Int64s) -> _Addresses:
+    tables, lens, fences, starts = (array.ctypes.data for array in sources)
+    return tables, lens, fences, starts, places.ctypes.data
 
 
-def _directory(addresses: tuple[int, ...], batches: int) -> tuple[int, Any]:
+def _directory(addresses: _Addresses, batches: int) -> tuple[int, Any]:
     directory = allocate(_DIRECTORY.size)
     _DIRECTORY.pack_into(directory, 0, *addresses, batches)
     return directory.address, directory
@@ -58,66 +61,74 @@ class Listed:
     Only the newest may; whoever comes second finds the room taken and copies.
     """
 
-    __slots__ = ("__dict__", "_room", "batches", "chunks", "places", "sources")
+    __slots__ = ("__dict__", "_room", "batches", "chunks")
 
-    def __init__(self, batches: tuple[Batch, ...], sources: Sources, places: Int64s, room: _Room) -> None:
+    def __init__(self, batches: tuple[Batch, ...], chunks: int, room: _Room) -> None:
         self.batches = batches
         """Kept, because kernels read them by address."""
-        self.sources = sources
-        self.chunks = len(sources[0])
-        self.places = places
-        """Where the index of each batch is (`kernels.seek`)."""
+        self.chunks = chunks
         self._room = room
 
     @staticmethod
-    def of(batches: tuple[Batch, ...], places: Sequence[tuple[int, ...]]) -> Listed:
+    def of(batches: tuple[Batch, ...], places: Sequence[Place]) -> Listed:
         sources = sources_of(batches)
         placed = np.array(places, np.int64).reshape(-1, PLACE)
-        return Listed(batches, sources, placed, _Room(sources, placed, len(batches)))
+        return Listed(batches, len(sources[0]), _Room(sources, placed, len(batches)))
+
+    @Lazy
+    def sources(self) -> Sources:
+        """Node tables, lengths and fences of chunks, and where each batch's chunks start."""
+        tables, lens, fences, starts = self._room.sources
+        return tables[: self.chunks], lens[: self.chunks], fences[: self.chunks], starts[: len(self.batches) + 1]
+
+    @property
+    def places(self) -> Int64s:
+        """Where the index of each batch is (`kernels.seek`)."""
+        return self._room.places[: len(self.batches)]
 
     @Lazy
     def directory(self) -> tuple[int, Any]:
         """What kernels are told of all this (`kernels.seek`): an address, and what has to be kept for it."""
         return _directory(self._room.addresses, len(self.batches))
 
-    def and_one(self, batch: Batch, place: tuple[int, ...]) -> Listed:
+    def and_one(self, batch: Batch, place: Place) -> Listed:
         """The list with one more batch."""
         room, chunks, more, count = self._room, self.chunks, len(batch.chunks), len(self.batches)
         if room.written != count or not room.fits(chunks + more, count + 1):
             lists = (_roomy(a, n) for a, n in zip(self.sources, (more, more, more, 1), strict=True))
             tables, lens, fences, starts = lists
             room = _Room((tables, lens, fences, starts), _roomy(self.places, 1), count)
-        tables, lens, fences, starts = room.sources
-        end = chunks + more
         if more == 1:
-            tables[chunks], lens[chunks], fences[chunks] = batch.chunks[0].table, batch.rows, batch.fences[0]
+            list_batch(*room.addresses, chunks, count, batch.chunks[0].table, batch.rows, *place)
         else:
+            tables, lens, fences, starts = room.sources
+            end = chunks + more
             tables[chunks:end], lens[chunks:end], fences[chunks:end] = batch.tables, batch.lens, batch.fences
-        starts[count + 1] = end
-        room.places[count] = place
+            starts[count + 1] = end
+            room.places[count] = place
         room.written = count + 1
-        sources = tables[:end], lens[:end], fences[:end], starts[: count + 2]
-        return Listed((*self.batches, batch), sources, room.places[: count + 1], room)
+        return Listed((*self.batches, batch), chunks + more, room)
 
 
 class _Room:
     """Memory that lists of batches share."""
 
-    __slots__ = ("__dict__", "places", "sources", "written")
+    __slots__ = ("__dict__", "_batches", "_chunks", "places", "sources", "written")
 
     def __init__(self, sources: Sources, places: Int64s, written: int) -> None:
         self.sources = sources
         self.places = places
         self.written = written
         """How many batches have been written there."""
+        self._chunks = len(sources[0])
+        self._batches = min(len(sources[3]) - 1, len(places))
 
     @Lazy
-    def addresses(self) -> tuple[int, ...]:
+    def addresses(self) -> _Addresses:
         return _addresses(self.sources, self.places)
 
     def fits(self, chunks: int, batches: int) -> bool:
-        tables, _, _, starts = self.sources
-        return chunks <= len(tables) and batches + 1 <= len(starts) and batches <= len(self.places)
+        return chunks <= self._chunks and batches <= self._batches
 
 
 def _roomy(array: Any, more: int) -> Any:

@@ -17,7 +17,7 @@ When to merge (with fan-out R):
   grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth much. Rows that take away make
   older ones useless and leave few to compare with, so where there are any, they count for more, and one more batch
   like the newest has to fit too: what is held stays below twice the size of what is left. Where there are next to no
-  rows, there have to be R batches as well, or twice as many where no times are kept.
+  rows, there have to be some batches as well (`waiting`).
 
 Where nothing is taken away, merging saves no space, and only those who look up gain by it. So what only grows and is
 seldom looked up in has a larger R (`growing`, `inserting`), and what is not looked up in at all a larger one still for
@@ -37,12 +37,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.batch import INT64_MAX, NO_PLACE, Plan, bounds, run
+from dbspark.batch.batch import INT64_MAX, NO_PLACE, Place, Plan, bounds, run
 from dbspark.batch.chunk import CHUNK_ROWS, Chunk, check_plan
 from dbspark.batch.memory import Int64s, int64s
 from dbspark.kernels import probe as kp
@@ -79,6 +79,8 @@ class SpineConfig:
 
     fanout: int = 4
     """R: more means fewer rewrites of a row and more batches to read."""
+    waiting: int | None = None
+    """So many batches there have to be where there are next to no rows, before they become one; None: R."""
     space_low: float = 0.4
     """Newer rows allowed beside the oldest batch, as a share of it, where merges cancel much."""
     space_high: float = 1.0
@@ -185,10 +187,26 @@ def summable(batches: Iterable[Batch], bound: Callable[[], int]) -> Sequence[Bat
     return some
 
 
+class _Tail(NamedTuple):
+    """The batches behind the last merge in progress."""
+
+    whole: bool
+    """Whether there is none."""
+    level: int
+    """Of the newest of them."""
+    alike: int
+    """How many of this level follow each other up to there."""
+    newer: int
+    """Rows of all but the oldest."""
+    weight: int
+    """The sum of all weights."""
+    growing: int | None
+
+
 class Spine:
     """A persistent sequence of batches; see the module's preface."""
 
-    __slots__ = ("__dict__", "_bound", "arrangement", "compaction", "config", "credit", "entries", "stats")
+    __slots__ = ("__dict__", "_bound", "_tail", "arrangement", "compaction", "config", "credit", "entries", "stats")
 
     def __init__(
         self,
@@ -206,6 +224,8 @@ class Spine:
         self.stats = stats if stats is not None else SpineStats()
         self.credit = credit
         self._bound = bound
+        self._tail: _Tail | None = None
+        """What `_due` has looked at, where it found nothing to do."""
         self.compaction = compaction
 
     def _with(self, entries: tuple[Entry, ...], credit: int, bound: int | None = None) -> Spine:
@@ -235,6 +255,12 @@ class Spine:
             return self._insert_large(batch)
         self.stats.inserted(batch)
         entries: tuple[Entry, ...] = (*self.entries, batch)
+        credit = self.credit + batch.rows * self.config.credit
+        tail = self._and_one_more(batch)
+        if tail is not None and credit < self.config.step and bound <= INT64_MAX:
+            out = self._followed_by(self._with(entries, credit, bound), batch)
+            out._tail = tail
+            return out
         if self.compaction is not None:
             entries = self._pruned(entries)
         if bound > INT64_MAX:
@@ -242,14 +268,55 @@ class Spine:
             if bound > INT64_MAX:  # a sum of some of the batches might overflow where that of all does not
                 return self._with(entries, self.credit, bound)
         appended, entries = entries, self._scheduled(entries)
-        credit = self.credit + batch.rows * self.config.credit
         if pay and credit >= self.config.step:
             if Merging in map(type, entries):
                 entries, credit = self._advance(entries, credit, self.config.background)
             else:
                 credit = 0
         out = self._with(entries, credit, bound)
+        out._tail = out._looked_at()
         return self._followed_by(out, batch) if entries is appended else out
+
+    def _looked_at(self) -> _Tail | None:
+        """The newest entries, among which nothing is due."""
+        if self.compaction is not None or not self.entries:
+            return None
+        sizes, weight = [], 0
+        for entry in reversed(self.entries):
+            if type(entry) is not Batch:
+                break
+            sizes.append(entry.rows)
+            weight += entry.total_weight
+        whole = len(sizes) == len(self.entries)
+        if not sizes:
+            return None
+        levels = [self._level(n) for n in sizes]
+        alike = next((i for i, level in enumerate(levels) if level != levels[0]), len(levels))
+        return _Tail(whole, levels[0], alike, sum(sizes) - sizes[-1], weight, self._growing())
+
+    def _and_one_more(self, batch: Batch) -> _Tail | None:
+        """The newest entries with one more batch, where it makes nothing due that was not: what `_due` would say.
+
+        Without looking at all of them again, and so perhaps None where nothing is due.
+        """
+        tail = self._tail
+        if tail is None:
+            return None
+        growing, level, rows = self._growing(), self._level(batch.rows), batch.rows
+        if level > tail.level or growing != tail.growing:
+            return None
+        fanout = growing or self.config.fanout
+        alike = tail.alike + 1 if level == tail.level else 1
+        if alike >= self._many(fanout, rows) * (1 if 2 * rows >= self.config.at_once else 2):
+            return None
+        newer, weight = tail.newer + rows, tail.weight + batch.total_weight
+        if tail.whole:
+            oldest = self.entries[0].rows
+            if len(self.entries) + 1 >= (self.config.waiting or fanout) or oldest >= _FEW or weight == 0:
+                room = oldest * self._share(self._many(growing, oldest) if growing else None)
+                if 19 * newer // 8 + rows >= room:
+                    return None
+        return _Tail(tail.whole, level, alike, newer, weight, growing)
 
     def and_one(self, batch: Batch) -> Spine:
         """The spine with one more batch and no merge that would be due: for a look at what would be there."""
@@ -260,6 +327,10 @@ class Spine:
         if "_listed" in self.__dict__:
             out.__dict__["_listed"] = listed = self._listed.and_one(batch, self._place(batch))
             out.__dict__["batches"] = listed.batches
+        if "rows" in self.__dict__:
+            out.__dict__["rows"] = self.__dict__["rows"] + batch.rows
+        if "merges" in self.__dict__:
+            out.__dict__["merges"] = self.__dict__["merges"]
         return out
 
     def compacting(self, compaction: Compaction) -> Spine:
@@ -474,8 +545,11 @@ class Spine:
                 begin = i
         if begin == 0 or not whole:
             return begin
-        wait = fanout if self.compaction is not None else 2 * fanout
-        if len(tail) < wait and tail[0].rows < _FEW and sum([b.total_weight for b in tail]) != 0:
+        if (
+            len(tail) < (self.config.waiting or fanout)
+            and tail[0].rows < _FEW
+            and sum([b.total_weight for b in tail]) != 0
+        ):
             return begin
         room = tail[0].rows * self._share(self._many(growing, tail[0].rows) if growing else None)
         if 19 * newer // 8 + tail[-1].rows < room:  # even if every newer row took something away
@@ -549,6 +623,11 @@ class Spine:
         return tuple(out)
 
     @Lazy
+    def merges(self) -> bool:
+        """Whether merges are in progress."""
+        return Merging in map(type, self.entries)
+
+    @Lazy
     def rows(self) -> int:
         """Rows held, before consolidation across batches."""
         return sum(e.rows for e in self.entries)
@@ -588,7 +667,7 @@ class Spine:
         """How many chunks there are in all batches."""
         return self._listed.chunks
 
-    def _place(self, batch: Batch) -> tuple[int, ...]:
+    def _place(self, batch: Batch) -> Place:
         """Of a merge in progress the inputs have their indices, and the result will get one."""
         least = self.config.indexed
         made = least is not None and (batch.rows >= least or "index" in batch.__dict__)
