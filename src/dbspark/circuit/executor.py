@@ -17,7 +17,7 @@ from typing import Any
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.circuit.graph import Graph, Node
-from dbspark.circuit.program import Program
+from dbspark.circuit.program import Late, Program
 from dbspark.errors import CircuitError
 from dbspark.kernels.preload import machine_is_there
 from dbspark.operators.delta import Delta, Parts
@@ -26,8 +26,9 @@ from dbspark.trace.background import Beside
 from dbspark.trace.spine import DEFAULT, SpineConfig
 from dbspark.zset import ZSet
 
-Done = tuple[dict[str, State], dict[str, Any], dict[str, Any]]
-"""What a tick has computed: states that have changed, outputs, what delays hold."""
+Done = tuple[dict[str, State], dict[str, Any], dict[str, Any], tuple[Late, ...], bool]
+"""What a tick has computed: states that have changed, outputs, what delays hold, what states have not taken in, and
+whether they should now."""
 
 
 class Circuit:
@@ -46,9 +47,11 @@ class Circuit:
         """Nodes that are passed over in a tick in which nothing comes to them."""
         self.tick_number = 0
         """Ticks that have been committed."""
-        self._states: dict[str, State] = {
+        self._taken: dict[str, State] = {
             n.id: self.configured(n.operator.fresh()) for n in self._schedule if n.operator is not None
         }
+        self._late: tuple[Late, ...] = ()
+        """What the last ticks have brought that states have not taken in (`circuit.program`)."""
         self._held: dict[str, Any] = {n.id: _seed(n) for n in self._delays}
         self._programmed = programs
         self._program: Program | None = None
@@ -79,12 +82,13 @@ class Circuit:
         for name, node in self._sources.items():
             change = inputs.get(name)
             values[node.id] = Delta.empty(node.schema) if change is None else as_delta(change, node)
-        states, given, held = self._by_program(values, in_order) or self._by_operators(values)
+        states, given, held, late, enough = self._by_program(values, in_order) or self._by_operators(values)
         outputs = {name: finished(value) for name, value in given.items()}
         # Nothing above has changed anything; nothing below can fail.
-        if self._config.background is not None:
-            states = {name: self._merging(name, state) for name, state in states.items()}
-        self._states = {**self._states, **states}
+        self._take(states)
+        self._late = late
+        if enough:
+            self._take_in()
         self._held = held
         self.tick_number += 1
         return outputs
@@ -96,7 +100,7 @@ class Circuit:
             self._programmed = self._program.useful
         if self._program is None or not self._programmed:
             return None
-        tick = self._program.run(values, self._states, in_order)
+        tick = self._program.run(values, self._taken, self._late, in_order)
         if tick is None:
             return None
         outputs = {}
@@ -104,23 +108,46 @@ class Circuit:
             outputs[name] = tick.value(node)
             if name in in_order and name in self._program.wanted:
                 outputs[name] = outputs[name].known(tick.in_order(name, Arrangement(node.schema)))
-        return tick.states, outputs, {n.id: tick.value(n.inputs[0]) for n in self._delays}
+        return tick.states, outputs, {n.id: tick.value(n.inputs[0]) for n in self._delays}, tick.late, tick.enough
 
     def _by_operators(self, values: dict[str, Any]) -> Done:
         """Every operator by itself."""
-        states: dict[str, State] = {}
+        before_all, states = self._states, dict[str, State]()
         for node in self._schedule:
             assert node.operator is not None
             given = [values[i.id] for i in node.inputs]
             if node.id in self._quiet and not any(value.rows for value in given):
                 values[node.id] = Delta.empty(node.schema)
                 continue
-            before = self._states[node.id]
+            before = before_all[node.id]
             state, values[node.id] = node.operator.step(before, given)
             if state is not before:
                 states[node.id] = state
         held = {n.id: values[n.inputs[0].id] for n in self._delays}
-        return states, {name: values[node.id] for name, node in self.graph.outputs.items()}, held
+        return states, {name: values[node.id] for name, node in self.graph.outputs.items()}, held, (), False
+
+    @property
+    def _states(self) -> dict[str, State]:
+        """All states, with what they had not taken in."""
+        self._take_in()
+        return self._taken
+
+    @_states.setter
+    def _states(self, states: dict[str, State]) -> None:
+        self._taken, self._late = states, ()
+
+    def _take_in(self) -> None:
+        if self._late:
+            assert self._program is not None
+            self._take(self._program.taken_in(self._taken, self._late))
+            self._late = ()
+
+    def _take(self, states: Mapping[str, State]) -> None:
+        """States that have changed."""
+        if states:
+            if self._config.background is not None:
+                states = {name: self._merging(name, state) for name, state in states.items()}
+            self._taken = {**self._taken, **states}
 
     def _merging(self, name: str, state: State) -> State:
         """Begin the large merges of a state beside the ticks."""
@@ -133,8 +160,8 @@ class Circuit:
         """Take over what has been merged beside the ticks."""
         for name, beside in self._beside.items():
             if any(b.jobs for b in beside):
-                merged = tuple(b.adopted(spine) for b, spine in zip(beside, self._states[name], strict=True))
-                self._states = {**self._states, name: merged}
+                merged = tuple(b.adopted(spine) for b, spine in zip(beside, self._taken[name], strict=True))
+                self._taken = {**self._taken, name: merged}
 
     def close(self) -> None:
         """Stop the merges that run beside the ticks; what they merge stays readable."""
@@ -144,11 +171,20 @@ class Circuit:
 
     def snapshot(self) -> Any:
         """Everything that a tick changes, as it is now; a value, which costs nothing to take."""
-        return self._states, self._held, self.tick_number
+        return self._taken, self._late, self._held, self.tick_number
 
     def reset(self, snapshot: Any) -> None:
         """Go back to a snapshot."""
-        self._states, self._held, self.tick_number = snapshot
+        self._taken, self._late, self._held, self.tick_number = snapshot
+
+    def kept_rows(self) -> dict[str, int]:
+        """Rows kept by each node that keeps any, before consolidation, by id."""
+        rows = {n: sum([spine.rows for spine in spines]) for n, spines in self._taken.items() if spines}
+        if self._late:
+            assert self._program is not None
+            for node, more in self._program.late_rows(self._late).items():
+                rows[node] += more
+        return rows
 
     def state_rows(self) -> dict[str, int]:
         """Rows kept by each node that keeps any, by label."""

@@ -8,23 +8,29 @@ nothing has happened then.
 What leaves the program (outputs, what other operators read, what states take in) is in memory that is kept, one piece
 for each tick. A column that is only passed on lies where it was, so whoever has it keeps that, too. Registers and
 working memory are the program's own, and are written over by the next tick.
+
+To put a small batch into a spine costs more than to compute it, so states take in what several ticks have brought at
+once. Until then those ticks are *late*: the program has directories of its own, in which the machine lists their
+batches behind those of the spines, and the circuit keeps what the ticks wrote as a value beside its states. States that
+operators without an instruction read take in every tick by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from dbspark.batch import Arrangement, Batch
+from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch import arrangement as hashing
 from dbspark.batch.batch import surveyed
 from dbspark.batch.chunk import Chunk
 from dbspark.batch.memory import allocate
+from dbspark.batch.schema import Schema
 from dbspark.circuit.graph import Graph, Node
-from dbspark.circuit.instructions import Instruction, Registers, arranging, instruction
+from dbspark.circuit.instructions import Instruction, Registers, arranging, instruction, line
 from dbspark.kernels import machine as km
 from dbspark.kernels import registers as kr
 from dbspark.operators.delta import Delta, Parts
@@ -34,11 +40,30 @@ from dbspark.trace.spine import Spine
 
 LIMIT: Final = km.CHUNK
 """Rows of a delta up to which a tick is run as a program."""
+MOST: Final = 8
+"""Ticks that states take in at once."""
+_FEW: Final = 512
+"""Rows from which on a batch is not kept waiting: to be looked up in without an index costs more than to take it in."""
+_LIGHT: Final = 1 << 31
+"""Weights from which on it is not."""
+_BOUND: Final = 1 << 62
+"""Where the sum of all weights of a state may be so large, nothing is kept waiting."""
 _ROOM: Final = 1 << 16
 """Bytes of an arena at the least."""
 _NOTHING: Final = (0,) * kr.REGISTER
 _REGISTER: Final = Struct(f"{kr.REGISTER}q")
 _BYTES: Final = 8 * kr.REGISTER
+_STATE: Final = Struct(f"{km.STATE}q")
+
+
+class Late(NamedTuple):
+    """What a tick has brought that states have not taken in yet."""
+
+    told: tuple[int, ...]
+    """The words of all registers."""
+    arena: Any
+    rows: tuple[int, ...]
+    """For each state, how many rows there are in this one and those before it."""
 
 
 class Program:
@@ -63,7 +88,12 @@ class Program:
         """What else has to be kept beside what a node gave."""
         self.inserts = {n: i.inserts for n, i in written.items() if i.inserts is not None}
         """Registers of what states take in."""
+        asked = {n.id for n in graph if n.kind == "arranged"} & self.kept
+        self.later = {n: self.inserts.pop(n) for n in list(self.inserts) if n not in asked}
+        """The same for states that only the program reads."""
         self.states = list(registers.states)
+        self.own = [(i, n) for i, n in enumerate(self.states) if n in self.later]
+        self.others = [(i, n) for i, n in enumerate(self.states) if n not in self.later]
         self.steps: list[tuple[int, int] | Node] = []
         """What a tick does: so many words of code from an address on, or the step of an operator."""
         code: list[int] = []
@@ -83,13 +113,20 @@ class Program:
             if node.id in registers.of and node.kind == "delta":
                 self.wanted[name] = flag, out = registers.new(), registers.new()
                 code += arranging(Arrangement(node.schema), registers.of[node.id], out, 1, registers.mask, flag)
+        for node_id, taken in self.later.items():
+            code += line(km.LIST, taken, registers.states.index(node_id))
         cuts.append((begin, len(code)))
         self.of = dict(registers.of)
         self._code, self._held = np.array(code, np.int64), [i.kept for i in written.values()]
         self._join(cuts)
         self._registers, self._words = _memory(registers.count * kr.REGISTER)
         self._head = Struct(f"{len(self.head) * kr.REGISTER}q")
-        self._lines, self._directories = _memory(2 * len(self.states))
+        self._lines, _ = _memory(km.STATE * len(self.states))
+        self._listed: list[Spine] = []
+        """The spines whose batches are listed in directories of our own, and the ticks listed behind them."""
+        self._late: tuple[Late, ...] | None = None
+        self._lists: list[Any] = []
+        self._most = MOST
         self._arenas, self._arena = _memory(2 * kr.ARENA)
         self._temporary = allocate(8 * _ROOM)
         self._room = _ROOM
@@ -118,14 +155,24 @@ class Program:
         self.steps = [p if isinstance(p, Node) else (address + 8 * p[0], p[1] - p[0]) for p in pieces]
         self.steps = [s for s in self.steps if isinstance(s, Node) or s[1] > last]
 
-    def run(self, values: dict[str, Any], states: Mapping[str, State], wanted: Collection[str] = ()) -> Tick | None:
-        """One tick, with outputs in order that are wanted so; None where it is for the operators."""
+    def run(
+        self,
+        values: dict[str, Any],
+        states: Mapping[str, State],
+        late: tuple[Late, ...] = (),
+        wanted: Collection[str] = (),
+    ) -> Tick | None:
+        """One tick after those that are late, with outputs in order where wanted so; None: it is for the operators."""
         if hashing._mask is not self.mask:
             return None
         for node in self.head:
             value = values[node]
             if value.rows > LIMIT or isinstance(value, Parts):
                 return None
+        if late is not self._late or any(
+            states[n][0] is not s for (_, n), s in zip(self.own, self._listed, strict=True)
+        ):
+            self._list(states, late)
         while True:
             tick = Tick(self, values, states, self._room)
             status = self._run(tick, wanted)
@@ -133,12 +180,59 @@ class Program:
             if status == kr.DONE:
                 # The next tick is given half as much again as this one has used.
                 self._room = max(_ROOM, min(self._room, 2 * kept), kept + kept // 2)
+                tick.late = self._late = self._and_one(late, tick)
                 return tick
             if status == kr.ODD:
                 return None
             if used > self._temporary.size:
                 self._temporary = allocate(2 * used)
             self._room = max(self._room, 2 * kept)
+
+    def _list(self, states: Mapping[str, State], late: tuple[Late, ...]) -> None:
+        """Write directories anew."""
+        self._listed, self._lists, self._most, self._late = [], [], MOST, late
+        for i, node in self.own:
+            spine = states[node][0]
+            address, kept = spine.directory_with_room(MOST + 1)
+            self._listed.append(spine)
+            self._lists.append(kept)
+            _STATE.pack_into(self._lines, i * _STATE.size, address, spine.chunks)
+            if spine.bound() > _BOUND:
+                self._most = 1
+            for tick in late:
+                begin = self.later[node] * kr.REGISTER
+                if tick.told[begin + kr.ROWS]:
+                    at = self._lines.address + i * _STATE.size
+                    km.append(at, tick.told[begin + kr.TABLE], tick.told[begin + kr.ROWS])
+
+    def _and_one(self, late: tuple[Late, ...], tick: Tick) -> tuple[Late, ...]:
+        """The ticks that are late, and one more."""
+        told = tick.told
+        rows = tuple([told[r * kr.REGISTER + kr.ROWS] for r in self.later.values()])
+        if not any(rows):
+            return late
+        if max(rows) >= _FEW or any(told[r * kr.REGISTER + kr.LARGEST] >= _LIGHT for r in self.later.values()):
+            tick.enough = True
+        else:
+            tick.enough = len(late) + 1 >= self._most
+        if late:
+            rows = tuple(map(int.__add__, rows, late[-1].rows))
+        return (*late, Late(told, tick.arena, rows))
+
+    def taken_in(self, states: Mapping[str, State], late: Sequence[Late]) -> dict[str, State]:
+        """The states that change when they take in what is late."""
+        out: dict[str, State] = {}
+        for node, register in self.later.items():
+            before = states[node][0]
+            found = [_batch(t.told, t.arena, register, before.arrangement) for t in late]
+            batches = [batch for batch in found if batch.rows]
+            if batches:
+                out[node] = (before.insert(batches[0] if len(batches) == 1 else merge(batches)),)
+        return out
+
+    def late_rows(self, late: Sequence[Late]) -> dict[str, int]:
+        """By state, rows that it has not taken in."""
+        return dict(zip(self.later, late[-1].rows, strict=True)) if late else {}
 
     def _run(self, tick: Tick, wanted: Collection[str]) -> int:
         words: list[int] = []
@@ -147,11 +241,9 @@ class Program:
         self._head.pack_into(self._registers, 0, *words)
         for name, (flag, _) in self.wanted.items():
             _REGISTER.pack_into(self._registers, flag * _BYTES, 0, name in wanted, 0, 0, 0, 0, 0, 0)
-        lines: list[int] = []
-        for node in self.states:
+        for i, node in self.others:
             spine = tick.before[node][0]
-            lines += (spine.directory, spine.chunks)
-        self._directories.pack_into(self._lines, 0, *lines)
+            _STATE.pack_into(self._lines, i * _STATE.size, spine.directory, spine.chunks)
         self._arena.pack_into(
             self._arenas, 0, self._temporary.address, 0, self._temporary.size, tick.arena.address, 0, tick.arena.size
         )
@@ -174,7 +266,7 @@ class Program:
 class Tick:
     """One run of a program, and what it wrote."""
 
-    __slots__ = ("_batches", "_chunks", "_program", "_values", "arena", "before", "states", "told")
+    __slots__ = ("_batches", "_chunks", "_program", "_values", "arena", "before", "enough", "late", "states", "told")
 
     def __init__(self, program: Program, values: dict[str, Any], states: Mapping[str, State], room: int) -> None:
         self._program = program
@@ -189,6 +281,10 @@ class Tick:
         """Those that have changed."""
         self.told: tuple[int, ...] = ()
         """The words of all registers."""
+        self.late: tuple[Late, ...] = ()
+        """Ticks that states have not taken in, this one included."""
+        self.enough = False
+        """Whether they should now."""
 
     def word(self, node: str) -> tuple[int, ...]:
         """The register of something that comes from elsewhere."""
@@ -242,16 +338,26 @@ class Tick:
         return Delta.empty(node.schema) if chunk is None else Delta.of_chunk(chunk)
 
     def _batch(self, register: int, arrangement: Arrangement) -> Batch:
-        chunk = self._chunk(arrangement.schema, register, None)
-        if chunk is None:
-            return Batch.empty(arrangement)
-        begin = register * kr.REGISTER + kr.LARGEST
-        return surveyed(arrangement, chunk, self.told[begin : begin + 4])
+        return _batch(self.told, self.arena, register, arrangement)
 
-    def _chunk(self, schema: Any, register: int, kept: Any) -> Chunk | None:
-        begin = register * kr.REGISTER
-        table, rows, size = self.told[begin], self.told[begin + kr.ROWS], self.told[begin + kr.SIZE]
-        return Chunk(schema, rows, self.arena.slice(table - self.arena.address, size), kept) if rows else None
+    def _chunk(self, schema: Schema, register: int, kept: Any) -> Chunk | None:
+        return _chunk(self.told, self.arena, schema, register, kept)
+
+
+def _batch(told: tuple[int, ...], arena: Any, register: int, arrangement: Arrangement) -> Batch:
+    """What a tick wrote in order."""
+    chunk = _chunk(told, arena, arrangement.schema, register, None)
+    if chunk is None:
+        return Batch.empty(arrangement)
+    begin = register * kr.REGISTER + kr.LARGEST
+    return surveyed(arrangement, chunk, told[begin : begin + 4])
+
+
+def _chunk(told: tuple[int, ...], arena: Any, schema: Schema, register: int, kept: Any) -> Chunk | None:
+    """What a tick wrote."""
+    begin = register * kr.REGISTER
+    table, rows, size = told[begin], told[begin + kr.ROWS], told[begin + kr.SIZE]
+    return Chunk(schema, rows, arena.slice(table - arena.address, size), kept) if rows else None
 
 
 def _memory(words: int) -> tuple[Any, Struct]:
@@ -298,4 +404,4 @@ def _lying(nodes: Collection[str], written: Mapping[str, Instruction]) -> set[st
     return found
 
 
-__all__ = ["LIMIT", "Program", "Tick"]
+__all__ = ["LIMIT", "Late", "Program", "Tick"]

@@ -9,7 +9,8 @@ takes up the results.
 A *state* is the directory of a spine (`kernels.seek`) as it is before the tick, and the number of its chunks.
 Instructions change neither states nor what they read; all they write is memory of two arenas. So a program that gives
 up (`ODD`: weights beyond int64, an error in an expression, too many pairs) or runs out of memory (`ROOM`) has not
-happened, and can be run again or left to the operators.
+happened, and can be run again or left to the operators. The exception comes last, when nothing can go wrong any more:
+`LIST` puts what a tick has brought into the directory of its state, where that is the program's own.
 
     line = instruction, length of the line, operands …
 """
@@ -64,6 +65,7 @@ from dbspark.kernels.seek import (
     PLACES,
     STARTS,
     TABLES,
+    append_batch,
     find_key,
     first_chunk,
     length_at,
@@ -80,6 +82,11 @@ DISTINCT: Final = 4
 FIRST: Final = 5
 SUM: Final = 6
 CONSOLIDATE: Final = 7
+LIST: Final = 8
+
+STATE: Final = 2
+"""Words of a state."""
+STATE_BYTES: Final = 8 * STATE
 
 CHUNK: Final = 32768
 """Rows of a delta at the most."""
@@ -214,7 +221,7 @@ def _join(f: int, regs: int, states: int, memory: int) -> int:
 
     d(L x R) = dL x R' + L x dR, with L before and R' after the tick."""
     left, right = register(regs, load_i64(f, 0)), register(regs, load_i64(f, 1))
-    mine, theirs = states + 16 * load_i64(f, 2), states + 16 * load_i64(f, 3)
+    mine, theirs = states + STATE_BYTES * load_i64(f, 2), states + STATE_BYTES * load_i64(f, 3)
     out, kept = register(regs, load_i64(f, 4)), load_i64(f, 5)
     null_safe, nodes, result, keys = load_i64(f, 6), load_i64(f, 7), load_i64(f, 8), load_i64(f, 9)
     code, slot_count, columns = load_i64(f, 10), load_i64(f, 11), load_i64(f, 12)
@@ -291,7 +298,11 @@ def _join(f: int, regs: int, states: int, memory: int) -> int:
 @inlined
 def _distinct(f: int, regs: int, states: int, memory: int) -> int:
     """in, state, out, kept, columns, nodes, number of columns of the result, and they: rows in order by whole rows."""
-    given, state, out = register(regs, load_i64(f, 0)), states + 16 * load_i64(f, 1), register(regs, load_i64(f, 2))
+    given, state, out = (
+        register(regs, load_i64(f, 0)),
+        states + STATE_BYTES * load_i64(f, 1),
+        register(regs, load_i64(f, 2)),
+    )
     rows, table = load_i64(given, ROWS), load_i64(given, TABLE)
     if rows == 0:
         return empty(out)
@@ -351,7 +362,11 @@ def _weight_of(directory: int, probe: int, row: int, columns: int, nodes: int) -
 @inlined
 def _first(f: int, regs: int, states: int, memory: int) -> int:
     """in, state, out, kept, skip, limit, columns, nodes, number of key nodes, and they, and columns of the result."""
-    given, state, out = register(regs, load_i64(f, 0)), states + 16 * load_i64(f, 1), register(regs, load_i64(f, 2))
+    given, state, out = (
+        register(regs, load_i64(f, 0)),
+        states + STATE_BYTES * load_i64(f, 1),
+        register(regs, load_i64(f, 2)),
+    )
     rows, chunks = load_i64(given, ROWS), load_i64(state, 1)
     if rows == 0 or load_i64(f, 5) == 0:
         return empty(out)
@@ -382,7 +397,11 @@ def _fold(f: int, regs: int, states: int, memory: int) -> int:
     nodes of source and state, node of the count, how many words a group has, address of the template of the state's
     node table and its nodes, numbers of key columns, of folds, of values (3 or none) and of described columns;
     key nodes, their nodes in the state, folds, values, (node, word) of described columns, columns of the result."""
-    given, state, out = register(regs, load_i64(f, 0)), states + 16 * load_i64(f, 1), register(regs, load_i64(f, 4))
+    given, state, out = (
+        register(regs, load_i64(f, 0)),
+        states + STATE_BYTES * load_i64(f, 1),
+        register(regs, load_i64(f, 4)),
+    )
     keys, folds, values, described = load_i64(f, 13), load_i64(f, 14), load_i64(f, 15), load_i64(f, 16)
     arranged, more_chunks = i64(0), i64(0)
     if load_i64(f, 2) >= 0:
@@ -391,7 +410,7 @@ def _fold(f: int, regs: int, states: int, memory: int) -> int:
     if rows == 0:
         return empty(out)
     if load_i64(f, 2) >= 0:
-        more = states + 16 * load_i64(f, 3)
+        more = states + STATE_BYTES * load_i64(f, 3)
         arranged = _extended(load_i64(more, 0), load_i64(more, 1), table, rows, memory)
         more_chunks = load_i64(more, 1) + 1
         if arranged == 0:
@@ -521,6 +540,28 @@ def _consolidate(f: int, regs: int, memory: int) -> int:
     )  # fmt: skip
 
 
+@inlined
+def _append(state: int, table: int, rows: int) -> None:
+    chunk = load_i64(state, 1)
+    append_batch(load_i64(state, 0), chunk, table, rows)
+    store_i64(state, 1, chunk + 1)
+
+
+@inlined
+def _list(f: int, regs: int, states: int) -> int:
+    """in, state."""
+    given = register(regs, load_i64(f, 0))
+    if load_i64(given, ROWS) > 0:
+        _append(states + STATE_BYTES * load_i64(f, 1), load_i64(given, TABLE), load_i64(given, ROWS))
+    return i64(DONE)
+
+
+@kernel
+def append(state: int, table: int, rows: int) -> None:
+    """List a batch of one chunk in a state whose directory is the program's own."""
+    _append(state, table, rows)
+
+
 @kernel
 def run(code: int, length: int, regs: int, states: int, memory: int) -> int:
     """Run so many words of a program; DONE, ROOM or ODD."""
@@ -541,6 +582,8 @@ def run(code: int, length: int, regs: int, states: int, memory: int) -> int:
             status = _first(f, regs, states, memory)
         elif instruction == SUM:
             status = _sum(f, regs, memory)
+        elif instruction == LIST:
+            status = _list(f, regs, states)
         else:
             status = _consolidate(f, regs, memory)
         if status != DONE:

@@ -115,20 +115,38 @@ def address(array: Any) -> int:
     return i64(array.ctypes.data)
 
 
+@inlined
+def _listed(tables: int, lens: int, fences: int, starts: int, chunk: int, batch: int, table: int, rows: int) -> None:
+    store_i64(tables, chunk, table)
+    store_i64(lens, chunk, rows)
+    store_u64(fences, chunk, load_u64(lane(table, KEY), 0))
+    store_i64(starts, batch + 1, chunk + 1)
+
+
 @kernel
 def list_batch(
     tables: int, lens: int, fences: int, starts: int, places: int, chunk: int, batch: int, table: int, rows: int,
     words: int, shift: int, gone: int, before: int,
 ) -> None:  # fmt: skip
     """Write one more batch of one chunk behind those of a directory, whose arrays have room for it, and its place."""
-    store_i64(tables, chunk, table)
-    store_i64(lens, chunk, rows)
-    store_u64(fences, chunk, load_u64(lane(table, KEY), 0))
-    store_i64(starts, batch + 1, chunk + 1)
+    _listed(tables, lens, fences, starts, chunk, batch, table, rows)
     store_i64(places, PLACE * batch, words)
     store_i64(places, PLACE * batch + 1, shift)
     store_i64(places, PLACE * batch + 2, gone)
     store_i64(places, PLACE * batch + 3, before)
+
+
+@inlined
+def append_batch(directory: int, chunk: int, table: int, rows: int) -> None:
+    """The same for a directory of one's own: the batch is listed there, without an index."""
+    batch, places = load_i64(directory, BATCHES), load_i64(directory, PLACES)
+    _listed(
+        load_i64(directory, TABLES), load_i64(directory, LENS), load_i64(directory, FENCES),
+        load_i64(directory, STARTS), chunk, batch, table, rows,
+    )  # fmt: skip
+    for k in range(PLACE):
+        store_i64(places, PLACE * batch + k, i64(0))
+    store_i64(directory, BATCHES, batch + 1)
 
 
 @inlined

@@ -18,7 +18,7 @@ from dbspark.pipeline.changes import Kind, Operation, TableDefinition, TableStat
 from dbspark.pipeline.history import History
 from dbspark.pipeline.reslice import rearranged, whole_states
 from dbspark.pipeline.runtime import Outcome, Runtime
-from dbspark.pipeline.sizes import rows_of, sizes_of
+from dbspark.pipeline.sizes import sizes_of
 from dbspark.pipeline.state import restore, state_of
 from dbspark.pipeline.waiting import sound
 from dbspark.sql.explain import Size
@@ -171,7 +171,7 @@ class Embedded(Runtime):
     def kept_rows(self) -> dict[str, int]:
         out = {f"table {n}": t.history.kept_rows for n, t in self._tables.items()}
         out |= {f"view {n}": h.kept_rows for n, h in self._views.items()}
-        return out | {n: rows_of(spines) for n, spines in self._circuit._states.items() if spines}
+        return out | self._circuit.kept_rows()
 
     def close(self) -> None:
         self._circuit.close()

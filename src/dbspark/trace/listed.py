@@ -91,6 +91,13 @@ class Listed:
         """What kernels are told of all this (`kernels.seek`): an address, and what has to be kept for it."""
         return _directory(self._room.addresses, len(self.batches))
 
+    def copied(self, more: int) -> tuple[int, Any]:
+        """A directory of one's own with room for so many more batches of one chunk each, and what to keep for it."""
+        tables, lens, fences, starts = (_roomy(array, more) for array in self.sources)
+        sources, places = (tables, lens, fences, starts), _roomy(self.places, more)
+        address, directory = _directory(_addresses(sources, places), len(self.batches))
+        return address, (directory, sources, places, self.batches)
+
     def and_one(self, batch: Batch, place: Place) -> Listed:
         """The list with one more batch."""
         room, chunks, more, count = self._room, self.chunks, len(batch.chunks), len(self.batches)
