@@ -274,10 +274,13 @@ class Batch:
         weights.setflags(write=False)
         return weights
 
-    def to_arrow(self) -> pa.Table:
-        """The rows, in batch order, over the same memory."""
-        schema = self.schema.arrow
-        parts = [pa.RecordBatch.from_arrays(c.arrays(), schema=schema) for c in self.chunks]
+    def to_arrow(self, weights: str | None = None) -> pa.Table:
+        """The rows, in batch order, over the same memory; with their weights in a column of that name, if given."""
+        schema = self.schema.arrow if weights is None else self.schema.weighted(weights)
+        weighted = weights is not None
+        if len(self.chunks) == 1:
+            return pa.Table.from_arrays(self.chunks[0].arrays(weighted), schema=schema)
+        parts = [pa.RecordBatch.from_arrays(c.arrays(weighted), schema=schema) for c in self.chunks]
         return pa.Table.from_batches(parts, schema)
 
     def slice(self, offset: int, rows: int | None = None) -> Batch:
@@ -416,28 +419,41 @@ _desk = _Desk()
 _INFO = Struct(f"{ka.INFO}q")
 
 
+def scratch_of(schema: Schema, rows: int, more: int = 0) -> Any:
+    """Working memory for a plan of so many rows (`kernels.arrange`), and so many bytes more."""
+    needed = more + 8 * (ka.words_before_rows(schema.columns, schema.node_count) + 4 * rows)
+    return _desk.scratch if needed <= _DESK else allocate(needed)
+
+
+def planned(arrangement: Arrangement, scratch: Any, at: int, arena: Any) -> Batch:
+    """What a plan, so many bytes from the beginning of working memory, has put into an arena."""
+    info = _INFO.unpack_from(scratch, at)
+    batch = surveyed(arrangement, Chunk(arrangement.schema, info[0], arena, None), info[ka.SURVEY :])
+    times = info[4 : ka.SURVEY]
+    if any(times):
+        batch.__dict__["_time_survey"] = _one_time(times)
+    return batch
+
+
 def arrange_chunk(arrangement: Arrangement, chunk: Chunk, hashed: bool = False) -> Batch:
     """Sort and consolidate a chunk. `hashed`: its HASH lane holds row hashes already."""
     schema, rows = arrangement.schema, chunk.rows
     if schema.nested or not rows:
         return _arranged_nested(arrangement, chunk, hashed)
     before = ka.words_before_rows(schema.columns, schema.node_count)
-    needed = 8 * (before + 4 * rows)
-    scratch = _desk.scratch if needed <= _DESK else allocate(needed)
+    scratch = scratch_of(schema, rows)
     told, at = arrangement.told_at, scratch.address
     size = ka.plan(told, int(hashed), hashing._mask_word, chunk.table, rows, CHUNK_ROWS, at)
     if size == ka.TIMED:
         return _arranged_nested(arrangement, chunk, hashed)
+    if size > 0:
+        arena = allocate(size)
+        ka.fill(told, rows, at, arena.address)
+        return planned(arrangement, scratch, 0, arena)
     info = _INFO.unpack_from(scratch)
     n = info[0]
     if n == 0:
         return Batch.empty(arrangement)
-    if size > 0:
-        arena = allocate(size)
-        ka.fill(told, rows, at, arena.address)
-        batch = surveyed(arrangement, Chunk(schema, n, arena, None), info[ka.SURVEY :])
-        batch.__dict__["_time_survey"] = _one_time(info[4 : ka.SURVEY])
-        return batch
     check_plan(info)
     pos = np.frombuffer(scratch, np.int64, n, 8 * (before + 2 * rows))
     weights = np.frombuffer(scratch, np.int64, n, 8 * (before + 3 * rows))

@@ -37,6 +37,7 @@ ZERO = allocate(8)
 np.frombuffer(ONE, np.int64)[0] = 1
 np.frombuffer(ZERO, np.int64)[0] = 0
 _WEIGHT = nd.WEIGHT * nd.FIELDS
+_INT64 = pa.int64()
 _CONSTANT = [(_WEIGHT, ONE), *((node * nd.FIELDS, ZERO) for node in range(nd.TIME, nd.LANES))]
 """Lanes of rows of weight one and of no time: where their lines begin, and their one value."""
 _NO_TIMES = [nd.FIXED, 8, ZERO.address, 0, 0, 0, 0, 0] * nd.TIMES
@@ -140,10 +141,16 @@ class Chunk:
         """The node table as plain numbers, one line after the other."""
         return self.schema.packing.unpack_from(self.buffer)
 
-    def arrays(self) -> list[pa.Array]:
-        """The columns as Arrow arrays over the same memory."""
+    def arrays(self, weights: bool = False) -> list[pa.Array]:
+        """The columns as Arrow arrays over the same memory, and the weights after them if they are wanted."""
         lines = self.lines()
-        return [self._array(lines, nd.LANES + c, dtype, self.rows) for c, dtype in enumerate(self.schema.types)]
+        arrays = [self._array(lines, nd.LANES + c, dtype, self.rows) for c, dtype in enumerate(self.schema.types)]
+        if weights:
+            constant = lines[_WEIGHT + nd.MASK] == 0
+            arrays.append(
+                pa.array(self.lane(nd.WEIGHT)) if constant else self._array(lines, nd.WEIGHT, _INT64, self.rows)
+            )
+        return arrays
 
     def _array(self, lines: Sequence[int], node: int, dtype: pa.DataType, rows: int) -> pa.Array:
         at = node * nd.FIELDS

@@ -1,55 +1,92 @@
-"""Arrow data that somebody hands over, as a chunk: a fast way for what is as it should be.
+"""Arrow data that somebody hands over, as a chunk or a batch: a fast way for what is as it should be.
 
 Where a table has exactly the columns of a schema (and perhaps one of weights), flat and in one piece, its memory is
-described to kernels in one call. Anything else goes the long way (`batch.conform`), which knows what to say about it.
+described to kernels in one call, and small ones are put in order by the same call. Anything else goes the long way
+(`batch.conform`), which knows what to say about it.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch.chunk import ONE, ZERO, Chunk
-from dbspark.batch.memory import Int64s, allocate
+from dbspark.batch import arrangement as hashing
+from dbspark.batch.arrangement import Arrangement
+from dbspark.batch.batch import Batch, planned, scratch_of
+from dbspark.batch.chunk import CHUNK_ROWS, ONE, ZERO, Chunk
+from dbspark.batch.memory import allocate
 from dbspark.batch.schema import Schema
+from dbspark.kernels import arrange as ka
 from dbspark.kernels import handed as kh
+from dbspark.kernels import nodes as nd
 
 _REMEMBERED = 8
 """Forms of tables that are remembered for each schema."""
+_SPARE = 1024
+"""Bytes for which an arena may be too large."""
 
 
-class _Form(NamedTuple):
+class _Form:
     """Columns that have been handed over, and how they are those of a schema."""
 
-    given: pa.Schema
-    named: str | None
-    """The column with the weights."""
-    places: Int64s
-    at: int
-    """The address of `places`."""
-    weight: int
+    __slots__ = ("_words", "at", "bytes", "given", "named")
+
+    def __init__(self, given: pa.Schema, named: str | None, words: list[int]) -> None:
+        self.given = given
+        self.named = named
+        """The column with the weights."""
+        self._words = np.array(words, np.int64)
+        self.at: int = self._words.ctypes.data
+        """What kernels are told of it."""
+        self.bytes = 0
+        """Those of a row, when rows were last put in order."""
 
 
 _forms: dict[Schema, list[_Form]] = {}
 
 
-def handed(schema: Schema, table: pa.Table, weight: str | None = None) -> Chunk | None:
-    """A table's rows as a chunk over the same memory; None where they are not exactly what is expected."""
-    form = _form(schema, table.schema, weight)
-    parts = table.to_batches()
+def handed_batch(arrangement: Arrangement, table: pa.Table, weight: str | None = None) -> Batch | None:
+    """A table's rows as a batch; None where they are not exactly what is expected."""
+    schema, rows = arrangement.schema, table.num_rows
+    if not 0 < rows <= CHUNK_ROWS:
+        chunk = _chunk(schema, table, weight)
+        return None if chunk is None else Batch.from_chunk(arrangement, chunk)
+    form, parts = _form(schema, table.schema, weight), table.to_batches()
+    if form is None or len(parts) != 1:
+        return None
+    before = schema.node_count * nd.NODE_BYTES
+    scratch = scratch_of(schema, rows, before)
+    room = rows * form.bytes + _SPARE
+    arena, struct = allocate(room), allocate(kh.STRUCT_BYTES)
+    given: Any = parts[0]
+    given._export_to_c(struct.address)
+    told, at = arrangement.told_at, scratch.address
+    size = kh.arrange(struct.address, rows, form.at, told, hashing._mask_word, at, arena.address, room)
+    if size == kh.UNFIT:
+        return None
+    form.bytes = max(size, 0) // rows + 1
+    if 0 < size <= room:
+        return planned(arrangement, scratch, before, arena.slice(0, size))
+    if size <= 0:  # none stays, or they are too large for one chunk
+        chunk = _chunk(schema, table, weight)
+        return None if chunk is None else Batch.from_chunk(arrangement, chunk)
+    arena = allocate(size)
+    ka.fill(told, rows, at + before, arena.address)
+    return planned(arrangement, scratch, before, arena)
+
+
+def _chunk(schema: Schema, table: pa.Table, weight: str | None) -> Chunk | None:
+    """A table's rows as a chunk over the same memory."""
+    form, parts = _form(schema, table.schema, weight), table.to_batches()
     if form is None or len(parts) != 1:
         return None
     rows: Any = parts[0]
     buffer, struct = allocate(schema.packing.size), allocate(kh.STRUCT_BYTES)
     rows._export_to_c(struct.address)
-    if not kh.describe(
-        struct.address, rows.num_rows, schema.columns, form.at, form.weight, ZERO.address, ONE.address,
-        schema.template_at, schema.node_count, buffer.address,
-    ):  # fmt: skip
-        return None
-    return Chunk(schema, rows.num_rows, buffer, rows)
+    fits = kh.describe(struct.address, rows.num_rows, form.at, buffer.address)
+    return Chunk(schema, rows.num_rows, buffer, rows) if fits else None
 
 
 def _form(schema: Schema, given: pa.Schema, weight: str | None) -> _Form | None:
@@ -75,6 +112,8 @@ def _formed(schema: Schema, given: pa.Schema, weight: str | None) -> _Form | Non
     fields = [given.field(i) for i in chosen]
     if [f.name for f in fields] != list(schema.names) or [f.type for f in fields] != list(schema.types):
         return None
+    words = [schema.columns, at, ZERO.address, ONE.address, schema.template_at, schema.node_count]
     required = set(schema.required)
-    places = np.array([(i, int(c in required)) for c, i in enumerate(chosen)], np.int64)
-    return _Form(given, weight, places, places.ctypes.data, at)
+    for c, i in enumerate(chosen):
+        words += (i, int(c in required))
+    return _Form(given, weight, words)

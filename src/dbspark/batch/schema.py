@@ -115,7 +115,7 @@ class Schema:
 
     __slots__ = (
         "arrow", "columns", "has_maps", "lines", "names", "nested", "node_count", "nodes", "packing", "required",
-        "row_nodes", "selections", "template", "template_at", "types",
+        "row_nodes", "selections", "template", "template_at", "types", "with_weights",
     )  # fmt: skip
 
     arrow: pa.Schema
@@ -137,6 +137,8 @@ class Schema:
     """The columns that are NOT NULL."""
     selections: dict[tuple[int, ...], Schema]
     """Schemas of some of the columns that have been asked for."""
+    with_weights: dict[str, pa.Schema]
+    """Schemas with a column for weights that have been asked for."""
 
     def __new__(cls, arrow: pa.Schema) -> Schema:
         fields = []
@@ -157,6 +159,7 @@ class Schema:
         self.types = tuple(f.type for f in fields)
         self.columns = len(fields)
         self.selections = {}
+        self.with_weights = {}
         self.required = tuple(i for i, f in enumerate(fields) if not f.nullable)
         self._lay_out()
         return _INTERNED.setdefault(key, self)
@@ -197,6 +200,13 @@ class Schema:
         self.template_at = self.template.ctypes.data
         self.lines = self.template.ravel().tolist()
         self.packing = Struct(f"{len(self.lines)}q")
+
+    def weighted(self, name: str) -> pa.Schema:
+        """The columns, and one for weights after them."""
+        found = self.with_weights.get(name)
+        if found is None:
+            found = self.with_weights[name] = self.arrow.append(pa.field(name, pa.int64()))
+        return found
 
     def fits(self, arrays: Sequence[pa.Array]) -> bool:
         """Whether flat columns are of these types, without NULLs where none may be."""

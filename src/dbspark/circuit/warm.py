@@ -8,6 +8,7 @@ from typing import Any
 from dbspark.batch import Arrangement
 from dbspark.batch.schema import Schema
 from dbspark.circuit.builder import Builder
+from dbspark.circuit.executor import Circuit
 from dbspark.operators.window import FrameExtreme, FrameSum, Ranking, Shift
 from dbspark.trace import Antichain, SpineConfig, Trace
 from dbspark.zset import ZSet
@@ -63,10 +64,11 @@ def _warm_circuit() -> None:
         return s.distinct(s.union(edges, further))
 
     b.output("reach", b.fixpoint({"reach": "src BIGINT, dst BIGINT"}, [edges], step)[0])
-    circuit = b.circuit()
     rows = [(i % 3, Decimal(i), i / 3, str(i)) for i in range(9)]
     chain = [(i, i + 1) for i in range(6)]  # long enough that its iterations are merged many at a time
-    circuit.tick({"left": rows, "right": [(1, "x"), (2, "y"), (7, "z")], "edges": chain})
-    circuit.tick({"spans": [("1", "3"), ("2", "4")]})
-    out = circuit.tick({"left": dict.fromkeys(rows, -1), "right": {(1, "x"): -1}, "edges": {(2, 3): -1}})
-    assert out["reach"].count == 12
+    for programs in (True, False):
+        circuit = Circuit(b.graph, programs=programs)
+        circuit.tick({"left": rows, "right": [(1, "x"), (2, "y"), (7, "z")], "edges": chain})
+        circuit.tick({"spans": [("1", "3"), ("2", "4")]})
+        out = circuit.tick({"left": dict.fromkeys(rows, -1), "right": {(1, "x"): -1}, "edges": {(2, 3): -1}})
+        assert out["reach"].count == 12

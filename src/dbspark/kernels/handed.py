@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from dbspark.kernels.arrange import fill_arena, plan_rows
 from dbspark.kernels.jit import copy_bytes, i64, inlined, kernel, load_i64, store_i64
 from dbspark.kernels.nodes import (
     DATA,
@@ -38,6 +40,17 @@ _BUFFERS: Final = 5
 _CHILDREN: Final = 6
 _RELEASE: Final = 8
 _LEAST: Final = -(1 << 63)
+UNFIT: Final = -(1 << 61)
+_COLUMNS: Final = 0
+_WEIGHT: Final = 1
+_ZERO: Final = 2
+_ONE: Final = 3
+_TEMPLATE: Final = 4
+_NODES: Final = 5
+FORM: Final = 6
+"""How columns are those of a schema: their number, the child with weights (-1 where all are one), addresses of a zero
+and a one, the template of the node table and its nodes; then for each column its child and whether it may not be
+NULL."""
 
 
 @intrinsic
@@ -97,17 +110,37 @@ def _described(struct: int, rows: int, columns: int, places: int, weight: int, z
     return True
 
 
+@inlined
+def _table(struct: int, rows: int, form: int, table: int) -> Any:
+    """Write a node table, and give the struct back."""
+    copy_bytes(table, load_i64(form, _TEMPLATE), load_i64(form, _NODES) * NODE_BYTES)
+    done = _described(
+        struct, rows, load_i64(form, _COLUMNS), form + 8 * FORM, load_i64(form, _WEIGHT), load_i64(form, _ZERO),
+        load_i64(form, _ONE), table,
+    )  # fmt: skip
+    _call(load_i64(struct, _RELEASE), struct)
+    return done
+
+
 @kernel
-def describe(
-    struct: int, rows: int, columns: int, places: int, weight: int, zero: int, one: int, template: int, nodes: int,
-    table: int,
-) -> int:  # fmt: skip
+def describe(struct: int, rows: int, form: int, table: int) -> int:
     """Write the node table of flat columns of a record batch, and give the struct back; 0 where that cannot be done.
 
-    places[c] = (child of column c, whether it may not be NULL). `weight` is the child with weights, -1 where all are
-    one. It cannot be done where something is NULL that may not be, or a weight is the least of all.
+    It cannot be done where something is NULL that may not be, or a weight is the least of all.
     """
-    copy_bytes(table, template, nodes * NODE_BYTES)
-    done = _described(struct, rows, columns, places, weight, zero, one, table)
-    _call(load_i64(struct, _RELEASE), struct)
-    return 1 if done else 0
+    return 1 if _table(struct, rows, form, table) else 0
+
+
+@kernel
+def arrange(struct: int, rows: int, form: int, told: int, mask: int, scratch: int, arena: int, room: int) -> int:
+    """The rows of a record batch in order, in an arena if it has room for them; returns their size (`kernels.arrange`).
+
+    `scratch` has the node table first, then the plan. Where that cannot be done, UNFIT.
+    """
+    if not _table(struct, rows, form, scratch):
+        return i64(UNFIT)
+    plan = scratch + load_i64(form, _NODES) * NODE_BYTES
+    size = plan_rows(told, i64(0), np.uint64(mask), scratch, rows, rows, plan)
+    if 0 < size <= room:
+        fill_arena(told, rows, plan, arena)
+    return size

@@ -11,7 +11,7 @@ in order: the circuit orders what it needs of them by the keys that it needs, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow as pa
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import BUILD_ROWS
 from dbspark.batch.conform import conform
-from dbspark.batch.handed import handed
+from dbspark.batch.handed import handed_batch
 from dbspark.batch.memory import copied
 from dbspark.batch.rows import encode_rows, row_form
 from dbspark.batch.schema import Schema
@@ -66,11 +66,11 @@ class TableDefinition:
     schema: Schema
     primary_key: tuple[str, ...]
     created: int = 0
+    arrangement: Arrangement = field(init=False, compare=False, repr=False)
 
-    @property
-    def arrangement(self) -> Arrangement:
+    def __post_init__(self) -> None:
         key = [self.schema.index(c) for c in self.primary_key]
-        return Arrangement(self.schema, key if key else None)
+        object.__setattr__(self, "arrangement", Arrangement(self.schema, key if key else None))
 
     def operation(self, kind: Kind, data: Any, weight: str | None = None) -> Operation:
         """What a user hands in, checked against the schema."""
@@ -119,6 +119,11 @@ class TableState:
         """What operations change, together; raises where the result is not a table."""
         if len(operations) == 1 and operations[0].harmless:
             return operations[0].delta
+        if len(operations) == 1 and operations[0].kind in ("insert", "apply"):
+            delta = operations[0].delta
+            if delta.rows:
+                self._check(operations[0].rows)
+            return delta
         pending: list[Batch] = []
         for operation in operations:
             if operation.kind in ("insert", "delete", "apply"):
@@ -218,9 +223,9 @@ def _batch(data: Any, arrangement: Arrangement, weight: str | None) -> Batch:
         return data.batch().rearranged(arrangement)
     if _is_arrow(data):
         given = as_table(data)
-        chunk = handed(arrangement.schema, given, weight)
-        if chunk is not None:
-            return Batch.from_chunk(arrangement, chunk)
+        batch = handed_batch(arrangement, given, weight)
+        if batch is not None:
+            return batch
         table, weights = split_weight(given, weight)
         return Batch.from_arrow(table, arrangement, weights)
     if weight is not None:

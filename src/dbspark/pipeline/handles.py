@@ -30,6 +30,13 @@ class Transaction:
         self.tick: int | None = None
         """The tick that it became, once it is applied."""
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if kind is None:
+            self._apply()
+
     def insert(self, table: str, data: Any) -> None:
         """Rows that come in."""
         self._add(table, "insert", data)
@@ -53,7 +60,7 @@ class Transaction:
     def _add(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> None:
         if self.tick is not None:
             raise DbsparkError("the transaction has been applied; begin another one")
-        self._pipe.table(table)
+        self._pipe._check_table(table)
         self._operations.setdefault(table, []).append(self._pipe._runtime.operation(table, kind, data, weight))
 
     def _apply(self, offset: tuple[str, Any] | None = None) -> None:
@@ -157,7 +164,7 @@ class Subscription:
         batch = changes.get(self.view)
         if batch is None or not batch.rows:
             return
-        table = batch.to_arrow().append_column("_weight", pa.array(batch.weights(), pa.int64()))
+        table = batch.to_arrow(weights="_weight")
         try:
             self._function(table, tick)
         except Exception:

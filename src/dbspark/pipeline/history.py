@@ -77,7 +77,7 @@ class History:
     def append(self, delta: Delta, tick: int) -> Change:
         """The change of a tick. Ticks that change nothing may be left out: whoever asks for their times adds them."""
         change = Change(delta, tick, self.arrangement)
-        self._waiting.changes.append(change)
+        self._waiting.add(change)
         out = self._waiting.due()
         if out is not None:
             self._take(out)
@@ -128,7 +128,7 @@ class History:
         self._check(since, now)
         self._check(upto, now)
         batch = self.trace.changes((since,), (upto,))
-        table = batch.to_arrow()
+        table = batch.to_arrow(weights="_weight")
         ticks = np.empty(0, np.int64)
         if batch.rows:
             positions = np.concatenate(
@@ -136,8 +136,7 @@ class History:
             )
             tables = np.array([c.table for c in batch.chunks], np.int64)
             ticks = times_at(tables, positions)[0]
-        table = table.append_column("_tick", pa.array(ticks, pa.int64()))
-        table = table.append_column("_weight", pa.array(batch.weights(), pa.int64()))
+        table = table.add_column(table.num_columns - 1, "_tick", pa.array(ticks, pa.int64()))
         return table.take(pa.array(np.argsort(ticks, kind="stable"))) if len(ticks) else table
 
     def _catch_up(self, now: int) -> None:

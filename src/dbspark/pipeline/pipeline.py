@@ -241,9 +241,12 @@ class Pipeline:
 
     def table(self, name: str) -> Table:
         """A table that is there."""
+        self._check_table(name)
+        return Table(self, name)
+
+    def _check_table(self, name: str) -> None:
         if name not in self._shows.tables:
             raise DbsparkError(f"no table {name!r}; the tables are {', '.join(self.tables) or 'none'}")
-        return Table(self, name)
 
     def view(self, name: str) -> View:
         """A view that is there."""
@@ -273,13 +276,10 @@ class Pipeline:
 
     # ------------------------------------------------------------------ transactions
 
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
+    def transaction(self) -> Transaction:
         """Changes that are applied together when the block ends, or not at all if it raises."""
         self._check_writable("a transaction")
-        tx = Transaction(self)
-        yield tx
-        tx._apply()
+        return Transaction(self)
 
     def _commit(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None = None) -> int:
         with self._lock, self._monitor.busy() as watch:

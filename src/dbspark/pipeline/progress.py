@@ -12,8 +12,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, SupportsInt
 
@@ -34,21 +33,17 @@ class Monitor:
         self._recent: deque[tuple[Any, ...]] = deque(maxlen=REMEMBERED)
         self.listeners: list[Listener] = []
         self.totals: dict[str, float] = {"transactions": 0, "rows": 0, "seconds": 0.0}
-        self._busy = 0
+        self.running = 0
+        """Transactions that are being applied."""
 
-    @contextmanager
-    def busy(self) -> Iterator[Watch]:
+    def busy(self) -> Watch:
         """Time a transaction for as long as the block runs."""
-        self._busy += 1
-        try:
-            yield Watch()
-        finally:
-            self._busy -= 1
+        return Watch(self)
 
     def status(self, active: bool) -> dict[str, Any]:
         """What is going on, with the keys of a StreamingQuery's status."""
-        message = "Applying a transaction" if self._busy else "Waiting for a transaction" if active else "Closed"
-        return {"message": message, "isDataAvailable": bool(self._busy), "isTriggerActive": bool(self._busy)}
+        message = "Applying a transaction" if self.running else "Waiting for a transaction" if active else "Closed"
+        return {"message": message, "isDataAvailable": bool(self.running), "isTriggerActive": bool(self.running)}
 
     def note(
         self, id: str, name: str, tick: int, given: Mapping[str, int], taken: Mapping[str, SupportsInt],
@@ -104,12 +99,20 @@ class Monitor:
 class Watch:
     """How long the parts of a transaction take."""
 
-    __slots__ = ("_at", "_laps", "begun")
+    __slots__ = ("_at", "_laps", "_monitor", "begun")
 
-    def __init__(self) -> None:
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
         self.begun = time.time()
         self._at = time.perf_counter()
         self._laps: list[tuple[str, float]] = []
+
+    def __enter__(self) -> Watch:
+        self._monitor.running += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._monitor.running -= 1
 
     def lap(self, part: str) -> None:
         """A part is done."""

@@ -130,7 +130,7 @@ def _sorted_at_once(changes: Sequence[Change]) -> Written | None:
 class Waiting:
     """The changes of one history that its trace does not have yet."""
 
-    __slots__ = ("_beside", "_in_hand", "_job", "_keep", "changes")
+    __slots__ = ("_beside", "_in_hand", "_job", "_keep", "_rows_in_hand", "changes", "rows")
 
     def __init__(self, keep: int, beside: bool) -> None:
         """`beside`: whether a thread may write them."""
@@ -138,23 +138,27 @@ class Waiting:
         self._beside = beside
         self._job: Task[Written] | None = None
         self._in_hand = 0
-        """The first so many changes are what the job writes."""
+        """The first so many changes are what the job writes, and so many rows."""
+        self._rows_in_hand = 0
         self.changes: list[Change] = []
+        self.rows = 0
+        """Those of all of them."""
 
-    @property
-    def rows(self) -> int:
-        return sum(change.given for change in self.changes)
+    def add(self, change: Change) -> None:
+        """One more."""
+        self.changes.append(change)
+        self.rows += change.given
 
     def due(self) -> Written | None:
         """What the trace is to take now, if anything; begins to write what has become enough."""
         out = None
-        if self._job is not None and (self._job.done or self._enough(FAR, self._in_hand)):
+        if self._job is not None and (self._job.done or self._enough(FAR)):
             out = self._taken()
         if self._job is None and self._enough():
             if self._beside and self.changes[-1].given >= ROWS:
                 for change in self.changes:
                     change.loose()  # so that the thread need not ask Arrow for it
-                self._in_hand = len(self.changes)
+                self._in_hand, self._rows_in_hand = len(self.changes), self.rows
                 self._job = Task(self.rows, partial(written, tuple(self.changes), self._keep))
             elif out is None:
                 out = self.all()
@@ -166,16 +170,18 @@ class Waiting:
             return self._taken()
         return self._leave(written(tuple(self.changes), self._keep)) if self.changes else None
 
-    def _enough(self, times: int = 1, after: int = 0) -> bool:
-        """Whether so many times as much waits as should, the first few not counted."""
-        some = self.changes[after:]
-        return len(some) >= CHANGES * times or sum(change.given for change in some) >= ROWS * times
+    def _enough(self, times: int = 1) -> bool:
+        """Whether so many times as much waits as should, what the job writes not counted."""
+        changes, rows = len(self.changes) - self._in_hand, self.rows - self._rows_in_hand
+        return changes >= CHANGES * times or rows >= ROWS * times
 
     def _taken(self) -> Written:
         job, self._job = self._job, None
+        self._in_hand = self._rows_in_hand = 0
         assert job is not None
         return self._leave(job.result())
 
     def _leave(self, out: Written) -> Written:
         del self.changes[: len(out.changes)]
+        self.rows -= sum([change.given for change in out.changes])
         return out

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
+from dbspark.batch.chunk import CHUNK_ROWS
 from dbspark.pipeline.pipeline import Pipeline
 
 _ROWS = 3000
-"""Enough for a batch that gets a filter."""
+"""Enough for a batch that gets an index."""
 
 
 def warm() -> None:
@@ -25,3 +28,7 @@ def warm() -> None:
                 tx.insert("plain", [(1, "v")])
                 tx.upsert("keyed", [(1, "v")])
         assert pipe.table("keyed").to_arrow().num_rows == 3 * _ROWS + 1
+        for begin, rows in ((10 * _ROWS, 3), (20 * _ROWS, CHUNK_ROWS + 1)):
+            keys = pa.array(range(begin, begin + rows), pa.int64())
+            with pipe.transaction() as tx:
+                tx.apply("keyed", pa.table({"k": keys, "v": pa.array(["v"] * rows)}))
