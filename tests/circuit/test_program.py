@@ -1,0 +1,151 @@
+"""Ticks as programs: the same as operator by operator, whatever a tick is like and whenever states are looked at."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbspark.batch import Schema
+from dbspark.circuit import Builder, Circuit
+from dbspark.circuit import program as circuit_program
+from dbspark.circuit.executor import as_zset
+from dbspark.circuit.program import LIMIT, MOST
+from dbspark.kernels.preload import compile_machine
+from dbspark.operators.delta import Delta
+from dbspark.zset import ZSet
+from tests.operators.model import ANY_WEIGHTS, entries
+from tests.zset.model import contents, plus
+
+PAIR = "k BIGINT, n BIGINT"
+ROWS = st.tuples(st.integers(0, 4), st.integers(-2, 3))
+CHANGE = entries(ROWS, ANY_WEIGHTS, 5)
+ACTIONS = st.sampled_from(["go on", "go on", "go on", "look", "count", "undo"])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def machine():
+    compile_machine()
+
+
+def delta_of(rows):
+    return Delta.of(ZSet.from_rows(rows, Schema.parse(PAIR)).batch())
+
+
+def total(change):
+    return plus(*({row: w} for row, w in change))
+
+
+def several(odd=False):
+    """Joins, groups, firsts and distinct rows over shared states; with `odd`, an operator without an instruction."""
+    b = Builder()
+    t, o = b.source("t", PAIR), b.source("o", PAIR)
+    both = b.join(t, o, ["k"], select=[(0, "k"), (0, "n"), (1, "n")])
+    b.output("both", both)
+    b.output("groups", b.aggregate(t, ["k"], rows=("count", "n"), total=("sum", "n")))
+    b.output("first", b.top(t, ["k"], [("n", "desc")], 2))
+    b.output("once", b.distinct(b.project(o, ["k"])))
+    b.output("again", b.join(o, t, ["k"], select=[(0, "n"), (1, "n")]))
+    if odd:
+        b.output("outer", b.join(t, o, ["k"], "left", select=[(0, "k"), (1, "n")]))
+        b.output("before", b.delay(both))
+    return b
+
+
+def batches(circuit):
+    return {n: sorted(r for r in [str(s.consolidated().to_arrow().to_pylist()) for s in spines])
+            for n, spines in circuit._states.items()}  # fmt: skip
+
+
+def deltas(circuit, change):
+    return {name: contents(z) for name, z in circuit.tick(change).items()}
+
+
+@pytest.mark.parametrize("odd", [False, True], ids=["all have instructions", "some step by themselves"])
+@given(ticks=st.lists(st.tuples(CHANGE, CHANGE, ACTIONS), max_size=24))
+@settings(deadline=None)
+def test_programs_give_what_operators_give_whenever_states_are_looked_at(odd, ticks):
+    one, other = several(odd).circuit(), Circuit(several(odd).graph, programs=False)
+    for left, right, action in ticks:
+        change = {"t": total(left), "o": total(right)}
+        if action == "undo":  # a tick that is taken back has not happened
+            before, rows = one.snapshot(), one.kept_rows()
+            one.tick(change)
+            one.reset(before)
+            assert one.kept_rows() == rows
+            continue
+        assert deltas(one, change) == deltas(other, change)
+        if action == "look":
+            assert batches(one) == batches(other)
+        elif action == "count":
+            kept = one.kept_rows()
+            assert kept.keys() == other.kept_rows().keys()
+            assert all(rows >= sum(s.consolidated().rows for s in one._states[n]) for n, rows in kept.items())
+    assert one.state_rows() == other.state_rows()
+
+
+def joined():
+    b = Builder()
+    t, o = b.source("t", PAIR), b.source("o", PAIR)
+    b.output("sums", b.aggregate(b.join(t, o, ["k"], select=[(0, "k"), (1, "n")]), ["k"], total=("sum", "n")))
+    return b
+
+
+def test_states_take_in_several_small_ticks_at_once():
+    circuit = joined().circuit()
+    circuit.tick({"t": [(i, i) for i in range(1000)], "o": [(i, 1) for i in range(1000)]})
+    taken, seen = [], []
+    for i in range(3 * MOST):
+        circuit.tick({"o": [(i, 2)]})
+        taken.append(circuit._taken)
+        seen.append(sum(circuit.kept_rows().values()))
+    changed = [i for i in range(1, len(taken)) if taken[i] is not taken[i - 1]]
+    assert changed == [MOST - 1, 2 * MOST - 1, 3 * MOST - 1]
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 2 * MOST  # what waits is counted
+
+
+@pytest.mark.parametrize("size", [600, LIMIT + 1], ids=["large for a program", "too large for one"])
+def test_a_large_tick_is_taken_in_at_once_with_those_before_it(size):
+    one, other = joined().circuit(), Circuit(joined().graph, programs=False)
+    for change in (
+        {"t": [(i, i) for i in range(5)]},
+        {"o": [(1, 7)]},
+        {"o": [(2, i) for i in range(size)]},
+        {"t": {(2, 2): -1}},
+        {"o": {(1, 7): -1}},
+    ):
+        assert deltas(one, change) == deltas(other, change)
+        if len(change.get("o", ())) == size:
+            assert not one._late
+    assert one.state_rows() == other.state_rows()
+
+
+def test_heavy_rows_are_not_kept_waiting():
+    circuit = joined().circuit()
+    for heavy in (1 << 40, 1 << 62):
+        circuit.tick({"o": {(1, 1): heavy}})
+        assert not circuit._late
+    circuit.tick({"o": {(2, 1): 1}})  # with so much there, sums are looked after at every tick
+    circuit.tick({"o": {(3, 1): 1}})
+    assert not circuit._late
+    circuit.tick({"o": {(1, 1): -(1 << 62) - (1 << 40), (2, 1): -1, (3, 1): -1}})
+    assert not any(circuit.state_rows().values())
+
+
+def test_a_program_that_runs_out_of_memory_is_given_more(monkeypatch):
+    monkeypatch.setattr(circuit_program, "_ROOM", 8)
+    one, other = several().circuit(), Circuit(several().graph, programs=False)
+    for size in (1, 50, 400, 1):
+        change = {"t": [(i, i) for i in range(size)], "o": [(i // 2, i) for i in range(size)]}
+        assert deltas(one, change) == deltas(other, change)
+    assert one.state_rows() == other.state_rows()
+
+
+def test_what_is_given_away_outlives_the_ticks_that_follow():
+    """Outputs may lie in the memory of what came in, and in that of their tick."""
+    circuit = several().circuit()
+    first = circuit.step({"t": delta_of([(1, 2), (3, 4)]), "o": delta_of([(1, 5)])})
+    expected = {name: contents(as_zset(delta)) for name, delta in first.items()}
+    for i in range(50):
+        circuit.tick({"t": [(i, i)], "o": [(i, -i)]})
+    assert {name: contents(as_zset(delta)) for name, delta in first.items()} == expected
+    assert expected["both"] == {(1, 2, 5): 1}
