@@ -33,6 +33,7 @@ from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.instructions import Instruction, Registers, arranging, instruction, line
 from dbspark.kernels import machine as km
 from dbspark.kernels import registers as kr
+from dbspark.kernels.seek import append
 from dbspark.operators.delta import Delta, Parts
 from dbspark.operators.linear import Exchange
 from dbspark.operators.operator import Arranged, State
@@ -193,17 +194,15 @@ class Program:
         self._listed, self._lists, self._most, self._late = [], [], MOST, late
         for i, node in self.own:
             spine = states[node][0]
-            address, kept = spine.directory_with_room(MOST + 1)
             self._listed.append(spine)
-            self._lists.append(kept)
-            _STATE.pack_into(self._lines, i * _STATE.size, address, spine.chunks)
+            self._lists.append(spine.listed_in(self._lines, i * _STATE.size, MOST + 1))
             if spine.bound() > _BOUND:
                 self._most = 1
             for tick in late:
                 begin = self.later[node] * kr.REGISTER
                 if tick.told[begin + kr.ROWS]:
                     at = self._lines.address + i * _STATE.size
-                    km.append(at, tick.told[begin + kr.TABLE], tick.told[begin + kr.ROWS])
+                    append(at, tick.told[begin + kr.TABLE], tick.told[begin + kr.ROWS])
 
     def _and_one(self, late: tuple[Late, ...], tick: Tick) -> tuple[Late, ...]:
         """The ticks that are late, and one more."""

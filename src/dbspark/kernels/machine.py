@@ -541,25 +541,12 @@ def _consolidate(f: int, regs: int, memory: int) -> int:
 
 
 @inlined
-def _append(state: int, table: int, rows: int) -> None:
-    chunk = load_i64(state, 1)
-    append_batch(load_i64(state, 0), chunk, table, rows)
-    store_i64(state, 1, chunk + 1)
-
-
-@inlined
 def _list(f: int, regs: int, states: int) -> int:
     """in, state."""
     given = register(regs, load_i64(f, 0))
     if load_i64(given, ROWS) > 0:
-        _append(states + STATE_BYTES * load_i64(f, 1), load_i64(given, TABLE), load_i64(given, ROWS))
+        append_batch(states + STATE_BYTES * load_i64(f, 1), load_i64(given, TABLE), load_i64(given, ROWS))
     return i64(DONE)
-
-
-@kernel
-def append(state: int, table: int, rows: int) -> None:
-    """List a batch of one chunk in a state whose directory is the program's own."""
-    _append(state, table, rows)
 
 
 @kernel

@@ -48,6 +48,8 @@ DIRECTORY: Final = 6
 _PART_BITS: Final = 5
 _STEPS: Final = 16
 """Rows that are walked over before they are searched."""
+_ALONG: Final = 8
+"""Rows of a small chunk for each key that is looked for, up to which they are walked along."""
 _ONE = np.uint64(1)
 _32 = np.uint64(32)
 
@@ -137,8 +139,9 @@ def list_batch(
 
 
 @inlined
-def append_batch(directory: int, chunk: int, table: int, rows: int) -> None:
-    """The same for a directory of one's own: the batch is listed there, without an index."""
+def append_batch(listed: int, table: int, rows: int) -> None:
+    """The same for a directory of one's own, without an index. listed = its address, how many chunks it has."""
+    directory, chunk = load_i64(listed, 0), load_i64(listed, 1)
     batch, places = load_i64(directory, BATCHES), load_i64(directory, PLACES)
     _listed(
         load_i64(directory, TABLES), load_i64(directory, LENS), load_i64(directory, FENCES),
@@ -147,6 +150,13 @@ def append_batch(directory: int, chunk: int, table: int, rows: int) -> None:
     for k in range(PLACE):
         store_i64(places, PLACE * batch + k, i64(0))
     store_i64(directory, BATCHES, batch + 1)
+    store_i64(listed, 1, chunk + 1)
+
+
+@kernel
+def append(listed: int, table: int, rows: int) -> None:
+    """See `append_batch`."""
+    append_batch(listed, table, rows)
 
 
 @inlined
@@ -283,6 +293,25 @@ def rest_of(directory: int, last: int, begin: int, key: Any) -> int:
 
 
 @inlined
+def _walk(own: int, size: int, chunk: int, keys: int, begin: int, end: int, out: Any) -> Any:
+    """`begin_block` in a small chunk, by walking along both sides: most of them have none of the keys."""
+    some, row, before = False, i64(0), np.uint64(0)
+    for i in range(begin, end):
+        key = load_u64(keys, i)
+        if key < before:
+            row = lower_bound(own, i64(0), size, key)
+        before = key
+        while row < size and load_u64(own, row) < key:
+            row += 1
+        if row < size and load_u64(own, row) == key:
+            out[i - begin] = i64(chunk) << ROW_BITS | row
+            some = True
+        else:
+            out[i - begin] = NOWHERE
+    return some
+
+
+@inlined
 def begin_block(directory: int, first: int, last: int, place: int, keys: int, begin: int, end: int, out: Any) -> Any:
     """`begin_of` for keys begin … end-1 of those at an address, which are few; whether there may be one of them.
 
@@ -290,6 +319,9 @@ def begin_block(directory: int, first: int, last: int, place: int, keys: int, be
     """
     some = False
     if load_i64(place, 0) == 0:
+        size = load_i64(load_i64(directory, LENS), first)
+        if last - first == 1 and size <= _ALONG * (end - begin):
+            return _walk(lane(load_i64(load_i64(directory, TABLES), first), KEY), size, first, keys, begin, end, out)
         at = i64(first) << ROW_BITS
         for i in range(begin, end):
             key = load_u64(keys, i)

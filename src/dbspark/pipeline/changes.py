@@ -160,12 +160,13 @@ class TableState:
         if not self.primary_key and change.negative == 0:
             return
         arrangement, schema = self.arrangement, self.schema
-        spine, one = self.history.everything(), len(change.chunks) == 1
-        if not one:  # a key may have rows in two chunks
-            spine = spine.and_one(change)
+        one = len(change.chunks) == 1
+        # A key may have rows in two chunks, so then all of them are looked up in.
+        spine = None if one else self.history.everything().and_one(change)
+        directory = self.history.directory() if spine is None else spine.directory
         for chunk in change.chunks:
             if breaks_table(
-                spine.directory, chunk.table, chunk.rows, int(one), arrangement.key_nodes, schema.columns,
+                directory, chunk.table, chunk.rows, int(one), arrangement.key_nodes, schema.columns,
                 schema.node_count, int(bool(self.primary_key)),
             ):  # fmt: skip
                 self._refuse(change)

@@ -169,8 +169,11 @@ class Embedded(Runtime):
         return sizes_of(self.states())
 
     def kept_rows(self) -> dict[str, int]:
-        out = {f"table {n}": t.history.kept_rows for n, t in self._tables.items()}
-        out |= {f"view {n}": h.kept_rows for n, h in self._views.items()}
+        out: dict[str, int] = {}
+        for name, table in self._tables.items():
+            out["table " + name] = table.history.kept_rows
+        for name, view in self._views.items():
+            out["view " + name] = view.kept_rows
         return out | self._circuit.kept_rows()
 
     def close(self) -> None:

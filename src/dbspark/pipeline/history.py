@@ -11,20 +11,27 @@ asks. `spine` and everything that asks for times writes them first; who only add
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import times_at
+from dbspark.batch.memory import allocate
 from dbspark.errors import TimeError
 from dbspark.kernels.nodes import ROW_BITS
+from dbspark.kernels.seek import append
 from dbspark.operators.delta import Delta
-from dbspark.pipeline.waiting import Change, Waiting, Written
+from dbspark.pipeline.waiting import CHANGES, Change, Waiting, Written
 from dbspark.trace import Antichain, Trace
+from dbspark.trace.listed import OWN
 from dbspark.trace.reading import Hits, Keys, ends_unordered
 from dbspark.trace.spine import DEFAULT, Spine, SpineConfig
 from dbspark.trace.time import Description
+
+_FEW = 512
+"""Rows from which on a change that waits is better looked up in by an index."""
 
 
 class History:
@@ -52,6 +59,10 @@ class History:
         self._waiting = Waiting(keep, beside=config.background is not None)
         self._read: Spine | None = None
         """Everything, those that wait included, as it was last read."""
+        self._listed: Any = None
+        """The batches of a directory of our own, to which changes are added as they come."""
+        self._own = allocate(OWN.size)
+        self._room = 0
 
     @property
     def trace(self) -> Trace:
@@ -81,13 +92,25 @@ class History:
         out = self._waiting.due()
         if out is not None:
             self._take(out)
-        elif self._read is not None:
-            self._read = self._read.and_one(change.batch()) if delta.in_order else None
+        else:
+            self._and_one(change.batch() if delta.in_order else None)
         return change
+
+    def _and_one(self, batch: Batch | None) -> None:
+        """One more change, where it is in order, that whoever adds up has to read."""
+        if batch is not None and not batch.rows:
+            return
+        if self._listed is not None and self._room and batch is not None and batch.rows < _FEW:
+            append(self._own.address, batch.chunks[0].table, batch.rows)
+            self._room -= 1
+            self._read = None
+        else:
+            self._listed = None
+            self._read = None if batch is None or self._read is None else self._read.and_one(batch)
 
     def _take(self, out: Written) -> None:
         """Write changes that are in order into the trace."""
-        self._read = None
+        self._read = self._listed = None
         last = out.changes[-1].tick
         if out.together is None:
             for change in out.changes:
@@ -113,6 +136,12 @@ class History:
             batches = (*self._trace.reading().batches, *(change.batch() for change in self._waiting.changes))
             self._read = Spine(self.arrangement, batches, self._trace.spine.config)
         return self._read
+
+    def directory(self) -> int:
+        """The same for kernels: an address, to be used until something is added."""
+        if self._listed is None:
+            self._listed, self._room = self.everything().listed_in(self._own, 0, CHANGES), CHANGES
+        return int(OWN.unpack_from(self._own)[0])
 
     def at(self, tick: int | None, now: int) -> Batch:
         """Everything as it was at a tick."""

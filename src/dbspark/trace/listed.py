@@ -18,6 +18,8 @@ Sources = tuple[Int64s, Int64s, UInt64s, Int64s]
 """Node tables, lengths and fences of chunks, and where each batch's chunks start."""
 _Addresses = tuple[int, int, int, int, int]
 _DIRECTORY = Struct(f"{DIRECTORY}q")
+OWN = Struct("2q")
+"""A directory of somebody's own: its address and the number of its chunks."""
 
 
 def directory_of(sources: Sources, places: Int64s) -> tuple[int, Any]:
@@ -91,12 +93,13 @@ class Listed:
         """What kernels are told of all this (`kernels.seek`): an address, and what has to be kept for it."""
         return _directory(self._room.addresses, len(self.batches))
 
-    def copied(self, more: int) -> tuple[int, Any]:
-        """A directory of one's own with room for so many more batches of one chunk each, and what to keep for it."""
+    def listed_in(self, memory: Any, at: int, more: int) -> Any:
+        """See `Spine.listed_in`."""
         tables, lens, fences, starts = (_roomy(array, more) for array in self.sources)
         sources, places = (tables, lens, fences, starts), _roomy(self.places, more)
         address, directory = _directory(_addresses(sources, places), len(self.batches))
-        return address, (directory, sources, places, self.batches)
+        OWN.pack_into(memory, at, address, self.chunks)
+        return directory, sources, places, self.batches
 
     def and_one(self, batch: Batch, place: Place) -> Listed:
         """The list with one more batch."""

@@ -662,9 +662,10 @@ class Spine:
         """All batches for the kernels that look up in them: an address, to be used as long as the spine is kept."""
         return self._listed.directory[0]
 
-    def directory_with_room(self, more: int) -> tuple[int, Any]:
-        """The same for so many more batches, in memory of its own, and what has to be kept for it."""
-        return self._listed.copied(more)
+    def listed_in(self, memory: Any, at: int, more: int) -> Any:
+        """The same in memory of somebody's own, with room for so many more (`kernels.seek.append`): its address and the
+        number of chunks are written to a place; returns what has to be kept for it."""
+        return self._listed.listed_in(memory, at, more)
 
     @property
     def chunks(self) -> int:
