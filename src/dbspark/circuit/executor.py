@@ -74,9 +74,9 @@ class Circuit:
     def _run(
         self, inputs: Mapping[str, Any], finished: Callable[[Any], Any], in_order: Collection[str] = ()
     ) -> dict[str, Any]:
-        unknown = sorted(set(inputs) - set(self._sources))
-        if unknown:
-            raise CircuitError(f"no source {', '.join(unknown)}; the sources are {', '.join(self._sources)}")
+        if not inputs.keys() <= self._sources.keys():
+            unknown = ", ".join(sorted(set(inputs) - set(self._sources)))
+            raise CircuitError(f"no source {unknown}; the sources are {', '.join(self._sources)}")
         self._take_over()
         values: dict[str, Any] = dict(self._held)
         for name, node in self._sources.items():
@@ -179,7 +179,10 @@ class Circuit:
 
     def kept_rows(self) -> dict[str, int]:
         """Rows kept by each node that keeps any, before consolidation, by id."""
-        rows = {n: sum([spine.rows for spine in spines]) for n, spines in self._taken.items() if spines}
+        rows = {}
+        for node, spines in self._taken.items():
+            if spines:
+                rows[node] = spines[0].rows if len(spines) == 1 else sum([spine.rows for spine in spines])
         if self._late:
             assert self._program is not None
             for node, more in self._program.late_rows(self._late).items():

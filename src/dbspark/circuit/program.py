@@ -63,7 +63,7 @@ class Late(NamedTuple):
     told: tuple[int, ...]
     """The words of all registers."""
     arena: Any
-    rows: tuple[int, ...]
+    rows: Sequence[int]
     """For each state, how many rows there are in this one and those before it."""
 
 
@@ -93,7 +93,6 @@ class Program:
         self.later = {n: self.inserts.pop(n) for n in list(self.inserts) if n not in asked}
         """The same for states that only the program reads."""
         self.states = list(registers.states)
-        self.own = [(i, n) for i, n in enumerate(self.states) if n in self.later]
         self.others = [(i, n) for i, n in enumerate(self.states) if n not in self.later]
         self.steps: list[tuple[int, int] | Node] = []
         """What a tick does: so many words of code from an address on, or the step of an operator."""
@@ -128,6 +127,7 @@ class Program:
         self._late: tuple[Late, ...] | None = None
         self._lists: list[Any] = []
         self._most = MOST
+        self._none = [0] * len(self.later)
         self._arenas, self._arena = _memory(2 * kr.ARENA)
         self._temporary = allocate(8 * _ROOM)
         self._room = _ROOM
@@ -170,9 +170,7 @@ class Program:
             value = values[node]
             if value.rows > LIMIT or isinstance(value, Parts):
                 return None
-        if late is not self._late or any(
-            states[n][0] is not s for (_, n), s in zip(self.own, self._listed, strict=True)
-        ):
+        if late is not self._late or self._listed != [states[n][0] for n in self.later]:
             self._list(states, late)
         while True:
             tick = Tick(self, values, states, self._room)
@@ -192,8 +190,8 @@ class Program:
     def _list(self, states: Mapping[str, State], late: tuple[Late, ...]) -> None:
         """Write directories anew."""
         self._listed, self._lists, self._most, self._late = [], [], MOST, late
-        for i, node in self.own:
-            spine = states[node][0]
+        for node in self.later:
+            i, spine = self.states.index(node), states[node][0]
             self._listed.append(spine)
             self._lists.append(spine.listed_in(self._lines, i * _STATE.size, MOST + 1))
             if spine.bound() > _BOUND:
@@ -206,16 +204,15 @@ class Program:
 
     def _and_one(self, late: tuple[Late, ...], tick: Tick) -> tuple[Late, ...]:
         """The ticks that are late, and one more."""
-        told = tick.told
-        rows = tuple([told[r * kr.REGISTER + kr.ROWS] for r in self.later.values()])
-        if not any(rows):
+        told, rows, most, heavy = tick.told, [], 0, 0
+        before = late[-1].rows if late else self._none
+        for register, waiting in zip(self.later.values(), before, strict=True):
+            more = told[register * kr.REGISTER + kr.ROWS]
+            rows.append(waiting + more)
+            most, heavy = max(most, more), max(heavy, told[register * kr.REGISTER + kr.LARGEST])
+        if not most:
             return late
-        if max(rows) >= _FEW or any(told[r * kr.REGISTER + kr.LARGEST] >= _LIGHT for r in self.later.values()):
-            tick.enough = True
-        else:
-            tick.enough = len(late) + 1 >= self._most
-        if late:
-            rows = tuple(map(int.__add__, rows, late[-1].rows))
+        tick.enough = most >= _FEW or heavy >= _LIGHT or len(late) + 1 >= self._most
         return (*late, Late(told, tick.arena, rows))
 
     def taken_in(self, states: Mapping[str, State], late: Sequence[Late]) -> dict[str, State]:
