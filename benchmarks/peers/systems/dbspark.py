@@ -46,7 +46,7 @@ class Dbspark(OnSpark, Ticking):
     def tick(self, given: dict[str, pa.Table]) -> None:
         with self._pipe.transaction() as tx:
             for name, rows in given.items():
-                if WEIGHT in rows.column_names:
+                if rows.schema.get_field_index(WEIGHT) >= 0:
                     tx.apply(name, rows, weight=WEIGHT)
                 else:
                     tx.insert(name, rows)

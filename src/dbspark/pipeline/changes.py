@@ -35,6 +35,8 @@ from dbspark.zset import ZSet
 from dbspark.zset.payload import exact_product
 from dbspark.zset.zset import as_table, split_weight
 
+_ARROW = (pa.Table, pa.RecordBatch)
+
 Kind = Literal["insert", "delete", "upsert", "delete keys", "apply"]
 
 
@@ -214,14 +216,12 @@ def _example(batch: Batch, mask: Any) -> tuple[Any, int]:
 
 
 def _is_arrow(data: Any) -> bool:
-    return isinstance(data, pa.Table | pa.RecordBatch) or any(
+    return isinstance(data, _ARROW) or any(
         hasattr(data, name) for name in ("toArrow", "__arrow_c_stream__", "__arrow_c_array__")
     )
 
 
 def _batch(data: Any, arrangement: Arrangement, weight: str | None) -> Batch:
-    if isinstance(data, ZSet):
-        return data.batch().rearranged(arrangement)
     if _is_arrow(data):
         given = as_table(data)
         batch = handed_batch(arrangement, given, weight)
@@ -229,6 +229,8 @@ def _batch(data: Any, arrangement: Arrangement, weight: str | None) -> Batch:
             return batch
         table, weights = split_weight(given, weight)
         return Batch.from_arrow(table, arrangement, weights)
+    if isinstance(data, ZSet):
+        return data.batch().rearranged(arrangement)
     if weight is not None:
         raise SchemaError("weights by column are for Arrow data; give rows as a mapping of row to weight instead")
     weighted = isinstance(data, Mapping)
