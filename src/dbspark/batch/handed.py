@@ -7,6 +7,7 @@ described to kernels in one call, and small ones are put in order by the same ca
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,15 @@ class _Form:
         """Those of a row, when rows were last put in order."""
 
 
+class _Desk(threading.local):
+    """Where a thread has a record batch exported to."""
+
+    def __init__(self) -> None:
+        self._memory = allocate(kh.STRUCT_BYTES)
+        self.struct: int = self._memory.address
+
+
+_desk = _Desk()
 _forms: dict[Schema, list[_Form]] = {}
 
 
@@ -59,11 +69,11 @@ def handed_batch(arrangement: Arrangement, table: pa.Table, weight: str | None =
     before = schema.node_count * nd.NODE_BYTES
     scratch = scratch_of(schema, rows, before)
     room = rows * form.bytes + _SPARE
-    arena, struct = allocate(room), allocate(kh.STRUCT_BYTES)
+    arena, struct = allocate(room), _desk.struct
     given: Any = parts[0]
-    given._export_to_c(struct.address)
+    given._export_to_c(struct)
     told, at = arrangement.told_at, scratch.address
-    size = kh.arrange(struct.address, rows, form.at, told, hashing._mask_word, at, arena.address, room)
+    size = kh.arrange(struct, rows, form.at, told, hashing._mask_word, at, arena.address, room)
     if size == kh.UNFIT:
         return None
     form.bytes = max(size, 0) // rows + 1
@@ -83,9 +93,9 @@ def _chunk(schema: Schema, table: pa.Table, weight: str | None) -> Chunk | None:
     if form is None or len(parts) != 1:
         return None
     rows: Any = parts[0]
-    buffer, struct = allocate(schema.packing.size), allocate(kh.STRUCT_BYTES)
-    rows._export_to_c(struct.address)
-    fits = kh.describe(struct.address, rows.num_rows, form.at, buffer.address)
+    buffer, struct = allocate(schema.packing.size), _desk.struct
+    rows._export_to_c(struct)
+    fits = kh.describe(struct, rows.num_rows, form.at, buffer.address)
     return Chunk(schema, rows.num_rows, buffer, rows) if fits else None
 
 

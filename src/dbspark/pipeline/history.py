@@ -62,7 +62,7 @@ class History:
         self._listed: Any = None
         """The batches of a directory of our own, to which changes are added as they come."""
         self._own = allocate(OWN.size)
-        self._room = 0
+        self._room = self._directory = 0
 
     @property
     def trace(self) -> Trace:
@@ -141,7 +141,8 @@ class History:
         """The same for kernels: an address, to be used until something is added."""
         if self._listed is None:
             self._listed, self._room = self.everything().listed_in(self._own, 0, CHANGES), CHANGES
-        return int(OWN.unpack_from(self._own)[0])
+            self._directory = int(OWN.unpack_from(self._own)[0])
+        return self._directory
 
     def at(self, tick: int | None, now: int) -> Batch:
         """Everything as it was at a tick."""
