@@ -59,7 +59,12 @@ def _python(least: tuple[int, int]) -> str | None:
     if sys.version_info[:2] >= least:
         return sys.executable
     names = (f"python3.{minor}" for minor in range(least[1], 20))
-    return next((found for found in map(shutil.which, names) if found), None)
+    return next((found for found in map(shutil.which, names) if found and _runs(found)), None)
+
+
+def _runs(python: str) -> bool:
+    """Whether it is a Python, and not a name for one that is not installed."""
+    return subprocess.run([python, "-c", ""], capture_output=True).returncode == 0
 
 
 def _more(name: str) -> str:
