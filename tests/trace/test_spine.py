@@ -7,7 +7,7 @@ again at any time. Two sets of knobs: the usual ones, and small ones with which 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
@@ -616,3 +616,30 @@ def test_keys_are_found_through_indices_whatever_is_being_merged(knobs):
         check()
     assert not spine.count()
     assert not spine.work().rows
+
+
+INSERTS = st.lists(
+    st.tuples(st.integers(0, 400), st.sampled_from([1, 1, 2, 3, 5, 9, 30, 70, 200]), st.sampled_from([1, 1, 1, -1])),
+    max_size=60,
+)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [SpineConfig(), EAGER, FINE, SpineConfig(growing=16), SpineConfig(inserting=16, waiting=8, indexed=64)],
+    ids=["usual", "eager", "fine", "growing", "as in a pipeline"],
+)
+@given(inserts=INSERTS)
+@settings(deadline=None)
+def test_a_batch_is_appended_without_a_look_at_the_others_only_where_nothing_is_due(config, inserts):
+    """Beside a spine that looks at all of them at every insert."""
+    quick, thorough = Spine(BY_ROW, config=config), Spine(BY_ROW, config=config)
+    for first, size, weight in inserts:
+        some = batch(range(first, first + size), weight)
+        quick = quick.insert(some)
+        thorough._tail = None
+        thorough = thorough.insert(some)
+        assert [(type(e), e.rows) for e in quick.entries] == [(type(e), e.rows) for e in thorough.entries]
+        assert (quick.credit, quick.rows, quick.merges) == (thorough.credit, thorough.rows, thorough.merges)
+        assert quick.rows == sum(e.rows for e in quick.entries)
+        assert quick.merges == any(type(e) is Merging for e in quick.entries)
