@@ -290,12 +290,12 @@ def _(operator: GroupAggregate, node: Node, registers: Registers) -> Instruction
     template = state_schema.template
     folds, values = fold.folds.ravel().tolist(), fold.value.tolist()
     described = [word for pair in fold.described for word in pair]
-    folding = line(
+    folding = (
         km.FOLD, given, state, arranged, more, rows, registers.mask, operator.source.columns, state_schema.columns,
         fold.nodes, fold.count, fold.words, template.ctypes.data, state_schema.node_count, len(fold.key_nodes),
-        len(folds) // 5, len(values), len(described) // 2, *fold.key_nodes.tolist(), *fold.state_keys.tolist(), *folds,
-        *values, *described, *origins,
+        len(folds) // 5, len(values), len(described) // 2,
     )  # fmt: skip
+    details = (*fold.key_nodes.tolist(), *fold.state_keys.tolist(), *folds, *values, *described, *origins)
     some = [
         *kv.line(kv.LOAD, 1, 0, fold.count), *kv.line(kv.CONSTANT, 2, 0, 0), *kv.line(kv.EQUAL, 3, 1, 2),
         *kv.line(kv.NOT, 0, 3),
@@ -303,7 +303,7 @@ def _(operator: GroupAggregate, node: Node, registers: Registers) -> Instruction
 
     def lines(kept: int) -> list[int]:
         return [
-            *folding,
+            *line(*folding, kept, *details),  # what comes out may lie in the memory of the rows of state
             *arranging(state_arrangement, rows, inserted, 1, registers.mask),
             *_projecting(rows, out, kept, operator.schema, some, (), shown),
         ]

@@ -395,7 +395,7 @@ def _first(f: int, regs: int, states: int, memory: int) -> int:
 def _fold(f: int, regs: int, states: int, memory: int) -> int:
     """in, state, arranged (a register) and its state or -1, out, mask of hashes, source_columns, columns of the state,
     nodes of source and state, node of the count, how many words a group has, address of the template of the state's
-    node table and its nodes, numbers of key columns, of folds, of values (3 or none) and of described columns;
+    node table and its nodes, numbers of key columns, of folds, of values (3 or none) and of described columns, kept;
     key nodes, their nodes in the state, folds, values, (node, word) of described columns, columns of the result."""
     given, state, out = (
         register(regs, load_i64(f, 0)),
@@ -437,7 +437,7 @@ def _fold(f: int, regs: int, states: int, memory: int) -> int:
     own = at  # the node table of the words, as rows of state
     at += 8 * state_nodes * FIELDS
     tables, others = at, at + 8 * (chunks + leads + 1)
-    frame = f + 8 * 17
+    frame = f + 8 * 18
     key = ints_at(frame, keys)
     state_key = ints_at(frame + 8 * keys, keys)
     frame += 16 * keys
@@ -474,7 +474,7 @@ def _fold(f: int, regs: int, states: int, memory: int) -> int:
         store_i64(tables, chunks, keyed)
     return write_columns(
         frame, columns, ints_at(tables, chunks + count), key_pos, ints_at(others, chunks + 1), acc_pos, n, i64(0),
-        i64(0), state_nodes, weights.ctypes.data, i64(0), memory, memory, out,
+        i64(0), state_nodes, weights.ctypes.data, i64(0), memory, arena_of(memory, load_i64(f, 17)), out,
     )  # fmt: skip
 
 
