@@ -51,7 +51,7 @@ def several(odd=False):
 
 
 def batches(circuit):
-    return {n: sorted(r for r in [str(s.consolidated().to_arrow().to_pylist()) for s in spines])
+    return {n: sorted(r for r in [str(s.consolidated().to_arrow(weights="weight").to_pylist()) for s in spines])
             for n, spines in circuit._states.items()}  # fmt: skip
 
 
