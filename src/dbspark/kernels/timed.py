@@ -196,13 +196,23 @@ def _consolidate(
     i = i64(0)
     while i < n:
         first = order[i]
-        order[i] = where[first]
+        order[i] = p = where[first]
         j = i + 1
         while j < n and rh[order[j]] == rh[first] and kh[order[j]] == kh[first]:
             order[j] = where[order[j]]
             j += 1
-        if j > i + 1:
-            sort_ties(tables, order, i, j, columns, nodes)
+        if j == i + 1:  # as most rows are
+            if _admit(tables[p >> ROW_BITS], p & ROW_MASK, bounds, group, i64(0)) == 1 and group[0, TIMES] != 0:
+                pos[out], weights[out] = p, group[0, TIMES]
+                ones |= group[0, TIMES] ^ 1
+                for c in range(TIMES):
+                    times[c, out] = group[0, c]
+                    if group[0, c] != times[c, 0]:
+                        same = i64(0)
+                out += 1
+            i = j
+            continue
+        sort_ties(tables, order, i, j, columns, nodes)
         r = i
         while r < j:
             size = i64(0)
