@@ -24,6 +24,7 @@ from dbspark.kernels.jit import (
     load_u16,
     load_u32,
     load_u64,
+    prefetch,
     store_i32,
     store_i64,
     store_u8,
@@ -59,6 +60,10 @@ from dbspark.kernels.nodes import (
     WEIGHT,
     WIDTH,
 )
+
+_NEAR = 8
+"""Rows ahead of which the bytes of a text are asked for, and further ahead the place of its bytes."""
+_FAR = 16
 
 
 @inlined
@@ -226,6 +231,13 @@ def gather_variable(tables: Any, node: int, pos: Any, rows: int, out_offsets: in
     end = i64(0)
     store_i32(out_offsets, 0, np.int32(0))
     for r in range(rows):
+        if r + _FAR < rows:
+            p = pos[r + _FAR]
+            prefetch(scratch[p >> ROW_BITS] + 4 * (p & ROW_MASK))
+            p = pos[r + _NEAR]
+            source = scratch[count + (p >> ROW_BITS)] + i64(load_i32(scratch[p >> ROW_BITS], p & ROW_MASK))
+            prefetch(source)
+            prefetch(source + 56)
         p = pos[r]
         chunk = p >> ROW_BITS
         row = p & ROW_MASK
