@@ -1,5 +1,7 @@
 """Ticks as programs: the same as operator by operator, whatever a tick is like and whenever states are looked at."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from dbspark.circuit.executor import as_zset
 from dbspark.circuit.program import LIMIT, MOST
 from dbspark.kernels.preload import compile_machine
 from dbspark.operators.delta import Delta
+from dbspark.trace.spine import SpineConfig
 from dbspark.zset import ZSet
 from tests.operators.model import ANY_WEIGHTS, entries
 from tests.zset.model import contents, plus
@@ -80,6 +83,31 @@ def test_programs_give_what_operators_give_whenever_states_are_looked_at(odd, ti
             assert kept.keys() == other.kept_rows().keys()
             assert all(rows >= sum(s.consolidated().rows for s in one._states[n]) for n, rows in kept.items())
     assert one.state_rows() == other.state_rows()
+
+
+SIEVED = SpineConfig(fanout=4, at_once=16, step=64, credit=3, indexed=16, sieved=32)
+
+
+@pytest.mark.parametrize("programs", [False, True], ids=["operators", "programs"])
+@pytest.mark.parametrize("seed", range(3))
+def test_keys_that_are_mostly_new_are_held_back_and_nothing_is_missed(programs, seed):
+    rng = random.Random(seed)
+    one, other = Circuit(several(True).graph, SIEVED, programs), Circuit(several(True).graph, programs=False)
+    held, sieves = {"t": {}, "o": {}}, []
+    for tick in range(60):
+        change = {}
+        for name, rows in held.items():
+            new = [(rng.randrange(20 * tick, 20 * tick + 40), rng.randrange(5)) for _ in range(rng.randrange(1, 30))]
+            gone = {row: -w for row, w in rng.sample(sorted(rows.items()), min(len(rows), rng.randrange(8)))}
+            change[name] = plus(dict.fromkeys(new, 1), gone)
+            held[name] = plus(rows, change[name])
+        assert deltas(one, change) == deltas(other, change)
+        sieves += [s._sieve for spines in one._taken.values() for s in spines if s._sieve is not None]
+    assert any(s.told is not None for s in sieves)
+    change = {name: {row: -w for row, w in rows.items()} for name, rows in held.items()}
+    assert deltas(one, change) == deltas(other, change)
+    deltas(one, {"t": {}, "o": {}})  # what is delayed has come out
+    assert not any(one.state_rows().values())
 
 
 def joined():

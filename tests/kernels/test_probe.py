@@ -130,12 +130,12 @@ def through_indices(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any,
         if b % 3 < 2:
             bits = 1 + 5 * (b % 2)
             mine = slice(starts[b], starts[b + 1])
-            kept.append(np.empty((1 << bits) + 1, np.uint64))
-            fill_index(tables[mine], lens[mine], 64 - bits, kept[-1])
+            kept.append(np.zeros(1 << bits, np.uint64))
+            fill_index(tables[mine], lens[mine], 0, 64 - bits, kept[-1])
             places[b, :2] = kept[-1].ctypes.data, 64 - bits
     directory, kept_too = directory_of((tables, lens, fences, starts), places)
     total: int = kp.probe_indexed(directory, keys, ranges)
-    assert kept_too.size == 8 * DIRECTORY
+    assert kept_too[0].size == 8 * DIRECTORY
     return total
 
 

@@ -106,8 +106,8 @@ def test_keys_are_found_through_an_index_and_without_one(shape: str, cuts: Any) 
     plain = SHAPES[shape](np.random.default_rng(5)).tolist()
     batch = batch_of(rows_of(plain), list(cuts))
     for bits in (1, 4, 9):
-        words = np.empty((1 << bits) + 1, np.uint64)
-        ks.fill_index(batch.tables, batch.lens, 64 - bits, words)
+        words = np.zeros(1 << bits, np.uint64)
+        ks.fill_index(batch.tables, batch.lens, 0, 64 - bits, words)
         place = words.ctypes.data, 64 - bits, 0, 0
         assert found(batch, near(plain), place) == expected(plain, near(plain))
     assert found(batch, near(plain), (0, 0, 0, 0)) == expected(plain, near(plain))

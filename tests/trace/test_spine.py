@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dbspark.batch import Arrangement, Batch, Schema
 from dbspark.batch.arrangement import weakened_hash
 from dbspark.errors import WeightOverflowError
+from dbspark.trace import sieve as sieves
 from dbspark.trace import spine as spines
 from dbspark.trace.merging import Merging
 from dbspark.trace.reading import Keys, ends_unordered, probe
@@ -28,6 +29,8 @@ MAX = (1 << 63) - 1
 NAMES = np.array(["hot", None, "b", "", "hot", "hot", "c" * 20], object)
 EAGER = SpineConfig(fanout=2, at_once=8, step=32, credit=3)
 """Almost every merge is in progress for several inserts; the credit is too little to ever finish them all."""
+SIEVED = SpineConfig(fanout=4, at_once=8, step=64, credit=3, indexed=16, sieved=32)
+"""Sieves and indices for next to nothing."""
 FINE = SpineConfig(fanout=4, at_once=64, step=256)
 """The usual knobs on a smaller scale."""
 
@@ -59,8 +62,25 @@ def check_batch(one):
     assert one.rows == len(keys)
 
 
+def check_probed(spine, weights):
+    """Rows are found by their keys, in every version of a spine; of the rows that are asked for most are nowhere."""
+    size = len(weights)
+    asked = np.concatenate([np.arange(0, size, max(1, size // 97)), np.arange(size, 3 * size, max(1, size // 97))])
+    names = NAMES[asked % len(NAMES)] if spine.arrangement is BY_ROW else np.array(["hot", "c" * 20, "d", "e"], object)
+    named = {"s": pa.array(names, pa.string())}
+    found = probe(spine, Keys.of(spine.arrangement, pa.table({"k": asked, **named} if len(names) > 4 else named)))
+    total = np.zeros(len(names), np.int64)
+    np.add.at(total, found.which, found.weights)
+    if spine.arrangement is BY_ROW:
+        expected = np.append(weights, np.zeros(2 * size, np.int64))[asked]
+    else:
+        expected = [weights[NAMES[np.arange(size) % len(NAMES)] == name].sum() for name in names]
+    assert np.array_equal(total, expected)
+
+
 def check_reads(spine, weights):
     """Every way to read a spine gives these weights by row number."""
+    check_probed(spine, weights)
     size = len(weights)
     there = np.flatnonzero(weights)
     assert spine.count() == len(there)
@@ -212,6 +232,16 @@ class Eager(Machine):
     largest = 120
 
 
+class Sieved(Machine):
+    config = SIEVED
+    size = 1_500
+    largest = 200
+
+    @rule(at=PICK)
+    def ask(self, at):
+        check_probed(*self.pick(at))
+
+
 def run(machine, share, steps):
     examples = max(5, settings.default.max_examples // share)
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=steps))
@@ -219,6 +249,76 @@ def run(machine, share, steps):
 
 def test_any_history_with_merges_always_in_progress_reads_like_an_array():
     run(Eager, 3, 25)
+
+
+def test_any_history_with_sieves_reads_like_an_array(monkeypatch):
+    monkeypatch.setattr(sieves, "_STEP", 40)  # larger words are long in coming
+    monkeypatch.setattr(sieves, "_PACE", 1)
+    run(Sieved, 3, 30)
+
+
+def test_whoever_keeps_an_earlier_version_finds_what_later_ones_have_forgotten():
+    spine, versions = Spine(BY_ROW, (), SIEVED), []
+    weights = np.zeros(4000, np.int64)
+    for i in range(120):
+        check_probed(spine, weights)
+        keys = np.arange(30 * i, 30 * i + 30)
+        if i % 20 == 19:  # all that is there goes
+            keys = np.flatnonzero(weights)
+        some = np.where(weights[keys] == 1, -1, 1)
+        weights = weights.copy()
+        weights[keys] += some
+        spine = spine.insert(batch(keys, some))
+        versions.append((spine, weights))
+    told = {s._sieve.told.address for s, _ in versions if s._sieve is not None and s._sieve.told is not None}
+    assert len(told) > 3, "words have been replaced"
+    fresh = [Spine(s.arrangement, s.entries, s.config, s.stats, sieve=s._covering) for s, _ in versions]
+    for late, (_, there) in zip(fresh, versions, strict=True):
+        check_probed(late, there)
+
+
+def test_what_is_only_looked_at_is_in_no_sieve_and_found_whatever_becomes_of_it():
+    spine, weights = Spine(BY_ROW, (), SIEVED), np.zeros(1000, np.int64)
+    for i in range(12):
+        keys = np.arange(20 * i, 20 * i + 20)
+        weights[keys] += 1
+        spine = spine.insert(batch(keys))
+        check_probed(spine, weights)
+    assert spine._sieve is not None
+    assert spine._sieve.told is not None
+    more, once = np.arange(500, 1000), weights.copy()
+    weights[more] += 1
+    looked = spine.and_one(batch(more))
+    for later in (
+        looked,
+        looked.work(0),
+        looked.work(None),
+        looked.paid(),
+        looked.compacted(),
+        looked.configured(FINE),
+    ):
+        check_probed(later, weights)
+    weights[:20] += 1
+    check_probed(looked.insert(batch(np.arange(20))), weights)
+    check_probed(looked.and_one(batch(np.arange(20))), weights)
+    check_probed(spine, once)
+
+
+def test_a_sieve_that_holds_nothing_back_is_given_up():
+    spine = Spine(BY_ROW, (), SIEVED)
+    weights = np.zeros(600, np.int64)
+    seen = []
+    for i in range(200):
+        keys = np.arange(i * 3, i * 3 + 3)
+        weights[keys] = 1
+        spine = spine.insert(batch(keys))
+        seen.append(spine._sieve is not None)
+        there = np.flatnonzero(weights)
+        rows = pa.table({"k": there, "s": pa.array(NAMES[there % len(NAMES)], pa.string())})
+        assert len(probe(spine, Keys.of(BY_ROW, rows))) == len(there)
+    assert True in seen
+    assert sum(seen) < len(seen) / 2
+    assert spine.stats.unsieved > 0
 
 
 def test_any_history_with_the_usual_knobs_reads_like_an_array():

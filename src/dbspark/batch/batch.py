@@ -69,6 +69,13 @@ class Index(NamedTuple):
     words: UInt64s
     place: Place
 
+    @staticmethod
+    def empty(rows: int) -> Index:
+        """One for so many rows, of which it has none yet."""
+        bits = (rows - 1).bit_length() - 2
+        words = np.zeros(1 << bits, np.uint64)
+        return Index(words, (words.ctypes.data, 64 - bits, 0, 0))
+
 
 NO_PLACE: Place = (0, 0, 0, 0)
 """What kernels take where a batch has no index."""
@@ -118,14 +125,13 @@ class Batch:
         """Where its keys are, in two to four bytes for each row."""
         if self.rows < _INDEXED or int(self.lens.max()) > 1 << ks.INDEX_ROW_BITS:
             return _NO_INDEX
-        bits = (self.rows - 1).bit_length() - 2
-        words = np.empty((1 << bits) + 1, np.uint64)
-        ks.fill_index(self.tables, self.lens, 64 - bits, words)
-        return Index(words, (words.ctypes.data, 64 - bits, 0, 0))
+        index = Index.empty(self.rows)
+        ks.fill_index(self.tables, self.lens, 0, index.place[1], index.words)
+        return index
 
-    def without_index(self) -> Batch:
-        """This batch, which is not there for long enough to be worth an index."""
-        self.__dict__["index"] = _NO_INDEX
+    def with_index(self, index: Index | None) -> Batch:
+        """This batch, which has been given an index, or is not there for long enough to be worth one."""
+        self.__dict__["index"] = index or _NO_INDEX
         return self
 
     def part_of(self, whole: Batch, chunks: int, rows: int) -> Batch:

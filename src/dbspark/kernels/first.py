@@ -46,6 +46,7 @@ from dbspark.kernels.seek import (
     rest_of,
     table_at,
 )
+from dbspark.kernels.sieve import covered_batches, sift
 
 GONE = NOWHERE
 """Instead of a position: there is no row, or there are no more."""
@@ -206,10 +207,22 @@ def first_row(directory: int, h: Any, probe: int, row: int, key: Any, columns: i
 
 
 @inlined
-def _find_ahead(directory: int, d: int, row: int, heads: Any, found: Any) -> int:
+def _found(directory: int, behind: int, begin: int, h: Any) -> int:
+    """`rest_of`, and its row is asked for."""
+    at = rest_of(directory, behind, begin, h)
+    if at >= 0:
+        prefetch(lane(table_at(directory, at), HASH) + 8 * (at & ROW_MASK))
+    return at
+
+
+@inlined
+def _find_ahead(
+    directory: int, d: int, row: int, heads: Any, some: Any, which: Any, begun: Any, lowest: Any, found: Any
+) -> int:
     """Where the next key hashes of the last batch, from a row on, are in those before it; returns how many they are.
 
-    found[b, k] = the position of the first row of hash k in batch b, or GONE. All of them wait for memory together.
+    found[b, k] = the position of the first row of hash k in batch b, or GONE, from batch lowest[k] on. All of them wait
+    for memory together.
     """
     last, room = load_i64(directory, BATCHES) - 1, heads.shape[0]
     end, count = first_chunk(directory, last + 1), i64(0)
@@ -224,19 +237,25 @@ def _find_ahead(directory: int, d: int, row: int, heads: Any, found: Any) -> int
         if row >= length_at(directory, d):
             d += 1
             row = i64(0)
-    for b in range(last):
+    covered = covered_batches(directory)
+    passing = sift(directory, address(heads), count, some, which)
+    for k in range(count):
+        lowest[k] = covered
+    for j in range(passing):
+        lowest[which[j]] = 0
+    for b in range(covered if passing == 0 else i64(0), last):
         first, behind, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
         for k in range(count):
             found[b, k] = GONE
         if first >= behind:
             continue
-        if not begin_block(directory, first, behind, place, address(heads), i64(0), count, found[b]):
-            continue
-        for k in range(count):
-            at = rest_of(directory, behind, found[b, k], heads[k])
-            found[b, k] = at
-            if at >= 0:
-                prefetch(lane(table_at(directory, at), HASH) + 8 * (at & ROW_MASK))
+        if b >= covered:
+            if begin_block(directory, first, behind, place, address(heads), i64(0), count, found[b]):
+                for k in range(count):
+                    found[b, k] = _found(directory, behind, found[b, k], heads[k])
+        elif begin_block(directory, first, behind, place, address(some), i64(0), passing, begun):
+            for j in range(passing):
+                found[b, which[j]] = _found(directory, behind, begun[j], some[j])
     return count
 
 
@@ -251,17 +270,18 @@ def change_of_first(
     """
     last = load_i64(directory, BATCHES) - 1
     begin, at, ends = np.empty(last + 1, np.int64), np.empty(last + 1, np.int64), np.empty(last + 1, np.int64)
-    heads, found = np.empty(_BLOCK, np.uint64), np.empty((last, _BLOCK), np.int64)
+    heads, some, found = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64), np.empty((last, _BLOCK), np.int64)
+    which, begun, lowest = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
     k, known = i64(0), i64(0)
     d, row, end = first_chunk(directory, last), i64(0), first_chunk(directory, last + 1)
     out = i64(0)
     while d < end:
         if k == known:
-            known = _find_ahead(directory, d, row, heads, found)
+            known = _find_ahead(directory, d, row, heads, some, which, begun, lowest, found)
             k = i64(0)
         h = heads[k]
         runs = i64(0)
-        for b in range(last):
+        for b in range(lowest[k], last):
             if found[b, k] >= 0:
                 begin[runs], ends[runs] = found[b, k], first_chunk(directory, b + 1)
                 runs += 1

@@ -42,6 +42,7 @@ from dbspark.kernels.seek import (
     place_of,
     table_at,
 )
+from dbspark.kernels.sieve import lowest_batches
 
 COUNT = 0
 SUM = 1
@@ -61,14 +62,15 @@ _GOING = 64
 
 @inlined
 def newest_row(
-    directory: int, h: Any, probe: int, row: int, probe_key: Any, key: Any, columns: int, nodes: int, gone: Any
-) -> int:
-    """Where the row of a key is that has come and not gone since; NOBODY where there is none.
+    directory: int, lowest: int, h: Any, probe: int, row: int, probe_key: Any, key: Any, columns: int, nodes: int,
+    gone: Any,
+) -> int:  # fmt: skip
+    """Where the row of a key is, in batches from one on, that has come and not gone since; NOBODY where there is none.
 
     `gone` is working memory for positions of rows that were seen going; MANY where they are more than fit there.
     """
     seen = i64(0)
-    for b in range(load_i64(directory, BATCHES) - 1, -1, -1):
+    for b in range(load_i64(directory, BATCHES) - 1, lowest - 1, -1):
         begin = find_key(directory, b, h)
         if begin == NOWHERE:
             continue
@@ -231,12 +233,17 @@ def fold_groups(
     old, going = np.empty(groups, np.int64), np.empty(_GOING, np.int64)
     here = chunks
     gone = i64(0)
+    heads = np.empty(groups, np.uint64)
+    for g in range(groups):
+        heads[g] = hashes[first[g]]
+    lowest = lowest_batches(directory, address(heads), groups)
     for g in range(groups):
         if g % _AHEAD == 0:
             for b in range(load_i64(directory, BATCHES)):
                 for k in range(g, min(g + _AHEAD, groups)):
-                    ask_for_word(place_of(directory, b), hashes[first[k]])
-        at = newest_row(directory, hashes[first[g]], table, first[g], keys, state_keys, columns, nodes, going)
+                    if b >= lowest[k]:
+                        ask_for_word(place_of(directory, b), heads[k])
+        at = newest_row(directory, lowest[g], heads[g], table, first[g], keys, state_keys, columns, nodes, going)
         if at == MANY:
             return i64(LARGE)
         old[g] = at

@@ -63,6 +63,7 @@ from dbspark.kernels.seek import (
     NOWHERE,
     PLACE,
     PLACES,
+    SIEVE,
     STARTS,
     TABLES,
     append_batch,
@@ -72,6 +73,7 @@ from dbspark.kernels.seek import (
     table_at,
 )
 from dbspark.kernels.shown import write_columns
+from dbspark.kernels.sieve import lowest_batches
 from dbspark.kernels.values import evaluate, slot_bytes
 
 ARRANGE: Final = 0
@@ -211,6 +213,7 @@ def _extended(directory: int, chunks: int, table: int, rows: int, memory: int) -
         store_i64(at, PLACE * batches + k, i64(0))
     store_i64(out, PLACES, at)
     store_i64(out, BATCHES, batches + 1)
+    copy_bytes(out + 8 * SIEVE, directory + 8 * SIEVE, i64(8 * (DIRECTORY - SIEVE)))
     return out
 
 
@@ -313,10 +316,11 @@ def _distinct(f: int, regs: int, states: int, memory: int) -> int:
     tables, pos, weights = ints_at(scratch, 1), ints_at(scratch + 8, rows), scratch + 8 + 8 * rows
     tables[0] = table
     own, mask = lane(table, WEIGHT), lane_mask(table, WEIGHT)
+    lowest = lowest_batches(directory, lane(table, KEY), rows)
     n = i64(0)
     for r in range(rows):
         w = load_i64(own, r & mask)
-        before = _weight_of(directory, table, i64(r), columns, nodes)
+        before = _weight_of(directory, lowest[r], table, i64(r), columns, nodes)
         if abs(w) >= 1 << 62 or abs(before) >= 1 << 62:
             return i64(ODD)
         change = i64(before + w > 0) - i64(before > 0)
@@ -333,10 +337,10 @@ def _distinct(f: int, regs: int, states: int, memory: int) -> int:
 
 
 @inlined
-def _weight_of(directory: int, probe: int, row: int, columns: int, nodes: int) -> int:
-    """The total weight of a row in batches by whole rows; 2^62 where it is so much or more."""
+def _weight_of(directory: int, lowest: int, probe: int, row: int, columns: int, nodes: int) -> int:
+    """The total weight of a row in batches by whole rows, from one on; 2^62 where it is so much or more."""
     h, total = load_u64(lane(probe, KEY), row), i64(0)
-    for b in range(load_i64(directory, BATCHES)):
+    for b in range(lowest, load_i64(directory, BATCHES)):
         at, last = find_key(directory, b, h), first_chunk(directory, b + 1)
         if at == NOWHERE:
             continue

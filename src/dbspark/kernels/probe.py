@@ -71,6 +71,7 @@ from dbspark.kernels.seek import (
     rest_of,
     table_at,
 )
+from dbspark.kernels.sieve import covered_batches, sift
 
 LEAST = -(1 << 63)
 """No weight is this; a kernel that returns one weight says with it that the sum is beyond int64."""
@@ -422,22 +423,31 @@ def probe_indexed(directory: int, keys: Any, ranges: Any) -> int:
 def ranges_of(directory: int, keys: int, count: int, ranges: Any) -> int:
     """What `probe_indexed` gives, for so many keys at an address."""
     total = i64(0)
-    begun = np.empty(_BLOCK, np.int64)
+    begun, covered = np.empty(_BLOCK, np.int64), covered_batches(directory)
+    room = count if covered > 0 else i64(0)
+    some, which = np.empty(room, np.uint64), np.empty(room, np.int64)
+    passing = sift(directory, keys, count, some, which)
     for b in range(load_i64(directory, BATCHES)):
         first, last, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
-        for begin in range(0, count, _BLOCK):
-            end = min(begin + _BLOCK, count)
+        sought, number = keys, count
+        if b < covered:
+            sought, number = address(some), passing
+            for i in range(count):
+                ranges[i, b, 0] = first
+                ranges[i, b, 1] = ranges[i, b, 2] = 0
+        for begin in range(0, number, _BLOCK):
+            end = min(begin + _BLOCK, number)
             if first < last:
-                begin_block(directory, first, last, place, keys, begin, end, begun)
-            for i in range(begin, end):
-                key = load_u64(keys, i)
-                if i > begin and key == load_u64(keys, i - 1):
+                begin_block(directory, first, last, place, sought, begin, end, begun)
+            for j in range(begin, end):
+                i, key = which[j] if b < covered else j, load_u64(sought, j)
+                if j > begin and key == load_u64(sought, j - 1):
                     for k in range(3):
                         ranges[i, b, k] = ranges[i - 1, b, k]
                 else:
                     ranges[i, b, 0] = first
                     ranges[i, b, 1] = ranges[i, b, 2] = 0
-                    at = rest_of(directory, last, begun[i - begin], key) if first < last else i64(NOWHERE)
+                    at = rest_of(directory, last, begun[j - begin], key) if first < last else i64(NOWHERE)
                     if at != NOWHERE:
                         ranges[i, b, 0], ranges[i, b, 1] = at >> ROW_BITS, at & ROW_MASK
                         ranges[i, b, 2] = _run_length(directory, last, at, key)
@@ -626,27 +636,30 @@ def meet_rows(
     lines = np.empty((3 + depth, room), np.int64)
     to = address(lines)
     keys, mine, mask = lane(probe, KEY), lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
-    begun = np.empty(_BLOCK, np.int64)
+    begun, covered = np.empty(_BLOCK, np.int64), covered_batches(directory)
+    some, which = np.empty(rows if covered > 0 else 0, np.uint64), np.empty(rows if covered > 0 else 0, np.int64)
+    passing = sift(directory, keys, rows, some, which)
     out, overflow, later = i64(0), i64(0), i64(0)
-    for b in range(load_i64(directory, BATCHES)):
+    for b in range(covered if passing == 0 else i64(0), load_i64(directory, BATCHES)):
         first, last, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
         if first >= last:
             continue
-        for begin in range(0, rows, _BLOCK):
-            end = min(begin + _BLOCK, rows)
-            if not begin_block(directory, first, last, place, keys, begin, end, begun):
+        sought, number = (address(some), passing) if b < covered else (keys, rows)
+        for begin in range(0, number, _BLOCK):
+            end = min(begin + _BLOCK, number)
+            if not begin_block(directory, first, last, place, sought, begin, end, begun):
                 continue
-            for i in range(begin, end):
-                h = load_u64(keys, i)
-                if i > begin and h == load_u64(keys, i - 1):
-                    begun[i - begin] = begun[i - begin - 1]
+            for j in range(begin, end):
+                h = load_u64(sought, j)
+                if j > begin and h == load_u64(sought, j - 1):
+                    begun[j - begin] = begun[j - begin - 1]
                 else:
-                    begun[i - begin] = at = rest_of(directory, last, begun[i - begin], h)
+                    begun[j - begin] = at = rest_of(directory, last, begun[j - begin], h)
                     if at != NOWHERE and key.shape[0] > 0:
                         _ask_for_cell(table_at(directory, at), key[0], at & ROW_MASK)
-            for i in range(begin, end):
-                at = begun[i - begin]
-                if at == NOWHERE or (null_safe == 0 and _key_is_null(probe, i64(i), probe_key)):
+            for j in range(begin, end):
+                at, i = begun[j - begin], which[j] if b < covered else i64(j)
+                if at == NOWHERE or (null_safe == 0 and _key_is_null(probe, i, probe_key)):
                     continue
                 h, a = load_u64(keys, i), load_i64(mine, i & mask)
                 c, row = at >> ROW_BITS, at & ROW_MASK
@@ -659,7 +672,7 @@ def meet_rows(
                         row, table, size = i64(0), table_at(directory, c << ROW_BITS), length_at(directory, c)
                     if load_u64(lane(table, KEY), row) != h:
                         break
-                    if same_key(probe, i64(i), probe_key, table, row, key, nodes):
+                    if same_key(probe, i, probe_key, table, row, key, nodes):
                         if out == room:
                             if out > limit:
                                 break
@@ -669,7 +682,7 @@ def meet_rows(
                         w = load_i64(lane(table, WEIGHT), row & lane_mask(table, WEIGHT))
                         if multiply_overflows(a, w):
                             overflow = i64(OVERFLOW)
-                        store_i64(to, out, i64(i))
+                        store_i64(to, out, i)
                         store_i64(to, room + out, c << ROW_BITS | row)
                         store_i64(to, 2 * room + out, a * w)
                         if depth > 0:

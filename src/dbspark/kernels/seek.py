@@ -11,8 +11,10 @@ at memory, and mostly no more; one that is there costs another, and both can be 
     word = position << 32 | parts        position = chunk << 15 | row, counted from the first chunk of the batch
 
 A part of a batch, as of a merge in progress, has the index of the whole; how many chunks and rows of it are gone is
-told beside it. Where hashes are not uniform (a hot key, a weakened hash) the words say little, and the search goes on
-by fences and interpolation: that costs time and nothing else.
+told beside it. What a merge in progress has written so far has an index, too, which may know of more rows than whoever
+has an earlier version of the merge: positions behind its last chunk are nowhere for him. Where hashes are not uniform
+(a hot key, a weakened hash) the words say little, and the search goes on by fences and interpolation: that costs time
+and nothing else.
 
     places[b] = (address of the index of batch b or 0, shift, chunks that are gone, rows of the next one that are gone)
 
@@ -38,13 +40,19 @@ PLACE: Final = 4
 """Numbers that tell kernels of an index."""
 TABLES: Final = 0
 """The words of a directory: addresses of the node tables, lengths and first keys of all chunks, of the number of the
-first chunk of each batch (and, behind the last, of all), and of places; then the number of batches."""
+first chunk of each batch (and, behind the last, of all), and of places; then the number of batches, and of a sieve of
+their keys (`kernels.sieve`) its address, by how much keys are shifted to point into it, to how many of the first
+batches it applies, and the address of counters."""
 LENS: Final = 1
 FENCES: Final = 2
 STARTS: Final = 3
 PLACES: Final = 4
 BATCHES: Final = 5
-DIRECTORY: Final = 6
+SIEVE: Final = 6
+SHIFT: Final = 7
+COVERED: Final = 8
+COUNTS: Final = 9
+DIRECTORY: Final = 10
 _PART_BITS: Final = 5
 _STEPS: Final = 16
 """Rows that are walked over before they are searched."""
@@ -52,6 +60,7 @@ _ALONG: Final = 8
 """Rows of a small chunk for each key that is looked for, up to which they are walked along."""
 _ONE = np.uint64(1)
 _32 = np.uint64(32)
+_PARTS = np.uint64(0xFFFFFFFF)
 
 
 @inlined
@@ -164,6 +173,7 @@ def describe(tables: Any, lens: Any, fences: Any, starts: Any, places: Any, out:
     """Write a directory to `out`; returns its address. All of them have to be kept as long as it is used."""
     out[TABLES], out[LENS], out[FENCES] = address(tables), address(lens), address(fences)
     out[STARTS], out[PLACES], out[BATCHES] = address(starts), address(places), starts.shape[0] - 1
+    out[SIEVE:DIRECTORY] = 0
     return address(out)
 
 
@@ -179,22 +189,20 @@ def place_of(directory: int, b: int) -> int:
 
 
 @kernel
-def fill_index(tables: Any, lens: Any, shift: int, out: Any) -> None:
-    """The index of a batch whose chunks have at most 2^15 rows each: one word more than key hashes >> shift can say."""
-    bucket = i64(0)  # words up to here have their position
-    out[0] = 0
+def fill_index(tables: Any, lens: Any, first: int, shift: int, out: Any) -> None:
+    """Add chunks, from a number on, to the index of a batch: words that were zero when its first chunk was added.
+
+    Chunks have at most 2^15 rows each. Others may read the words of the chunks before them meanwhile.
+    """
     for c in range(tables.shape[0]):
         keys = lane(tables[c], KEY)
         for i in range(lens[c]):
             key = load_u64(keys, i)
-            mine = i64(key >> np.uint64(shift))
-            while bucket < mine:
-                bucket += 1
-                out[bucket] = np.uint64(c << INDEX_ROW_BITS | i) << _32
-            out[mine] |= _ONE << (key >> np.uint64(shift - _PART_BITS) & np.uint64(31))
-    while bucket < out.shape[0] - 1:
-        bucket += 1
-        out[bucket] = np.uint64(tables.shape[0] << INDEX_ROW_BITS) << _32
+            mine, part = i64(key >> np.uint64(shift)), key >> np.uint64(shift - _PART_BITS) & np.uint64(31)
+            word = out[mine]
+            if word & _PARTS == np.uint64(0):
+                word = np.uint64((first + c) << INDEX_ROW_BITS | i) << _32
+            out[mine] = word | _ONE << part
 
 
 @inlined
@@ -225,6 +233,8 @@ def begin_of(directory: int, first: int, last: int, place: int, key: Any) -> int
     gone, before = load_i64(place, 2), load_i64(place, 3)
     if gone == 0 and before == 0:
         c += first
+        if c >= last:
+            return i64(NOWHERE)
         # As many rows as there are parts with a key before this one are before it, if they are all in this chunk.
         ahead = row + count_bits(word & ((_ONE << part) - _ONE))
         if ahead < load_i64(lens, c):

@@ -86,7 +86,6 @@ class Fold:
         else:
             chunk = delta.chunk()
         rows, used = chunk.rows, np.zeros(1, np.int64)
-        spine.stats.seeking += rows
         acc = int64s(self.words * rows)
         key_pos, acc_pos, weights = int64s(2 * rows), int64s(2 * rows), int64s(2 * rows)
         n = kf.fold_groups(

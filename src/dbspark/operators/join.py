@@ -201,7 +201,6 @@ class Join(Operator):
             return None
         if spine.walks(delta.rows) and delta.rows > SMALL:
             return None
-        spine.stats.seeking += delta.rows
         chunk, mine, here = delta.chunks[0], delta.arrangement, spine.arrangement
         nodes = max(mine.schema.node_count, here.schema.node_count)
         info = np.empty(3, np.int64)

@@ -276,7 +276,7 @@ class NestedDistinct(Nested):
         """Fill `change` and `following`; returns rows and the paths, of later outer iterations, to judge them at."""
         room, depth = 0 if len(path) == 1 else 2 * chunk.rows, len(path)
         time = np.array(path, np.int64)
-        spine.stats.seeking += chunk.rows
+        spine.stats.seek(chunk.rows)
         while True:
             which, later = int64s(room), int64s(room * depth).reshape(room, depth)
             found = kt.judge_rows(

@@ -40,7 +40,6 @@ class TopK(Operator):
         if not given.delta.rows or self.limit == 0:
             return (), Delta.empty(self.schema)
         schema, whole = self.schema, _with_delta(given)
-        given.before.stats.seeking += given.delta.rows
         room = 2 * given.delta.rows  # a row that comes or goes moves one other, if both are of weight one
         while True:
             pos, weights = int64s(room), int64s(room)

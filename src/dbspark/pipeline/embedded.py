@@ -26,7 +26,7 @@ from dbspark.sql.program import Program
 from dbspark.storage.store import Store
 from dbspark.trace.spine import Spine, SpineConfig
 
-MERGES = SpineConfig(background=1 << 15, space_high=3.0, inserting=16, indexed=1 << 9, waiting=8)
+MERGES = SpineConfig(background=1 << 15, space_high=3.0, inserting=16, indexed=1 << 9, sieved=1 << 14, waiting=8)
 """Merges from so many rows on run beside the ticks: they take milliseconds, and most machines have a second core. What
 only grows is not rewritten whenever it has doubled: nothing would be saved by it. Batches stay in memory, and so do
 indices, which make it cheap to look up in many of them what few have."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from dbspark.batch.batch import Place
 from dbspark.batch.memory import Int64s, UInt64s, allocate
 from dbspark.kernels.seek import DIRECTORY, PLACE, list_batch
 from dbspark.lazy import Lazy
+from dbspark.trace.sieve import Told
 
 Sources = tuple[Int64s, Int64s, UInt64s, Int64s]
 """Node tables, lengths and fences of chunks, and where each batch's chunks start."""
@@ -22,9 +23,23 @@ OWN = Struct("2q")
 """A directory of somebody's own: its address and the number of its chunks."""
 
 
-def directory_of(sources: Sources, places: Int64s) -> tuple[int, Any]:
+class Sought(NamedTuple):
+    """What kernels are told of look-ups (`kernels.sieve`)."""
+
+    counts: Any = None
+    """Memory of counters."""
+    sieve: Told | None = None
+    covered: int = 0
+    """To how many of the first batches the sieve applies."""
+
+
+NOTHING = Sought()
+"""Nobody counts, and there is no sieve."""
+
+
+def directory_of(sources: Sources, places: Int64s, sought: Sought = NOTHING) -> tuple[int, Any]:
     """The address of what kernels are told of some batches, and what has to be kept for it beside them."""
-    return _directory(_addresses(sources, places), len(sources[3]) - 1)
+    return _directory(_addresses(sources, places), len(sources[3]) - 1, sought)
 
 
 def _addresses(sources: Sources, places: Int64s) -> _Addresses:
@@ -32,10 +47,12 @@ def _addresses(sources: Sources, places: Int64s) -> _Addresses:
     return tables, lens, fences, starts, places.ctypes.data
 
 
-def _directory(addresses: _Addresses, batches: int) -> tuple[int, Any]:
+def _directory(addresses: _Addresses, batches: int, sought: Sought) -> tuple[int, Any]:
     directory = allocate(_DIRECTORY.size)
-    _DIRECTORY.pack_into(directory, 0, *addresses, batches)
-    return directory.address, directory
+    counts, sieve, covered = sought
+    told = (0, 0, 0) if sieve is None else (sieve.address, sieve.shift, covered)
+    _DIRECTORY.pack_into(directory, 0, *addresses, batches, *told, 0 if counts is None else counts.address)
+    return directory.address, (directory, sought)
 
 
 def sources_of(batches: Sequence[Batch]) -> Sources:
@@ -88,16 +105,15 @@ class Listed:
         """Where the index of each batch is (`kernels.seek`)."""
         return self._room.places[: len(self.batches)]
 
-    @Lazy
-    def directory(self) -> tuple[int, Any]:
+    def directory(self, sought: Sought) -> tuple[int, Any]:
         """What kernels are told of all this (`kernels.seek`): an address, and what has to be kept for it."""
-        return _directory(self._room.addresses, len(self.batches))
+        return _directory(self._room.addresses, len(self.batches), sought)
 
-    def listed_in(self, memory: Any, at: int, more: int) -> Any:
+    def listed_in(self, memory: Any, at: int, more: int, sought: Sought) -> Any:
         """See `Spine.listed_in`."""
         tables, lens, fences, starts = (_roomy(array, more) for array in self.sources)
         sources, places = (tables, lens, fences, starts), _roomy(self.places, more)
-        address, directory = _directory(_addresses(sources, places), len(self.batches))
+        address, directory = _directory(_addresses(sources, places), len(self.batches), sought)
         OWN.pack_into(memory, at, address, self.chunks)
         return directory, sources, places, self.batches
 

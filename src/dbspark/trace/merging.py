@@ -1,7 +1,8 @@
 """A merge in progress, as a value: stepped, read and stored before it is done.
 
 It holds its output so far and what is left of its inputs, which are disjoint ranges of key hashes: together a few more
-batches to read. Every step gives another value and leaves this one as it was.
+batches to read. Every step gives another value and leaves this one as it was. Its output is looked up in long before
+it is done, so the index of the output is filled as it is written.
 """
 
 from __future__ import annotations
@@ -10,10 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dbspark.batch import Batch
-from dbspark.batch.batch import Plan
+from dbspark.batch.batch import Index, Plan
 from dbspark.batch.chunk import Chunk
+from dbspark.kernels.seek import INDEX_ROW_BITS, fill_index
 from dbspark.trace.time import Description
+
+_INDEXED = 1 << 12
+"""Rows of a merge below which what it has written so far is searched without an index."""
 
 
 @dataclass(eq=False, slots=True)
@@ -35,6 +42,31 @@ class Origin:
         return Origin([(b.__dict__.get("place", b), b.description) for b in inputs])
 
 
+@dataclass(eq=False, slots=True)
+class Filled:
+    """The index of what a merge has written so far, shared by its states; one of them only goes on with it."""
+
+    index: Index
+    chunks: int
+    """How many chunks are in it."""
+
+    @staticmethod
+    def begun(inputs: Sequence[Batch], total: int) -> Filled | None:
+        """An empty one, where the inputs have indices."""
+        if total < _INDEXED or not any("index" in b.__dict__ for b in inputs):
+            return None
+        return Filled(Index.empty(total), 0)
+
+    def followed_by(self, before: int, chunks: Sequence[Chunk]) -> Filled | None:
+        """With more chunks, if it has so many and no others; else somebody else has gone on with it."""
+        if self.chunks != before or any(c.rows > 1 << INDEX_ROW_BITS for c in chunks):
+            return None
+        tables, lens = np.array([(c.table, c.rows) for c in chunks], np.int64).reshape(-1, 2).T.copy()
+        self.chunks += len(chunks)
+        fill_index(tables, lens, before, self.index.place[1], self.index.words)
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class Merging:
     """A merge in progress: rows below its frontier are in `out`, the rest still in `inputs`."""
@@ -50,6 +82,8 @@ class Merging:
     retain: Callable[[Batch], Batch] | None = None
     token: Origin | None = None
     """Which merge this is a state of."""
+    filled: Filled | None = None
+    """The index of `out`, if there is one."""
 
     @property
     def rows(self) -> int:
@@ -65,13 +99,18 @@ class Merging:
         if self.retain is not None and more:
             more = list(self.retain(Batch(self.inputs[0].arrangement, more)).chunks)
         chunks = self.out + tuple(more)
+        filled = self.filled if self.out else Filled.begun(self.inputs, self.total)
+        if filled is not None:
+            filled = filled.followed_by(len(self.out), more)
         if plan.done:
-            return Batch(self.inputs[0].arrangement, chunks, self.description)
-        return Merging(chunks, *plan.unread(), self.total, self.description, self.retain, self.token)
+            done = Batch(self.inputs[0].arrangement, chunks, self.description)
+            return done.with_index(filled.index) if filled is not None and 4 * done.rows >= self.total else done
+        return Merging(chunks, *plan.unread(), self.total, self.description, self.retain, self.token, filled)
 
     def batches(self) -> list[Batch]:
         """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
-        out = [Batch(self.inputs[0].arrangement, self.out).without_index()] if self.out else []
+        index = self.filled.index if self.filled is not None else None
+        out = [Batch(self.inputs[0].arrangement, self.out).with_index(index)] if self.out else []
         left = zip(self.inputs, self.offsets, strict=True)
         return out + [b.slice(n).part_of(b, 0, n) if n else b for b, n in left]
 

@@ -145,8 +145,8 @@ def ranges_of(spine: Spine, keys: Keys, walk: bool = False) -> tuple[Int64s, int
     With `walk`, for keys in ascending order, by a walk along both sides; the answer is the same.
     """
     ranges = int64s(len(keys.hashes) * len(spine.batches) * 3).reshape(len(keys.hashes), len(spine.batches), 3)
-    spine.stats.seeking += len(keys.hashes)
     if walk:
+        spine.stats.seek(len(keys.hashes))
         return ranges, kp.walk_ranges(*spine.sources, keys.hashes, ranges)
     return ranges, kp.probe_indexed(spine.directory, keys.hashes, ranges)
 

@@ -20,8 +20,10 @@ When to merge (with fan-out R):
   rows, there have to be some batches as well (`waiting`).
 
 Where nothing is taken away, merging saves no space, and only those who look up gain by it. So what only grows and is
-seldom looked up in has a larger R (`growing`, `inserting`), and what is not looked up in at all a larger one still for
-large batches: a row is then written once more for every 64 times the rows instead of for every four.
+seldom looked up in has a larger R (`growing`, `inserting`), and what is hardly looked up in at all a larger one still
+for large batches: a row is then written once more for every 64 times the rows instead of for every four. Kernels count
+the keys that they look for (`kernels.sieve`); those that a sieve holds back do not count, because they cost nothing
+however many batches there are.
 
 Rows may have times (`dbspark.trace.time`). Then every batch has a description, each begins where the one before it
 ends, and a `Compaction` says what merges may do: only batches before its physical frontier are merged; times are
@@ -36,7 +38,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,13 +47,14 @@ import numpy as np
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import INT64_MAX, NO_PLACE, Place, Plan, bounds, run
 from dbspark.batch.chunk import CHUNK_ROWS, Chunk, check_plan
-from dbspark.batch.memory import Int64s, int64s
+from dbspark.batch.memory import Int64s, allocate, int64s
 from dbspark.kernels import probe as kp
 from dbspark.kernels.merge import OVERFLOW
 from dbspark.kernels.nodes import ROW_BITS, ROW_MASK, TIMES, WEIGHT
 from dbspark.lazy import Lazy
-from dbspark.trace.listed import Listed, Sources, sources_of
+from dbspark.trace.listed import Listed, Sought, Sources, sources_of
 from dbspark.trace.merging import Entry, Merging, Origin, since_of
+from dbspark.trace.sieve import Sieve
 from dbspark.trace.time import Antichain, Description
 
 END = (INT64_MAX,) * TIMES
@@ -64,7 +68,13 @@ _HARDLY = 1e-3
 _LARGE = 1 << 16
 """Rows from which on a batch of a spine that is not looked up in waits for four times as many of its kind."""
 _SELDOM = 8
-"""Rows that come for each that is looked up from which on more batches cost less than more merges."""
+"""Rows that come for each key that is looked for from which on more batches cost less than more merges."""
+_RARELY = 64
+"""The same from which on large batches may be four times as many."""
+_SIEVED = 4
+"""Batches below which it is as well to look into each."""
+_USEFUL = 4
+"""Of so many keys a sieve has to hold one back, or it costs more than it spares."""
 WALK = 128
 """Rows here for each row of a usual delta up to which deltas are looked up by walking along both sides."""
 SEARCH = 512
@@ -91,9 +101,12 @@ class SpineConfig:
     """R, and one more than the share of newer rows, while nothing is taken away: for what is not looked up in. Of large
     batches it is four times as many."""
     inserting: int | None = None
-    """The same, for batches of all sizes, while rows are looked up, but far more come."""
+    """The same while keys are looked for, but far more rows come; of large batches it is four times as many only where
+    next to no keys are."""
     indexed: int | None = None
     """Rows from which on a batch that is looked up in gets an index, which has to be in memory for it; None: none."""
+    sieved: int | None = None
+    """Rows from which on a spine that is looked up in gets a sieve (`trace.sieve`); None: none."""
     step: int = 8192
     """Rows of one step of a larger merge."""
     credit: int = 16
@@ -117,6 +130,15 @@ class Compaction:
     """Drops the rows that nobody will ask for again."""
 
 
+_COUNTERS = Struct("2q")
+
+
+def _counters() -> Any:
+    counts = allocate(_COUNTERS.size)
+    _COUNTERS.pack_into(counts, 0, 0, 0)
+    return counts
+
+
 @dataclass(slots=True)
 class SpineStats:
     """What a spine's inserts and merges did, shared by all its versions."""
@@ -135,9 +157,14 @@ class SpineStats:
     arriving: float = 0.0
     """EWMA of the rows of an insert."""
     sought: float = 0.0
-    """EWMA of the rows that are looked up between two inserts, by whomever."""
-    seeking: int = 0
-    """The same since the last insert."""
+    """EWMA of the keys that are looked for in all batches between two inserts, by whomever."""
+    asked: float = 0.0
+    """EWMA of the keys that are looked for, and of those among them that a sieve held back."""
+    held: float = 0.0
+    counts: Any = field(default_factory=_counters)
+    """The same since the last insert: what kernels count."""
+    unsieved: int = 0
+    """Rows up to which there shall be no sieve: one was tried that held back too little."""
     walking: bool = False
     """Whether such deltas are looked up by walking, the last time it was decided."""
 
@@ -145,8 +172,16 @@ class SpineStats:
         self.inserts += 1
         self.removals += 0.3 * (batch.negative / batch.rows - self.removals)
         self.arriving += 0.3 * (batch.rows - self.arriving)
-        self.sought += 0.3 * (self.seeking - self.sought)
-        self.seeking = 0
+        asked, held = _COUNTERS.unpack_from(self.counts)
+        self.sought += 0.3 * (asked - held - self.sought)
+        self.asked += 0.3 * (asked - self.asked)
+        self.held += 0.3 * (held - self.held)
+        _COUNTERS.pack_into(self.counts, 0, 0, 0)
+
+    def seek(self, keys: int) -> None:
+        """So many keys are looked for by a kernel that does not count them."""
+        asked, held = _COUNTERS.unpack_from(self.counts)
+        _COUNTERS.pack_into(self.counts, 0, asked + keys, held)
 
     def walks(self, delta: int, rows: int) -> bool:
         """Whether to look up a delta in so many rows by walking along both, rather than by searching for each row.
@@ -206,7 +241,10 @@ class _Tail(NamedTuple):
 class Spine:
     """A persistent sequence of batches; see the module's preface."""
 
-    __slots__ = ("__dict__", "_bound", "_tail", "arrangement", "compaction", "config", "credit", "entries", "stats")
+    __slots__ = (
+        "__dict__", "_bound", "_sieve", "_tail", "_uncovered", "arrangement", "compaction", "config", "credit",
+        "entries", "stats",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -217,6 +255,7 @@ class Spine:
         credit: int = 0,
         bound: int | None = None,
         compaction: Compaction | None = None,
+        sieve: Sieve | None = None,
     ) -> None:
         self.arrangement = arrangement
         self.entries = entries
@@ -227,9 +266,22 @@ class Spine:
         self._tail: _Tail | None = None
         """What `_due` has looked at, where it found nothing to do."""
         self.compaction = compaction
+        self._sieve = sieve
+        """Of the keys of all batches, but for the newest where those are `_uncovered`."""
+        self._uncovered = 0
 
     def _with(self, entries: tuple[Entry, ...], credit: int, bound: int | None = None) -> Spine:
-        return Spine(self.arrangement, entries, self.config, self.stats, credit, bound, self.compaction)
+        """The spine with other entries for rows that it has."""
+        return self._grown(entries, credit, bound, self._covering)
+
+    @property
+    def _covering(self) -> Sieve | None:
+        """The sieve of all its batches, where there is one."""
+        return None if self._uncovered else self._sieve
+
+    def _grown(self, entries: tuple[Entry, ...], credit: int, bound: int | None, sieve: Sieve | None) -> Spine:
+        """The spine with other entries, of whose keys there is a sieve."""
+        return Spine(self.arrangement, entries, self.config, self.stats, credit, bound, self.compaction, sieve)
 
     def bound(self) -> int:
         """No weight, summed over all batches, is larger in magnitude."""
@@ -249,16 +301,17 @@ class Spine:
                 return self
             return self._with(self._pruned((*self.entries, batch)), self.credit, self._bound)
         if not self.entries:
-            return self._with((batch,), self.credit)
+            return self._grown((batch,), self.credit, None, None)
         bound = self.bound() + batch.largest
         if bound > INT64_MAX and self.compaction is None:
             return self._insert_large(batch)
         self.stats.inserted(batch)
+        sieve = self._sieved(batch)
         entries: tuple[Entry, ...] = (*self.entries, batch)
         credit = self.credit + batch.rows * self.config.credit
         tail = self._and_one_more(batch)
         if tail is not None and credit < self.config.step and bound <= INT64_MAX:
-            out = self._followed_by(self._with(entries, credit, bound), batch)
+            out = self._followed_by(self._grown(entries, credit, bound, sieve), batch)
             out._tail = tail
             return out
         if self.compaction is not None:
@@ -266,14 +319,14 @@ class Spine:
         if bound > INT64_MAX:
             bound = sum(b.largest for b in self.batches) + batch.largest  # it had only grown with every insert
             if bound > INT64_MAX:  # a sum of some of the batches might overflow where that of all does not
-                return self._with(entries, self.credit, bound)
+                return self._grown(entries, self.credit, bound, sieve)
         appended, entries = entries, self._scheduled(entries)
         if pay and credit >= self.config.step:
             if Merging in map(type, entries):
                 entries, credit = self._advance(entries, credit, self.config.background)
             else:
                 credit = 0
-        out = self._with(entries, credit, bound)
+        out = self._grown(entries, credit, bound, sieve)
         out._tail = out._looked_at()
         return self._followed_by(out, batch) if entries is appended else out
 
@@ -318,9 +371,25 @@ class Spine:
                     return None
         return _Tail(tail.whole, level, alike, newer, weight, growing)
 
+    def _sieved(self, batch: Batch) -> Sieve | None:
+        """The sieve of this spine with one more batch."""
+        sieve, stats, least = self._sieve, self.stats, self.config.sieved
+        if least is None or self._uncovered:
+            return None
+        if sieve is None:
+            if max(least, stats.unsieved) > self.rows or not stats.asked or len(self.batches) < _SIEVED:
+                return None
+            sieve = Sieve.begun(self.batches)
+        elif sieve.told is not None and stats.held * _USEFUL < stats.asked:
+            stats.unsieved = 4 * self.rows
+            return None
+        return sieve.followed_by(batch, self.batches)
+
     def and_one(self, batch: Batch) -> Spine:
         """The spine with one more batch and no merge that would be due: for a look at what would be there."""
-        return self._followed_by(self._with((*self.entries, batch), self.credit), batch)
+        out = self._followed_by(self._grown((*self.entries, batch), self.credit, None, self._sieve), batch)
+        out._uncovered = self._uncovered + 1
+        return out
 
     def _followed_by(self, out: Spine, batch: Batch) -> Spine:
         """Another spine with one more batch to read, where the others are as they were."""
@@ -342,7 +411,8 @@ class Spine:
 
     def under(self, compaction: Compaction) -> Spine:
         """The same spine with other permissions for the merges to come."""
-        return Spine(self.arrangement, self.entries, self.config, self.stats, self.credit, self._bound, compaction)
+        given = self.arrangement, self.entries, self.config, self.stats, self.credit, self._bound
+        return Spine(*given, compaction, self._covering)
 
     def configured(self, config: SpineConfig) -> Spine:
         """The same spine with other knobs."""
@@ -364,9 +434,8 @@ class Spine:
 
     def copied(self) -> Spine:
         """The same spine with statistics of its own."""
-        return Spine(
-            self.arrangement, self.entries, self.config, replace(self.stats), self.credit, self._bound, self.compaction
-        )
+        stats = replace(self.stats, counts=_counters())
+        return Spine(self.arrangement, self.entries, self.config, stats, self.credit, self._bound, self.compaction)
 
     def _insert_large(self, batch: Batch) -> Spine:
         """Where weights are so large that partial sums might overflow, everything is kept as one exact sum."""
@@ -374,7 +443,7 @@ class Spine:
         if bound <= INT64_MAX:  # it had only grown with every insert
             return self._with(self.entries, self.credit, bound - batch.largest).insert(batch)
         whole = merge((self.consolidated(), batch))
-        return self._with((whole,) if whole.rows else (), self.credit)
+        return self._grown((whole,) if whole.rows else (), self.credit, None, None)
 
     def paid(self) -> Spine:
         """The spine after one step of the newest merge, if inserts have paid for it; else itself."""
@@ -569,7 +638,13 @@ class Spine:
 
     def _many(self, fanout: int, rows: int) -> int:
         """How many batches of so many rows become one."""
-        return 4 * fanout if fanout == self.config.growing and rows >= _LARGE else fanout
+        if rows < _LARGE or not (fanout == self.config.growing or (fanout == self.config.inserting and self._rarely())):
+            return fanout
+        return 4 * fanout
+
+    def _rarely(self) -> bool:
+        """Whether so little is looked for in all batches that it hardly matters how many they are."""
+        return self.stats.sought * _RARELY <= self.stats.arriving
 
     def space_share(self) -> float:
         """How many newer rows may stand beside the oldest batch, judged by what merging has saved so far."""
@@ -660,12 +735,21 @@ class Spine:
     @property
     def directory(self) -> int:
         """All batches for the kernels that look up in them: an address, to be used as long as the spine is kept."""
-        return self._listed.directory[0]
+        return self._directory[0]
+
+    @Lazy
+    def _directory(self) -> tuple[int, Any]:
+        return self._listed.directory(self._sought())
+
+    def _sought(self) -> Sought:
+        if self._sieve is None:
+            return Sought(self.stats.counts)
+        return Sought(self.stats.counts, self._sieve.told, len(self.batches) - self._uncovered)
 
     def listed_in(self, memory: Any, at: int, more: int) -> Any:
         """The same in memory of somebody's own, with room for so many more (`kernels.seek.append`): its address and the
         number of chunks are written to a place; returns what has to be kept for it."""
-        return self._listed.listed_in(memory, at, more)
+        return self._listed.listed_in(memory, at, more, self._sought())
 
     @property
     def chunks(self) -> int:
@@ -749,7 +833,7 @@ class Spine:
 
     def weights_of(self, probe: Batch) -> Int64s:
         """The total weight of each row of `probe`, in its order."""
-        self.stats.seeking += probe.rows
+        self.stats.seek(probe.rows)
         if self.compaction is not None and any(b.time is None for b in self.batches):
             return weights_in(sources_of((self.consolidated(),)), probe)
         return weights_in(self.sources, probe)
