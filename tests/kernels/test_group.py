@@ -47,14 +47,29 @@ def test_groups_are_numbered_in_the_order_of_their_first_rows(data, mask):
         nodes = np.array([nd.LANES + c for c in key], np.int64)
         rows = table.num_rows
         hashes = hash_rows(chunk, nodes)
-        slots = np.full(1 << max(2 * rows - 1, 1).bit_length(), -1, np.int64)
         ids, first = np.full(rows, -1, np.int64), np.full(rows, -1, np.int64)
-        groups = kg.group_rows(chunk.table, nodes, hashes, schema.node_count, slots, ids, first)
+        groups = kg.group_rows(chunk.table, nodes, hashes, schema.node_count, ids, first)
     seen: dict[Any, int] = {}
     expected = [seen.setdefault(tuple(row[c] for c in key), len(seen)) for row in model.rows(table)]
     assert ids.tolist() == expected
     assert groups == len(seen)
     assert first[:groups].tolist() == [expected.index(g) for g in range(groups)]
+
+
+@pytest.mark.parametrize("mask", [0xFFFF_FFFF_FFFF_FFFF, 0xFF])
+def test_many_groups_are_as_well_told_apart(mask):
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, 3000, 9000)
+    schema = Schema.parse("k BIGINT")
+    with weakened_hash(mask):
+        chunk = chunk_of(schema, pa.table({"k": values}))
+        nodes = np.array([nd.LANES], np.int64)
+        ids, first = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
+        groups = kg.group_rows(chunk.table, nodes, hash_rows(chunk, nodes), schema.node_count, ids, first)
+    order: dict[int, int] = {}
+    assert ids.tolist() == [order.setdefault(v, len(order)) for v in values.tolist()]
+    assert groups == len(order) > 2000
+    assert values[first[:groups]].tolist() == list(order)
 
 
 @given(data=keyed(), mask=MASKS)

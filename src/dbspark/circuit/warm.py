@@ -38,6 +38,11 @@ def _warm_trace() -> None:
         trace.finish()
         assert trace.scan().rows == 9
 
+    sieved = Trace(Arrangement(schema, [0]), config=SpineConfig(fanout=16, indexed=1, sieved=1))
+    for i in range(8):
+        assert len(sieved.probe([(-1,), (i - 1,)])) == (i > 0)
+        sieved.append(ZSet.from_rows([(i, "a")], schema).batch())
+
 
 def _warm_circuit() -> None:
     b = Builder()

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import i64, inlined, kernel, load_i32, load_i64, load_u64, prefetch
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i32, load_i64, load_u64, prefetch
 from dbspark.kernels.merge import lane, lane_mask
 from dbspark.kernels.nodes import (
     DATA,
@@ -51,6 +51,8 @@ _BLOCK = 32
 @inlined
 def _ask_for_row(table: int, row: int, columns: int, texts: Any) -> None:
     """Ask for the values of a row of flat columns; of texts for their places, and when those are there for `texts`."""
+    if not texts:
+        prefetch(lane(table, WEIGHT) + 8 * (row & lane_mask(table, WEIGHT)))
     for c in range(columns):
         node = table + (LANES + c) * NODE_BYTES
         at = load_i64(node, START) + row
@@ -61,7 +63,7 @@ def _ask_for_row(table: int, row: int, columns: int, texts: Any) -> None:
             prefetch(load_i64(node, DATA) + at * load_i64(node, WIDTH))
 
 
-@inlined
+@borrowing
 def _add_run(
     directory: int, end: int, begin: int, probe: int, row: int, h: Any, rh: Any, key: Any, columns: int, nodes: int,
     unique: int, sums: Any, k: int,
@@ -87,7 +89,7 @@ def _add_run(
         at += 1
 
 
-@inlined
+@borrowing
 def _begin_sums(
     probe: int, rows: int, own_rows: int, i: int, key: Any, nodes: int, unique: int, sums: Any, k: int
 ) -> None:
@@ -124,7 +126,7 @@ def breaks_table(
     keys, hashes = lane(probe, KEY), lane(probe, HASH)
     own, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
     wanted, sought = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.uint64)
-    at = np.empty(_BLOCK, np.int64)
+    near, at = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
     sums = np.empty((_BLOCK, 4), np.int64)  # of the row and of the key, high and low
     i = i64(0)
     while i < rows:
@@ -144,21 +146,21 @@ def breaks_table(
             first, end, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
             if first >= end:
                 continue
-            if not begin_block(directory, first, end, place, address(sought), i64(0), count, at):
-                continue
-            for k in range(count):
-                at[k] = rest_of(directory, end, at[k], sought[k])
-                if at[k] != NOWHERE:
-                    _ask_for_row(table_at(directory, at[k]), at[k] & ROW_MASK, columns, False)
-            for k in range(count):
-                if at[k] != NOWHERE:
-                    _ask_for_row(table_at(directory, at[k]), at[k] & ROW_MASK, columns, True)
-            for k in range(count):
-                if at[k] != NOWHERE:
-                    _add_run(
-                        directory, end, at[k], probe, wanted[k], sought[k],
-                        load_u64(hashes, wanted[k]), key, columns, nodes, unique, sums, k,
-                    )  # fmt: skip
+            hits = i64(0)
+            for j in range(begin_block(directory, first, end, place, address(sought), i64(0), count, near, at)):
+                at[hits] = rest_of(directory, end, at[j], sought[near[j]])
+                if at[hits] != NOWHERE:
+                    _ask_for_row(table_at(directory, at[hits]), at[hits] & ROW_MASK, columns, False)
+                    near[hits] = near[j]
+                    hits += 1
+            for j in range(hits):
+                _ask_for_row(table_at(directory, at[j]), at[j] & ROW_MASK, columns, True)
+            for j in range(hits):
+                k = near[j]
+                _add_run(
+                    directory, end, at[j], probe, wanted[k], sought[k], load_u64(hashes, wanted[k]), key, columns,
+                    nodes, unique, sums, k,
+                )  # fmt: skip
         for k in range(count):
             if sums[k, 0] + (sums[k, 1] >> 32) < 0:
                 return 1

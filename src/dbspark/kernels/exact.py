@@ -19,6 +19,7 @@ from dbspark.kernels.hash import is_valid
 from dbspark.kernels.jit import (
     bits_f32,
     bits_f64,
+    borrowing,
     f64_bits,
     i64,
     inlined,
@@ -36,7 +37,7 @@ LIMBS = 72
 _MANTISSA = np.uint64(0xFFFFFFFFFFFFF)
 
 
-@inlined
+@borrowing
 def _add_shifted(limbs: Any, value: Any, shift: int, negative: Any) -> None:
     """Add a 32-bit value, shifted left by some bits, to limbs."""
     k = shift >> 5
@@ -51,7 +52,7 @@ def _add_shifted(limbs: Any, value: Any, shift: int, negative: Any) -> None:
         limbs[k + 1] += high
 
 
-@inlined
+@borrowing
 def _add_float(limbs: Any, bits: Any, weight: int) -> None:
     """Add a finite float, given by its bits, times a weight."""
     exponent = i64((bits >> np.uint64(52)) & np.uint64(0x7FF))

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dbspark.kernels.ends import order_of
-from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64, prefetch
+from dbspark.kernels.jit import add_overflows, borrowing, i64, inlined, kernel, load_i64, load_u64, prefetch
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
 from dbspark.kernels.nodes import (
     DATA,
@@ -81,7 +81,7 @@ def _taken(before: int, weight: int, skip: int, stop: int) -> int:
     return before + min(weight, stop - before) - max(before, skip) if weight > skip - before else i64(0)
 
 
-@inlined
+@borrowing
 def _walk(
     directory: int, ends: Any, runs: int, begin: Any, at: Any, h: Any, probe: int, key: Any, columns: int, nodes: int,
     skip: int, stop: int, out: int, pos: Any, weights: Any,
@@ -141,7 +141,7 @@ def end_of_run(table: int, row: int, end: int, h: Any) -> int:
     return row
 
 
-@inlined
+@borrowing
 def one_key(table: int, begin: int, end: int, key: Any, nodes: int) -> Any:
     """Whether rows begin … end-1 of a chunk have the same key."""
     for k in range(key.shape[0]):
@@ -159,7 +159,7 @@ def one_key(table: int, begin: int, end: int, key: Any, nodes: int) -> Any:
     return True
 
 
-@inlined
+@borrowing
 def _begin(table: int, first: int, end: int, skip: int, stop: int, out: int, pos: Any, weights: Any) -> int:
     """What `_walk` gives for a key of which there has been nothing, all of its rows being in one chunk."""
     lane_weights, mask = lane(table, WEIGHT), lane_mask(table, WEIGHT)
@@ -177,7 +177,7 @@ def _begin(table: int, first: int, end: int, skip: int, stop: int, out: int, pos
     return out
 
 
-@inlined
+@borrowing
 def first_row(directory: int, h: Any, probe: int, row: int, key: Any, columns: int, nodes: int, at: Any) -> int:
     """The position of the first row of a key whose weights do not add up to zero; GONE where there is none.
 
@@ -206,18 +206,9 @@ def first_row(directory: int, h: Any, probe: int, row: int, key: Any, columns: i
             return best
 
 
-@inlined
-def _found(directory: int, behind: int, begin: int, h: Any) -> int:
-    """`rest_of`, and its row is asked for."""
-    at = rest_of(directory, behind, begin, h)
-    if at >= 0:
-        prefetch(lane(table_at(directory, at), HASH) + 8 * (at & ROW_MASK))
-    return at
-
-
-@inlined
+@borrowing
 def _find_ahead(
-    directory: int, d: int, row: int, heads: Any, some: Any, which: Any, begun: Any, lowest: Any, found: Any
+    directory: int, d: int, row: int, heads: Any, some: Any, which: Any, near: Any, begun: Any, lowest: Any, found: Any
 ) -> int:
     """Where the next key hashes of the last batch, from a row on, are in those before it; returns how many they are.
 
@@ -249,13 +240,12 @@ def _find_ahead(
             found[b, k] = GONE
         if first >= behind:
             continue
-        if b >= covered:
-            if begin_block(directory, first, behind, place, address(heads), i64(0), count, found[b]):
-                for k in range(count):
-                    found[b, k] = _found(directory, behind, found[b, k], heads[k])
-        elif begin_block(directory, first, behind, place, address(some), i64(0), passing, begun):
-            for j in range(passing):
-                found[b, which[j]] = _found(directory, behind, begun[j], some[j])
+        sought, number = (address(some), passing) if b < covered else (address(heads), count)
+        for j in range(begin_block(directory, first, behind, place, sought, i64(0), number, near, begun)):
+            k = which[near[j]] if b < covered else near[j]
+            found[b, k] = at = rest_of(directory, behind, begun[j], heads[k])
+            if at >= 0:
+                prefetch(lane(table_at(directory, at), HASH) + 8 * (at & ROW_MASK))
     return count
 
 
@@ -271,13 +261,14 @@ def change_of_first(
     last = load_i64(directory, BATCHES) - 1
     begin, at, ends = np.empty(last + 1, np.int64), np.empty(last + 1, np.int64), np.empty(last + 1, np.int64)
     heads, some, found = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64), np.empty((last, _BLOCK), np.int64)
-    which, begun, lowest = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
+    which, near, begun = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
+    lowest = np.empty(_BLOCK, np.int64)
     k, known = i64(0), i64(0)
     d, row, end = first_chunk(directory, last), i64(0), first_chunk(directory, last + 1)
     out = i64(0)
     while d < end:
         if k == known:
-            known = _find_ahead(directory, d, row, heads, some, which, begun, lowest, found)
+            known = _find_ahead(directory, d, row, heads, some, which, near, begun, lowest, found)
             k = i64(0)
         h = heads[k]
         runs = i64(0)

@@ -26,7 +26,7 @@ import numpy as np
 from dbspark.kernels.first import BEYOND, end_of_run, first_row, one_key
 from dbspark.kernels.group import LIMBS, count_rows, finish_sums, group_rows, sum_integers
 from dbspark.kernels.hash import fold_columns, is_valid
-from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i64, load_u64
 from dbspark.kernels.merge import lane, lane_mask
 from dbspark.kernels.nodes import DATA, FIELDS, HASH, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, START, VALID, WEIGHT
 from dbspark.kernels.order import compare_cells, compare_nulls, equal_rows
@@ -60,7 +60,7 @@ _GOING = 64
 """Rows of a key that may have been seen going before another way is taken."""
 
 
-@inlined
+@borrowing
 def newest_row(
     directory: int, lowest: int, h: Any, probe: int, row: int, probe_key: Any, key: Any, columns: int, nodes: int,
     gone: Any,
@@ -96,7 +96,7 @@ def newest_row(
     return i64(NOBODY)
 
 
-@inlined
+@borrowing
 def _among(directory: int, pos: Any, count: int, table: int, row: int, columns: int, nodes: int) -> Any:
     """Whether a row is equal to one of those at some positions."""
     word = load_u64(lane(table, HASH), row)
@@ -125,7 +125,7 @@ def _true_rows(table: int, node: int, rows: int) -> Any:
     return out
 
 
-@inlined
+@borrowing
 def _group_runs(table: int, rows: int, key: Any, nodes: int, hashes: Any, ids: Any, first: Any) -> int:
     """What `group_rows` gives, for rows in the order of their key hashes, which are written to `hashes`."""
     groups, begin = i64(0), i64(0)
@@ -158,7 +158,7 @@ def _compare_values(a: int, node_a: int, i: int, b: int, node_b: int, j: int, gr
     return i64(-order) if greatest != 0 else i64(order)
 
 
-@inlined
+@borrowing
 def _lead(table: int, keys: Any, state_keys: Any, value: Any, out: Any) -> None:
     """Describe a chunk as rows of state, of which only key and value are there."""
     for k in range(keys.shape[0] + 1):
@@ -226,10 +226,7 @@ def fold_groups(
         groups = _group_runs(table, rows, keys, nodes, hashes, ids, first)
     else:
         fold_columns(table, keys, rows, mask, hashes)
-        size = i64(4)
-        while size < 2 * rows:
-            size *= 2
-        groups = group_rows(table, keys, hashes, nodes, np.full(size, -1, np.int64), ids, first)
+        groups = group_rows(table, keys, hashes, nodes, ids, first)
     old, going = np.empty(groups, np.int64), np.empty(_GOING, np.int64)
     here = chunks
     gone = i64(0)

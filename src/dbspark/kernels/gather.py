@@ -14,6 +14,7 @@ import numpy as np
 
 from dbspark.kernels.hash import is_valid
 from dbspark.kernels.jit import (
+    borrowing,
     copy_bytes,
     i64,
     inlined,
@@ -71,7 +72,7 @@ def _aligned(size: int) -> int:
     return (size + ALIGN - 1) // ALIGN * ALIGN
 
 
-@inlined
+@borrowing
 def variable_size(tables: Any, node: int, pos: Any, rows: int) -> int:
     total = i64(0)
     for r in range(rows):
@@ -83,7 +84,7 @@ def variable_size(tables: Any, node: int, pos: Any, rows: int) -> int:
     return total
 
 
-@inlined
+@borrowing
 def nullable(tables: Any, node: int) -> Any:
     found = False
     for c in range(tables.shape[0]):
@@ -145,7 +146,7 @@ def measure(
     return measure_rows(tables, columns, nodes, pos, rows, own_key, one_weight, layout)
 
 
-@inlined
+@borrowing
 def bases(tables: Any, node: int, width: int, out: Any) -> None:
     """out[chunk] = address of row 0 of a fixed-width node in each chunk."""
     for c in range(tables.shape[0]):
@@ -153,7 +154,7 @@ def bases(tables: Any, node: int, width: int, out: Any) -> None:
         out[c] = load_i64(at, DATA) + load_i64(at, START) * width
 
 
-@inlined
+@borrowing
 def gather_fixed(base: Any, width: int, pos: Any, rows: int, out: int) -> None:
     if width == 8:
         for r in range(rows):
@@ -184,7 +185,7 @@ def gather_fixed(base: Any, width: int, pos: Any, rows: int, out: int) -> None:
             copy_bytes(out + r * width, base[p >> ROW_BITS] + (p & ROW_MASK) * width, width)
 
 
-@inlined
+@borrowing
 def gather_bits(tables: Any, node: int, field: int, pos: Any, rows: int, out: int) -> None:
     """Gather a bitmap: values of a BIT column (field DATA) or validity (field VALID, absent means all set)."""
     packed = np.uint8(0)
@@ -221,7 +222,7 @@ def copy_value(target: int, source: int, size: int) -> None:
             store_u8(target, i, load_u8(source, i))
 
 
-@inlined
+@borrowing
 def gather_variable(tables: Any, node: int, pos: Any, rows: int, out_offsets: int, out_data: int, scratch: Any) -> None:
     count = tables.shape[0]
     for c in range(count):
@@ -271,7 +272,7 @@ def _write_hash_lane(at: int, data: int, order: int) -> None:
     write_node(at, i64(FIXED), i64(8), data, i64(0), i64(0), order, i64(-1))
 
 
-@inlined
+@borrowing
 def gather_flat(
     tables: Any, node: int, kind: int, width: int, pos: Any, rows: int, data: int, valid: int, offsets: int,
     scratch: Any,

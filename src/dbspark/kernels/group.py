@@ -14,26 +14,40 @@ from typing import Any
 import numpy as np
 
 from dbspark.kernels.hash import fold_columns, is_valid
-from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64, store_i64, store_u64
+from dbspark.kernels.jit import add_overflows, borrowing, i64, inlined, kernel, load_i64, load_u64, store_i64, store_u64
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
 from dbspark.kernels.nodes import DATA, KEY, KIND, NODE_BYTES, NULL, ROW_BITS, START, VALID, WEIGHT, WIDTH
 from dbspark.kernels.order import small_integer
 from dbspark.kernels.probe import same_key
 
+_SLOTS = 1024
+"""Of the hash table for groups, to begin with."""
 LIMBS = 8
 """Of a sum of integers: 256 bits, more than any sum of 2^63 rows times weights needs."""
 
 
+@inlined
+def _slots(size: int, hashes: Any, first: Any, groups: int) -> Any:
+    """A hash table of so many slots, a power of two, with the groups that there are."""
+    slots, mask = np.full(size, -1, np.int64), np.uint64(size - 1)
+    for g in range(groups):
+        at = i64(hashes[first[g]] & mask)
+        while slots[at] >= 0:
+            at = (at + 1) & (size - 1)
+        slots[at] = g
+    return slots
+
+
 @kernel
-def group_rows(table: int, key: Any, hashes: Any, nodes: int, slots: Any, ids: Any, first: Any) -> int:
+def group_rows(table: int, key: Any, hashes: Any, nodes: int, ids: Any, first: Any) -> int:
     """ids[i] = the group of row i, first[g] = its first row; returns the number of groups.
 
-    `slots` is int64 working memory, filled with -1, of a power of two of at least twice as many as rows.
+    The hash table is as large as there are groups, not rows: mostly they are few, and it stays in the cache.
     """
-    mask = slots.shape[0] - 1
-    groups = i64(0)
+    size, groups = i64(_SLOTS), i64(0)
+    slots = _slots(size, hashes, first, groups)
     for i in range(hashes.shape[0]):
-        at = i64(hashes[i] & np.uint64(mask))
+        at = i64(hashes[i] & np.uint64(size - 1))
         while True:
             group = slots[at]
             if group < 0:
@@ -46,7 +60,10 @@ def group_rows(table: int, key: Any, hashes: Any, nodes: int, slots: Any, ids: A
             if hashes[other] == hashes[i] and same_key(table, i64(i), key, table, other, key, nodes):
                 ids[i] = group
                 break
-            at = (at + 1) & mask
+            at = (at + 1) & (size - 1)
+        if 2 * groups > size:
+            size *= 8
+            slots = _slots(size, hashes, first, groups)
     return groups
 
 
@@ -58,11 +75,8 @@ def sum_rows(table: int, rows: int, columns: Any, mask: Any, nodes: int, pos: An
     """
     hashes = np.empty(rows, np.uint64)
     fold_columns(table, columns, rows, mask, hashes)
-    size = i64(4)
-    while size < 2 * rows:
-        size *= 2
     ids = np.empty(rows, np.int64)
-    groups = group_rows(table, columns, hashes, nodes, np.full(size, -1, np.int64), ids, pos)
+    groups = group_rows(table, columns, hashes, nodes, ids, pos)
     weights[:groups] = 0
     w, m = lane(table, WEIGHT), lane_mask(table, WEIGHT)
     for i in range(rows):
@@ -145,7 +159,7 @@ def count_rows(table: int, rows: int, node: int, mask: Any, ids: Any, out: Any) 
         out[ids[i]] += load_i64(w, i & m)
 
 
-@inlined
+@borrowing
 def _add_limb(limbs: Any, g: int, k: int, value: Any, weight: int) -> None:
     """Add a 32-bit limb times a weight, as parts that stay far below 64 bits."""
     low = weight & 0xFFFFFFFF

@@ -33,6 +33,7 @@ import numpy as np
 from dbspark.kernels.jit import (
     bits_f32,
     bits_f64,
+    borrowing,
     f64_bits,
     i64,
     inlined,
@@ -209,7 +210,7 @@ def mask_words(out: int, rows: int, mask: Any) -> None:
         store_u64(out, row, load_u64(out, row) & mask)
 
 
-@inlined
+@borrowing
 def fold_column(node: int, begin: int, end: int, out: Any) -> None:
     """Fold one flat column into out[begin:end]; nested kinds are folded by the caller from their words."""
     kind = load_i64(node, KIND)
@@ -263,7 +264,7 @@ def fold_column(node: int, begin: int, end: int, out: Any) -> None:
             out[row] = fold(out[row], NULL_WORD)
 
 
-@inlined
+@borrowing
 def fold_columns(table: int, columns: Any, rows: int, mask: Any, out: Any) -> None:
     block = 4096  # keeps out[...] in the first-level cache while the columns pass over it
     for begin in range(0, rows, block):

@@ -65,7 +65,7 @@ def kernel(fn: F) -> F:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = _CACHE_DIR or before
     try:
-        compiled: F = numba.njit(nogil=True, cache=True, no_cfunc_wrapper=True)(fn)
+        compiled: F = numba.njit(nogil=True, cache=True, no_cfunc_wrapper=True, _nrt=True)(fn)
     finally:
         numba.config.CACHE_DIR = before
     KERNELS.append(compiled)
@@ -73,8 +73,22 @@ def kernel(fn: F) -> F:
 
 
 def inlined(fn: F) -> F:
-    """A helper of kernels: compiled into its callers and cached with them; Python cannot call it."""
-    compiled: F = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(fn)
+    """A helper of kernels: compiled into its callers and cached with them; Python cannot call it.
+
+    It says that it counts references to arrays, or would take over from a caller that does not (`borrowing`).
+    """
+    compiled: F = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=True)(fn)
+    return compiled
+
+
+def borrowing(fn: F) -> F:
+    """A helper of kernels that reads and writes the arrays it is handed, and neither makes nor gives any.
+
+    Whoever calls it has them, so they are not counted: to count one costs as much as to compare two rows, once when it
+    comes and once when it goes, because another thread might. A helper that made an array would not compile; one
+    that called something which gives one would never free it.
+    """
+    compiled: F = numba.njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)(fn)
     return compiled
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64, store_i64, store_u64
+from dbspark.kernels.jit import add_overflows, borrowing, i64, inlined, kernel, load_i64, load_u64, store_i64, store_u64
 from dbspark.kernels.nodes import DATA, HASH, KEY, MASK, NODE_BYTES, ROW_BITS, ROW_MASK, START, WEIGHT
 from dbspark.kernels.order import compare_rows
 
@@ -35,13 +35,13 @@ def lane_mask(table: int, node: int) -> int:
     return load_i64(table + node * NODE_BYTES, MASK)
 
 
-@inlined
+@borrowing
 def compare_at(tables: Any, p: int, q: int, columns: int, nodes: int) -> int:
     """Compare the values of the rows at two positions."""
     return compare_rows(tables[p >> ROW_BITS], p & ROW_MASK, tables[q >> ROW_BITS], q & ROW_MASK, columns, nodes)
 
 
-@inlined
+@borrowing
 def _sift_rows(tables: Any, order: Any, begin: int, root: int, size: int, columns: int, nodes: int) -> None:
     while True:
         child = 2 * root + 1
@@ -55,7 +55,7 @@ def _sift_rows(tables: Any, order: Any, begin: int, root: int, size: int, column
         root = child
 
 
-@inlined
+@borrowing
 def sort_ties(tables: Any, order: Any, begin: int, end: int, columns: int, nodes: int) -> None:
     """Order positions of rows of equal hashes by value. Nearly always they are all equal and one pass shows it."""
     sorted_so_far = True
@@ -245,7 +245,7 @@ def merge_two(
     info[3] = 1 if done_a and done_b else 0
 
 
-@inlined
+@borrowing
 def _order_tied(p: int, q: int, tables: Any, columns: int, nodes: int) -> int:
     """Compare the rows at two positions whose key hashes are equal."""
     ta, tb = tables[p >> ROW_BITS], tables[q >> ROW_BITS]
@@ -325,7 +325,7 @@ def fold_sources(
     return here, there, n
 
 
-@inlined
+@borrowing
 def same_row(p: int, q: int, tables: Any, columns: int, nodes: int) -> Any:
     """Whether the rows at two positions, whose key hashes are equal, are."""
     return _order_tied(p, q, tables, columns, nodes) == 0

@@ -19,6 +19,7 @@ from dbspark.kernels.jit import (
     add_overflows,
     bits_f32,
     bits_f64,
+    borrowing,
     i64,
     inlined,
     kernel,
@@ -133,7 +134,7 @@ def split_at(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any,
     return _split(tables, lens, cursors, ends, key, rh, out)
 
 
-@inlined
+@borrowing
 def _remaining(lens: Any, cursors: Any, ends: Any) -> int:
     total = i64(0)
     for s in range(cursors.shape[0]):
@@ -423,34 +424,33 @@ def probe_indexed(directory: int, keys: Any, ranges: Any) -> int:
 def ranges_of(directory: int, keys: int, count: int, ranges: Any) -> int:
     """What `probe_indexed` gives, for so many keys at an address."""
     total = i64(0)
-    begun, covered = np.empty(_BLOCK, np.int64), covered_batches(directory)
+    near, begun, covered = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64), covered_batches(directory)
     room = count if covered > 0 else i64(0)
     some, which = np.empty(room, np.uint64), np.empty(room, np.int64)
     passing = sift(directory, keys, count, some, which)
     for b in range(load_i64(directory, BATCHES)):
         first, last, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
-        sought, number = keys, count
-        if b < covered:
-            sought, number = address(some), passing
-            for i in range(count):
-                ranges[i, b, 0] = first
-                ranges[i, b, 1] = ranges[i, b, 2] = 0
+        for i in range(count):
+            ranges[i, b, 0] = first
+            ranges[i, b, 1] = ranges[i, b, 2] = 0
+        if first >= last:
+            continue
+        sought, number = (address(some), passing) if b < covered else (keys, count)
         for begin in range(0, number, _BLOCK):
             end = min(begin + _BLOCK, number)
-            if first < last:
-                begin_block(directory, first, last, place, sought, begin, end, begun)
-            for j in range(begin, end):
-                i, key = which[j] if b < covered else j, load_u64(sought, j)
-                if j > begin and key == load_u64(sought, j - 1):
+            before = i64(-1)
+            for j in range(begin_block(directory, first, last, place, sought, begin, end, near, begun)):
+                at, key = begin + near[j], load_u64(sought, begin + near[j])
+                i = which[at] if b < covered else at
+                if before >= 0 and key == load_u64(keys, before):
                     for k in range(3):
-                        ranges[i, b, k] = ranges[i - 1, b, k]
+                        ranges[i, b, k] = ranges[before, b, k]
                 else:
-                    ranges[i, b, 0] = first
-                    ranges[i, b, 1] = ranges[i, b, 2] = 0
-                    at = rest_of(directory, last, begun[j - begin], key) if first < last else i64(NOWHERE)
+                    at = rest_of(directory, last, begun[j], key)
                     if at != NOWHERE:
                         ranges[i, b, 0], ranges[i, b, 1] = at >> ROW_BITS, at & ROW_MASK
                         ranges[i, b, 2] = _run_length(directory, last, at, key)
+                before = i
                 total += ranges[i, b, 2]
     return total
 
@@ -479,7 +479,7 @@ def _run_length(directory: int, last: int, begin: int, key: Any) -> int:
         at = i64(0)
 
 
-@inlined
+@borrowing
 def _same_as_before(keys: Any, i: int, ranges: Any, b: int) -> Any:
     """Take over the range of the probe before this one, where it was for the same key."""
     if i == 0 or keys[i] != keys[i - 1]:
@@ -568,7 +568,7 @@ def expand_ranges(
     return out
 
 
-@inlined
+@borrowing
 def same_key(table_a: int, i: int, key_a: Any, table_b: int, j: int, key_b: Any, nodes: int) -> Any:
     for k in range(key_a.shape[0]):
         if not equal_cells(table_a, key_a[k], i, table_b, key_b[k], j, nodes):
@@ -590,7 +590,7 @@ def pair_weights(probe: int, which: Any, tables: Any, pos: Any, out: Any) -> int
     return 0
 
 
-@inlined
+@borrowing
 def _key_is_null(table: int, row: int, key: Any) -> Any:
     for k in range(key.shape[0]):
         at = table + key[k] * NODE_BYTES
@@ -602,15 +602,17 @@ def _key_is_null(table: int, row: int, key: Any) -> Any:
     return False
 
 
-@inlined
-def _ask_for_cell(table: int, node: int, row: int) -> None:
-    """Ask for a value, or for the place of a text, which will be compared."""
-    at = table + node * NODE_BYTES
-    row += load_i64(at, START)
-    if load_i64(at, OFFSETS) != 0:
-        prefetch(load_i64(at, OFFSETS) + 4 * row)
-    else:
-        prefetch(load_i64(at, DATA) + load_i64(at, WIDTH) * row)
+@borrowing
+def _ask_for_match(table: int, row: int, key: Any) -> None:
+    """Ask for the weight of a row, and for the value or the place of the text which will be compared first."""
+    prefetch(lane(table, WEIGHT) + 8 * (row & lane_mask(table, WEIGHT)))
+    if key.shape[0] > 0:
+        at = table + key[0] * NODE_BYTES
+        row += load_i64(at, START)
+        if load_i64(at, OFFSETS) != 0:
+            prefetch(load_i64(at, OFFSETS) + 4 * row)
+        else:
+            prefetch(load_i64(at, DATA) + load_i64(at, WIDTH) * row)
 
 
 @inlined
@@ -636,7 +638,7 @@ def meet_rows(
     lines = np.empty((3 + depth, room), np.int64)
     to = address(lines)
     keys, mine, mask = lane(probe, KEY), lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
-    begun, covered = np.empty(_BLOCK, np.int64), covered_batches(directory)
+    near, begun, covered = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64), covered_batches(directory)
     some, which = np.empty(rows if covered > 0 else 0, np.uint64), np.empty(rows if covered > 0 else 0, np.int64)
     passing = sift(directory, keys, rows, some, which)
     out, overflow, later = i64(0), i64(0), i64(0)
@@ -647,19 +649,16 @@ def meet_rows(
         sought, number = (address(some), passing) if b < covered else (keys, rows)
         for begin in range(0, number, _BLOCK):
             end = min(begin + _BLOCK, number)
-            if not begin_block(directory, first, last, place, sought, begin, end, begun):
-                continue
-            for j in range(begin, end):
-                h = load_u64(sought, j)
-                if j > begin and h == load_u64(sought, j - 1):
-                    begun[j - begin] = begun[j - begin - 1]
-                else:
-                    begun[j - begin] = at = rest_of(directory, last, begun[j - begin], h)
-                    if at != NOWHERE and key.shape[0] > 0:
-                        _ask_for_cell(table_at(directory, at), key[0], at & ROW_MASK)
-            for j in range(begin, end):
-                at, i = begun[j - begin], which[j] if b < covered else i64(j)
-                if at == NOWHERE or (null_safe == 0 and _key_is_null(probe, i, probe_key)):
+            hits = i64(0)
+            for j in range(begin_block(directory, first, last, place, sought, begin, end, near, begun)):
+                at = rest_of(directory, last, begun[j], load_u64(sought, begin + near[j]))
+                if at != NOWHERE:
+                    _ask_for_match(table_at(directory, at), at & ROW_MASK, key)
+                    near[hits], begun[hits] = near[j], at
+                    hits += 1
+            for j in range(hits):
+                at, i = begun[j], which[begin + near[j]] if b < covered else begin + near[j]
+                if null_safe == 0 and _key_is_null(probe, i, probe_key):
                     continue
                 h, a = load_u64(keys, i), load_i64(mine, i & mask)
                 c, row = at >> ROW_BITS, at & ROW_MASK
@@ -693,7 +692,7 @@ def meet_rows(
     return lines
 
 
-@inlined
+@borrowing
 def _join_times(table: int, row: int, time: Any, to: int, room: int) -> int:
     """Write the join of a time with that of a row, its coordinates `room` apart; 1 where it is not the time itself."""
     above = i64(0)

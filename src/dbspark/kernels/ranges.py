@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dbspark.kernels.hash import is_valid
-from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i64, load_u64
 from dbspark.kernels.merge import lane
 from dbspark.kernels.nodes import HASH, KIND, NODE_BYTES, NULL, ROW_BITS, ROW_MASK, START, VALID
 from dbspark.kernels.order import compare_cells
@@ -35,7 +35,7 @@ def _is_null(table: int, node: int, row: int) -> Any:
     return not is_valid(valid, row + load_i64(at, START))
 
 
-@inlined
+@borrowing
 def holds(checks: Any, probe: int, i: int, table: int, row: int, nodes: int) -> Any:
     """Whether row `row` of a chunk satisfies all comparisons with row i of the probe chunk."""
     for k in range(checks.shape[0]):
@@ -63,7 +63,7 @@ def which_hold(checks: Any, probe: int, which: Any, tables: Any, pos: Any, nodes
         out[i] = holds(checks, probe, which[i], tables[pos[i] >> ROW_BITS], pos[i] & ROW_MASK, nodes)
 
 
-@inlined
+@borrowing
 def _chunk_of(before: Any, chunk: int, last: int, at: int) -> int:
     """The chunk in chunk … last that holds row `at`, counted through all chunks."""
     a = chunk
@@ -77,7 +77,7 @@ def _chunk_of(before: Any, chunk: int, last: int, at: int) -> int:
     return a
 
 
-@inlined
+@borrowing
 def _is_before(table: int, node: int, row: int, probe: int, theirs: int, i: int, word: Any, after: int,
                nodes: int) -> Any:  # fmt: skip
     """Whether a row lies before the first that is at least a value, or beyond it if `after` is 1."""
@@ -88,7 +88,7 @@ def _is_before(table: int, node: int, row: int, probe: int, theirs: int, i: int,
     return order < after
 
 
-@inlined
+@borrowing
 def _first(tables: Any, before: Any, node: int, first: int, chunk: int, begin: int, end: int, probe: int, theirs: int,
            i: int, word: Any, after: int, nodes: int) -> int:  # fmt: skip
     """The first of the rows begin … end-1, which are in chunks first … chunk, that does not lie before a value."""

@@ -28,7 +28,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import count_bits, i64, inlined, kernel, load_i64, load_u64, prefetch, store_i64, store_u64
+from dbspark.kernels.jit import (
+    borrowing,
+    count_bits,
+    i64,
+    inlined,
+    kernel,
+    load_i64,
+    load_u64,
+    prefetch,
+    store_i64,
+    store_u64,
+)
 from dbspark.kernels.merge import lane
 from dbspark.kernels.nodes import KEY, ROW_BITS, ROW_MASK
 
@@ -213,21 +224,10 @@ def ask_for_word(place: int, key: Any) -> None:
 
 
 @inlined
-def begin_of(directory: int, first: int, last: int, place: int, key: Any) -> int:
-    """A position in chunks first … last-1, of which there are some, not behind the first row of a key hash.
-
-    NOWHERE where there is none. What `rest_of` reads first is asked for.
-    """
-    words = load_i64(place, 0)
+def _begin(directory: int, first: int, last: int, place: int, word: Any, part: Any) -> int:
+    """Where a word of the index says that the rows of a part begin, in chunks first … last-1, or NOWHERE; the memory
+    of the row there is asked for."""
     tables, lens = load_i64(directory, TABLES), load_i64(directory, LENS)
-    if words == 0:
-        c = find_chunk(load_i64(directory, FENCES), first, last, key) if last - first > 1 else first
-        return i64(c) << ROW_BITS | lower_bound(lane(load_i64(tables, c), KEY), i64(0), load_i64(lens, c), key)
-    shift = load_u64(place, 1)
-    word = load_u64(words, i64(key >> shift))
-    part = key >> (shift - np.uint64(_PART_BITS)) & np.uint64(31)
-    if word >> part & _ONE == np.uint64(0):
-        return i64(NOWHERE)
     begin = i64(word >> _32)
     c, row = begin >> INDEX_ROW_BITS, begin & ((1 << INDEX_ROW_BITS) - 1)
     gone, before = load_i64(place, 2), load_i64(place, 3)
@@ -246,6 +246,25 @@ def begin_of(directory: int, first: int, last: int, place: int, key: Any) -> int
         c += first - gone
     prefetch(lane(load_i64(tables, c), KEY) + 8 * row)
     return c << ROW_BITS | row
+
+
+@inlined
+def begin_of(directory: int, first: int, last: int, place: int, key: Any) -> int:
+    """A position in chunks first … last-1, of which there are some, not behind the first row of a key hash.
+
+    NOWHERE where there is none. What `rest_of` reads first is asked for.
+    """
+    words = load_i64(place, 0)
+    if words == 0:
+        c = find_chunk(load_i64(directory, FENCES), first, last, key) if last - first > 1 else first
+        keys = lane(load_i64(load_i64(directory, TABLES), c), KEY)
+        return i64(c) << ROW_BITS | lower_bound(keys, i64(0), load_i64(load_i64(directory, LENS), c), key)
+    shift = load_u64(place, 1)
+    word = load_u64(words, i64(key >> shift))
+    part = key >> (shift - np.uint64(_PART_BITS)) & np.uint64(31)
+    if word >> part & _ONE == np.uint64(0):
+        return i64(NOWHERE)
+    return _begin(directory, first, last, place, word, part)
 
 
 @inlined
@@ -302,10 +321,10 @@ def rest_of(directory: int, last: int, begin: int, key: Any) -> int:
     return c << ROW_BITS | row if load_u64(lane(load_i64(tables, c), KEY), row) == key else i64(NOWHERE)
 
 
-@inlined
-def _walk(own: int, size: int, chunk: int, keys: int, begin: int, end: int, out: Any) -> Any:
+@borrowing
+def _walk(own: int, size: int, chunk: int, keys: int, begin: int, end: int, which: Any, at: Any) -> int:
     """`begin_block` in a small chunk, by walking along both sides: most of them have none of the keys."""
-    some, row, before = False, i64(0), np.uint64(0)
+    n, row, before = i64(0), i64(0), np.uint64(0)
     for i in range(begin, end):
         key = load_u64(keys, i)
         if key < before:
@@ -314,41 +333,54 @@ def _walk(own: int, size: int, chunk: int, keys: int, begin: int, end: int, out:
         while row < size and load_u64(own, row) < key:
             row += 1
         if row < size and load_u64(own, row) == key:
-            out[i - begin] = i64(chunk) << ROW_BITS | row
-            some = True
-        else:
-            out[i - begin] = NOWHERE
-    return some
+            which[n], at[n] = i - begin, i64(chunk) << ROW_BITS | row
+            n += 1
+    return n
 
 
-@inlined
-def begin_block(directory: int, first: int, last: int, place: int, keys: int, begin: int, end: int, out: Any) -> Any:
-    """`begin_of` for keys begin … end-1 of those at an address, which are few; whether there may be one of them.
+@borrowing
+def begin_block(
+    directory: int, first: int, last: int, place: int, keys: int, begin: int, end: int, which: Any, at: Any
+) -> int:
+    """Those of keys begin … end-1 at an address, which are few, that may be in chunks first … last-1: returns how many.
 
-    Where they rise they are found sooner; equal ones beside each other are looked for once.
+    which[j] = the number of such a key, counted from `begin`; at[j] = what `begin_of` gives for it. Most batches have
+    few of the keys, so what follows is to be done for few. Where keys rise they are found sooner.
     """
-    some = False
-    if load_i64(place, 0) == 0:
-        size = load_i64(load_i64(directory, LENS), first)
+    n, words = i64(0), load_i64(place, 0)
+    if words == 0:
+        tables, lens = load_i64(directory, TABLES), load_i64(directory, LENS)
+        size = load_i64(lens, first)
         if last - first == 1 and size <= _ALONG * (end - begin):
-            return _walk(lane(load_i64(load_i64(directory, TABLES), first), KEY), size, first, keys, begin, end, out)
-        at = i64(first) << ROW_BITS
+            return _walk(lane(load_i64(tables, first), KEY), size, first, keys, begin, end, which, at)
+        p, before = i64(first) << ROW_BITS, np.uint64(0)
         for i in range(begin, end):
             key = load_u64(keys, i)
-            if i > begin and key < load_u64(keys, i - 1):
-                at = i64(first) << ROW_BITS
-            at = follow(directory, last, at, key)
-            out[i - begin] = at
-        return True
+            if key < before:
+                p = i64(first) << ROW_BITS
+            before = key
+            p = follow(directory, last, p, key)
+            c, row = p >> ROW_BITS, p & ROW_MASK
+            if row >= load_i64(lens, c) or load_u64(lane(load_i64(tables, c), KEY), row) == key:
+                which[n], at[n] = i - begin, p
+                n += 1
+        return n
+    shift = load_u64(place, 1)
+    to_part = shift - np.uint64(_PART_BITS)
     for i in range(begin, end):
-        ask_for_word(place, load_u64(keys, i))
-    for i in range(begin, end):
+        prefetch(words + 8 * i64(load_u64(keys, i) >> shift))
+    for i in range(begin, end):  # without a branch: nobody can guess which keys are there
         key = load_u64(keys, i)
-        if i > begin and key == load_u64(keys, i - 1):
-            out[i - begin] = out[i - begin - 1]
-        else:
-            out[i - begin] = begin_of(directory, first, last, place, key)
-        some |= out[i - begin] != NOWHERE
+        which[n] = i - begin
+        n += i64(load_u64(words, i64(key >> shift)) >> (key >> to_part & np.uint64(31)) & _ONE)
+    some = i64(0)
+    for j in range(n):
+        key = load_u64(keys, begin + which[j])
+        word = load_u64(words, i64(key >> shift))
+        p = _begin(directory, first, last, place, word, key >> to_part & np.uint64(31))
+        if p != NOWHERE:
+            which[some], at[some] = which[j], p
+            some += 1
     return some
 
 

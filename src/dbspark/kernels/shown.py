@@ -18,6 +18,7 @@ from dbspark.kernels.jit import (
     i64,
     inlined,
     ints_at,
+    load_i32,
     load_i64,
     load_u8,
     store_i64,
@@ -260,5 +261,5 @@ def write_columns(
         write_node(line, kind, width, to, valid, offsets, i64(0), i64(-1))
         gather_flat(mine, node, kind, width, where, rows, to, valid, offsets, bases)
         if kind == VARIABLE:
-            at = _aligned(to + variable_size(mine, node, where, rows))
+            at = _aligned(to + i64(load_i32(offsets, rows)))
     return filled(out, arena, rows, size)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, prefetch, store_i64, store_u64
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i64, load_u64, prefetch, store_i64, store_u64
 from dbspark.kernels.merge import lane
 from dbspark.kernels.nodes import KEY
 from dbspark.kernels.seek import COUNTS, COVERED, SHIFT, SIEVE
@@ -72,7 +72,7 @@ def covered_batches(directory: int) -> int:
     return load_i64(directory, COVERED)
 
 
-@inlined
+@borrowing
 def sift(directory: int, keys: int, count: int, some: Any, which: Any) -> int:
     """Those of so many keys at an address that may be in a batch that the sieve covers: they, and their numbers.
 

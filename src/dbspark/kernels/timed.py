@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, store_i64
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i64, load_u64, store_i64
 from dbspark.kernels.merge import OVERFLOW, compare_at, fold_sources, lane, lane_mask, same_row, sort_ties
 from dbspark.kernels.nodes import DATA, FIELDS, HASH, KEY, MASK, ROW_BITS, ROW_MASK, START, TIME, TIMES, WEIGHT
 from dbspark.kernels.order import compare_rows
@@ -26,7 +26,7 @@ from dbspark.kernels.probe import probe_ranges
 from dbspark.kernels.sort import sort_order
 
 
-@inlined
+@borrowing
 def _later(group: Any, a: int, b: int) -> Any:
     """Whether entry a of a group has a later time than entry b, in the order of files: by coordinates in turn."""
     for c in range(TIMES):
@@ -35,13 +35,13 @@ def _later(group: Any, a: int, b: int) -> Any:
     return False
 
 
-@inlined
+@borrowing
 def _swap(group: Any, a: int, b: int) -> None:
     for c in range(TIMES + 1):
         group[a, c], group[b, c] = group[b, c], group[a, c]
 
 
-@inlined
+@borrowing
 def _sift(group: Any, root: int, size: int) -> None:
     while True:
         child = 2 * root + 1
@@ -55,7 +55,7 @@ def _sift(group: Any, root: int, size: int) -> None:
         root = child
 
 
-@inlined
+@borrowing
 def _sort(group: Any, n: int) -> None:
     in_order = True
     for i in range(1, n):
@@ -78,7 +78,7 @@ def _sort(group: Any, n: int) -> None:
         _sift(group, i64(0), i64(last))
 
 
-@inlined
+@borrowing
 def _reduce(group: Any, n: int) -> int:
     """Sort a group and sum equal times, dropping zeros; returns what is left of it, or OVERFLOW."""
     _sort(group, n)
@@ -106,7 +106,7 @@ def _reduce(group: Any, n: int) -> int:
     return out
 
 
-@inlined
+@borrowing
 def _admit(table: int, row: int, bounds: Any, group: Any, n: int) -> int:
     """Append row's time and weight to a group if it is within the bounds; returns the new size of the group."""
     before = i64(1)

@@ -412,9 +412,8 @@ class GroupAggregate(Operator):
         hashes = hash_rows(chunk, self._key_nodes)
         ids = int64s(chunk.rows)
         if self.key:
-            slots = np.full(1 << max(2 * chunk.rows - 1, 1).bit_length(), -1, np.int64)
             first = int64s(chunk.rows)
-            groups = kg.group_rows(chunk.table, self._key_nodes, hashes, delta.schema.node_count, slots, ids, first)
+            groups = kg.group_rows(chunk.table, self._key_nodes, hashes, delta.schema.node_count, ids, first)
             tables = np.array((chunk.table,), np.int64)
             columns = gather_columns(delta.schema, tables, first[:groups], self.key)
             keys = Keys(
