@@ -17,14 +17,19 @@ import pyarrow as pa
 
 _POOL: Any = pa.system_memory_pool()
 _LARGE = 1 << 15
+_SMALL = 1 << 12
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 
 def allocate(size: int) -> Any:
-    """A pool buffer of `size` bytes, uninitialised."""
-    return pa.allocate_buffer(size, _POOL)
+    """A buffer of `size` bytes, uninitialised.
+
+    To ask the pool means to give up the interpreter's lock and to wait for it again, behind the thread of the merges.
+    What is small, as most of it is, comes from Python.
+    """
+    return pa.py_buffer(bytearray(size)) if size <= _SMALL else pa.allocate_buffer(size, _POOL)
 
 
 def allocated() -> int:

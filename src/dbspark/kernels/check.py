@@ -44,7 +44,7 @@ from dbspark.kernels.seek import (
     table_at,
 )
 
-_BLOCK = 32
+_BLOCK = 96
 """Rows that are looked for at a time."""
 
 

@@ -38,15 +38,13 @@ def _slots(size: int, hashes: Any, first: Any, groups: int) -> Any:
     return slots
 
 
-@kernel
-def group_rows(table: int, key: Any, hashes: Any, nodes: int, ids: Any, first: Any) -> int:
-    """ids[i] = the group of row i, first[g] = its first row; returns the number of groups.
-
-    The hash table is as large as there are groups, not rows: mostly they are few, and it stays in the cache.
-    """
-    size, groups = i64(_SLOTS), i64(0)
-    slots = _slots(size, hashes, first, groups)
-    for i in range(hashes.shape[0]):
+@borrowing
+def _group_on(
+    table: int, key: Any, hashes: Any, nodes: int, slots: Any, begin: int, groups: int, ids: Any, first: Any
+) -> tuple[int, int]:
+    """Go on with the rows from one on, until there are too many groups; returns the next row and how many there are."""
+    size = slots.shape[0]
+    for i in range(begin, hashes.shape[0]):
         at = i64(hashes[i] & np.uint64(size - 1))
         while True:
             group = slots[at]
@@ -62,8 +60,20 @@ def group_rows(table: int, key: Any, hashes: Any, nodes: int, ids: Any, first: A
                 break
             at = (at + 1) & (size - 1)
         if 2 * groups > size:
-            size *= 8
-            slots = _slots(size, hashes, first, groups)
+            return i64(i + 1), groups
+    return i64(hashes.shape[0]), groups
+
+
+@kernel
+def group_rows(table: int, key: Any, hashes: Any, nodes: int, ids: Any, first: Any) -> int:
+    """ids[i] = the group of row i, first[g] = its first row; returns the number of groups.
+
+    The hash table is as large as there are groups, not rows: mostly they are few, and it stays in the cache.
+    """
+    size, groups, at = i64(_SLOTS), i64(0), i64(0)
+    while at < hashes.shape[0]:
+        at, groups = _group_on(table, key, hashes, nodes, _slots(size, hashes, first, groups), at, groups, ids, first)
+        size *= 8
     return groups
 
 

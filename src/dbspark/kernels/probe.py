@@ -457,7 +457,7 @@ def ranges_of(directory: int, keys: int, count: int, ranges: Any) -> int:
 
 @inlined
 def _run_length(directory: int, last: int, begin: int, key: Any) -> int:
-    """How many rows from a position on, in chunks up to `last`, have a key hash; runs of few are counted."""
+    """How many rows from a position on, in chunks up to `last`, have a key hash; runs of few are counted one by one."""
     c, at, count = begin >> ROW_BITS, begin & ROW_MASK, i64(0)
     while True:
         keys, n = lane(load_i64(load_i64(directory, TABLES), c), KEY), length_at(directory, c)
@@ -651,15 +651,26 @@ def meet_rows(
             end = min(begin + _BLOCK, number)
             hits = i64(0)
             for j in range(begin_block(directory, first, last, place, sought, begin, end, near, begun)):
-                at = rest_of(directory, last, begun[j], load_u64(sought, begin + near[j]))
-                if at != NOWHERE:
+                at, i = rest_of(directory, last, begun[j], load_u64(sought, begin + near[j])), begin + near[j]
+                i = which[i] if b < covered else i
+                if at != NOWHERE and (null_safe != 0 or not _key_is_null(probe, i, probe_key)):
                     _ask_for_match(table_at(directory, at), at & ROW_MASK, key)
-                    near[hits], begun[hits] = near[j], at
+                    near[hits], begun[hits] = i, at
                     hits += 1
+            # Room is made before pairs are written: an array that might become another one is counted at every pair.
+            more = i64(0)
             for j in range(hits):
-                at, i = begun[j], which[begin + near[j]] if b < covered else begin + near[j]
-                if null_safe == 0 and _key_is_null(probe, i, probe_key):
-                    continue
+                more += _run_length(directory, last, begun[j], load_u64(keys, near[j]))
+            if out + more > room:
+                if out + more > limit:
+                    info[0], info[1], info[2] = limit + 1, overflow, later
+                    return lines
+                while out + more > room:
+                    lines = _twice_as_long(lines)
+                    room *= 2
+                to = address(lines)
+            for j in range(hits):
+                at, i = begun[j], near[j]
                 h, a = load_u64(keys, i), load_i64(mine, i & mask)
                 c, row = at >> ROW_BITS, at & ROW_MASK
                 table, size = table_at(directory, at), length_at(directory, c)
@@ -672,12 +683,6 @@ def meet_rows(
                     if load_u64(lane(table, KEY), row) != h:
                         break
                     if same_key(probe, i, probe_key, table, row, key, nodes):
-                        if out == room:
-                            if out > limit:
-                                break
-                            lines = _twice_as_long(lines)
-                            to = address(lines)
-                            room *= 2
                         w = load_i64(lane(table, WEIGHT), row & lane_mask(table, WEIGHT))
                         if multiply_overflows(a, w):
                             overflow = i64(OVERFLOW)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
 
 _DIGIT = 11
 _SHORT = 48  # runs up to this length are finished by insertion
@@ -25,7 +25,7 @@ def _less(kh: Any, rh: Any, a: int, b: int) -> Any:
     return rh[a] < rh[b]
 
 
-@inlined
+@borrowing
 def _insertion(kh: Any, rh: Any, order: Any, begin: int, end: int) -> None:
     for i in range(begin + 1, end):
         item = order[i]
@@ -36,7 +36,7 @@ def _insertion(kh: Any, rh: Any, order: Any, begin: int, end: int) -> None:
         order[j] = item
 
 
-@inlined
+@borrowing
 def _sift(kh: Any, rh: Any, order: Any, begin: int, root: int, size: int) -> None:
     while True:
         child = 2 * root + 1
@@ -50,7 +50,7 @@ def _sift(kh: Any, rh: Any, order: Any, begin: int, root: int, size: int) -> Non
         root = child
 
 
-@inlined
+@borrowing
 def _heap(kh: Any, rh: Any, order: Any, begin: int, end: int) -> None:
     size = end - begin
     for root in range(size // 2 - 1, -1, -1):
@@ -110,7 +110,7 @@ def _radix(h: Any, order: Any, keys: Any, spare: Any) -> Any:
     return passes * _DIGIT, n * (passes & 1)
 
 
-@inlined
+@borrowing
 def _finish(kh: Any, rh: Any, order: Any, begin: int, end: int) -> None:
     """Sort a run that the leading bits could not tell apart."""
     first = order[begin]

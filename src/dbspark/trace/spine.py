@@ -377,8 +377,10 @@ class Spine:
         if least is None or self._uncovered:
             return None
         if sieve is None:
-            if max(least, stats.unsieved) > self.rows or not stats.asked or len(self.batches) < _SIEVED:
+            if max(least, stats.unsieved) > self.rows or len(self.batches) < _SIEVED:
                 return None
+            if stats.asked * len(self.batches) < stats.arriving:
+                return None  # it would cost more to put them in than to look everywhere
             sieve = Sieve.begun(self.batches)
         elif sieve.told is not None and stats.held * _USEFUL < stats.asked:
             stats.unsieved = 4 * self.rows
