@@ -11,7 +11,7 @@ import os
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,15 @@ class Run:
         times = [seconds(r) for r in self.rounds]
         return (max(times) - min(times)) / min(times) if times else float("nan")
 
+    def slower_than(self, other: Run) -> float:
+        """Time a row, as a multiple of that of another case: the median of the rounds, each of which had both of them.
+
+        Not that of the best rounds: of a short case one round in a few has a quiet moment to itself, of one that takes
+        ten times as long none has.
+        """
+        pairs = zip(self.rounds, other.rounds, strict=True)
+        return statistics.median(seconds(a) / a["rows"] * b["rows"] / seconds(b) for a, b in pairs)
+
     @property
     def complete(self) -> bool:
         return all(r["complete"] for r in self.rounds)
@@ -90,16 +99,23 @@ def present(names: Sequence[str]) -> list[str]:
 
 
 def run(
-    systems: Sequence[str], cases: Sequence[Case], *, rounds: int, budget: float, timeout: float = 3600.0
+    systems: Sequence[str],
+    cases: Sequence[Case],
+    *,
+    rounds: int,
+    budget: float,
+    timeout: float = 3600.0,
+    waited_for: Callable[[str, Case], bool] = lambda system, case: True,
 ) -> tuple[list[Run], dict[str, dict[str, str]]]:
-    """All cases with all systems; and the versions of what each system consists of."""
-    runs = {(name, case.folder): Run(name, case) for case in cases for name in systems}
+    """All cases with all systems, as far as these are waited for; and the versions of what each system consists of."""
+    runs = {(name, case.folder): Run(name, case) for case in cases for name in systems if waited_for(name, case)}
     versions: dict[str, dict[str, str]] = {}
     for turn in range(rounds):
         for name in systems if turn % 2 == 0 else reversed(systems):
             kind = SYSTEMS[name].load()
-            mine = [c for c in cases if c.workload in kind.workloads and not runs[name, c.folder].problem]
-            for c in cases:
+            asked = [c for c in cases if (name, c.folder) in runs]
+            mine = [c for c in asked if c.workload in kind.workloads and not runs[name, c.folder].problem]
+            for c in asked:
                 if c.workload not in kind.workloads:
                     runs[name, c.folder].problem = "not written for this workload"
             for batch in [[c] for c in mine] if kind.alone else [mine] if mine else []:

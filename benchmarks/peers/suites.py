@@ -10,10 +10,11 @@ that it did, when there was less to recompute.
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -91,19 +92,18 @@ def w2(settings: Settings) -> list[Target]:
 
 def w3(settings: Settings) -> list[Target]:
     queries = [q for q in nexmark.QUERIES if not settings.views or q in settings.views]
-    done: list[Run] = []
-    versions: dict[str, dict[str, str]] = {}
-    for events in settings.events:
 
-        def cases(folder: Path, events: int = events) -> list[Case]:
-            with session() as spark:
-                return nexmark.cases(folder, events, settings.batches, queries, spark)
+    def cases(folder: Path) -> list[Case]:
+        with session() as spark:
+            made = [nexmark.cases(folder / str(n), n, settings.batches, queries, spark) for n in settings.events]
+        # A machine drifts, so that the sizes of a query are run one after the other.
+        at = {q: i for i, q in enumerate(queries)}
+        return sorted(itertools.chain(*made), key=lambda c: (at[c.view], c.parameters["batch"], c.parameters["events"]))
 
-        mine = settings if events <= LARGE else replace(settings, systems=["dbspark"])
-        some, found = _run("w3", mine, cases)
-        done += some
-        versions |= found
-        _save("w3", settings, done, versions, [])  # what there is, should the next size fail
+    def waited_for(system: str, case: Case) -> bool:
+        return system == "dbspark" or case.parameters["events"] <= LARGE
+
+    done, versions = _run("w3", settings, cases, waited_for)
     for events in settings.events:
         for batch in settings.batches:
             chosen = [r for r in done if r.case.parameters == {"events": events, "batch": batch}]
@@ -140,7 +140,7 @@ def _w3_targets(done: Sequence[Run]) -> list[Target]:
                 worst = max(slower, key=lambda q: slower[q])
                 targets.append(Target(f"{where}: {peer} recomputing / dbspark, worst", slower[worst], 1.0, "x", worst))
         tenth = {q: rows[events // 10, batch, q]["dbspark"] for q in kept if (events // 10, batch, q) in rows}
-        growth = {q: r.rate / kept[q] for q, r in tenth.items() if r.best}
+        growth = {q: mine[q]["dbspark"].slower_than(r) for q, r in tenth.items() if r.best}
         if growth:
             worst = max(growth, key=lambda q: growth[q])
             name = f"{where}: time an event / that at a tenth of the events"
@@ -151,17 +151,22 @@ def _w3_targets(done: Sequence[Run]) -> list[Target]:
 
 
 def _run(
-    workload: str, settings: Settings, make: Callable[[Path], list[Case]]
+    workload: str,
+    settings: Settings,
+    make: Callable[[Path], list[Case]],
+    waited_for: Callable[[str, Case], bool] = lambda system, case: True,
 ) -> tuple[list[Run], dict[str, dict[str, str]]]:
-    """Make the cases and run them with all systems that are there; and the versions that these have."""
+    """Make the cases and run them with all systems that are there, as far as these are waited for; and their
+    versions."""
     systems = [s for s in runs.present(settings.systems) if workload in SYSTEMS[s].load().workloads]
     with tempfile.TemporaryDirectory(prefix=f"dbspark-{workload}-") as temporary:
         folder = settings.keep or Path(temporary)
         cases = make(folder)
         if settings.keep:
             for system in systems:
-                runs.write_job(folder / f"{workload}-{system}.json", system, cases, settings.budget, folder)
-        return runs.run(systems, cases, rounds=settings.rounds, budget=settings.budget)
+                mine = [c for c in cases if waited_for(system, c)]
+                runs.write_job(folder / f"{workload}-{system}.json", system, mine, settings.budget, folder)
+        return runs.run(systems, cases, rounds=settings.rounds, budget=settings.budget, waited_for=waited_for)
 
 
 def _save(

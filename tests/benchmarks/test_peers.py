@@ -243,3 +243,21 @@ def test_arrow_files_keep_what_they_are_given(tmp_path):
     table = pa.table({"n": np.arange(5), "s": ["a", None, "c", "", "e"]})
     write_arrow(tmp_path / "deep" / "t.arrow", table)
     assert read_arrow(tmp_path / "deep" / "t.arrow").equals(table)
+
+
+def test_a_case_is_compared_with_another_round_by_round(w1):
+    small, large = runs.Run("dbspark", w1[0]), runs.Run("dbspark", w1[1])
+    for drift in (1, 1, 3):  # the machine is slow in the last round, and both feel it
+        small.rounds.append({"ticks": [drift * 0.1] * 2, "rows": 10, "continuous": None})
+        large.rounds.append({"ticks": [drift * 0.11] * 20, "rows": 100, "continuous": None})
+    assert large.slower_than(small) == pytest.approx(1.1)
+
+
+def test_systems_that_are_not_waited_for_are_not_run(w1, monkeypatch):
+    ran = []
+    monkeypatch.setattr(runs, "_batch", lambda name, cases, *rest: ran.extend((name, c.folder) for c in cases) or {})
+    done, _ = runs.run(
+        ["dbspark", "hand"], w1, rounds=1, budget=1.0, waited_for=lambda system, case: system == "hand" or case is w1[0]
+    )
+    assert ran == [("dbspark", w1[0].folder), ("hand", w1[0].folder), ("hand", w1[1].folder)]
+    assert [(r.system, r.case.folder) for r in done] == [("dbspark", w1[0].folder), *ran[1:]]
