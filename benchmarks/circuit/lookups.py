@@ -23,7 +23,7 @@ from dbspark.batch import Arrangement
 from dbspark.batch.schema import Schema
 from dbspark.circuit import Builder, Circuit
 from dbspark.operators.delta import Delta
-from dbspark.trace.spine import SpineStats
+from dbspark.trace.stats import SpineStats
 
 MILLION: Final = 100_000 if QUICK else 1_000_000
 ROUNDS: Final = 3 if QUICK else 15

@@ -11,7 +11,7 @@ import pytest
 from dbspark.circuit import Builder
 from dbspark.circuit.executor import Circuit
 from dbspark.errors import DbsparkError
-from dbspark.trace.spine import SpineConfig
+from dbspark.trace.config import SpineConfig
 from tests.operators.model import contents
 
 EAGER = SpineConfig(fanout=2, at_once=0, step=1, background=1)

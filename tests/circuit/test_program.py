@@ -13,7 +13,7 @@ from dbspark.circuit.executor import as_zset
 from dbspark.circuit.program import LIMIT, MOST
 from dbspark.kernels.preload import compile_machine
 from dbspark.operators.delta import Delta
-from dbspark.trace.spine import SpineConfig
+from dbspark.trace.config import SpineConfig
 from dbspark.zset import ZSet
 from tests.operators.model import ANY_WEIGHTS, entries
 from tests.zset.model import contents, plus

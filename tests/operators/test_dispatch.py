@@ -11,7 +11,8 @@ from dbspark.circuit import Builder, Circuit
 from dbspark.kernels import nodes as nd
 from dbspark.operators.delta import Delta
 from dbspark.trace.reading import Keys, ranges_of
-from dbspark.trace.spine import SEARCH, WALK, Spine, SpineStats
+from dbspark.trace.spine import Spine
+from dbspark.trace.stats import SEARCH, WALK, SpineStats
 from tests.operators.model import WEIGHTS, Run, entries, joined
 from tests.operators.test_join import HOWS, LEFT, LEFT_ROWS, ON, RIGHT, RIGHT_ROWS, condition, condition_of
 

@@ -11,8 +11,8 @@ from dbspark.batch.arrangement import weakened_hash
 from dbspark.batch.chunk import CHUNK_ROWS
 from dbspark.circuit import Builder
 from dbspark.errors import SchemaError
+from dbspark.trace.config import SpineConfig
 from dbspark.trace.merging import Merging
-from dbspark.trace.spine import SpineConfig
 from tests.operators.model import WEIGHTS, Run, entries, groups, plus
 
 SCHEMA = "k BIGINT, n INT, s STRING, x DOUBLE"

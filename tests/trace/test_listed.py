@@ -10,8 +10,9 @@ import pytest
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.batch.schema import Schema
+from dbspark.trace.config import SpineConfig
 from dbspark.trace.listed import Listed, sources_of
-from dbspark.trace.spine import Spine, SpineConfig
+from dbspark.trace.spine import Spine
 
 ROWS = Arrangement(Schema(pa.schema([pa.field("a", pa.int64())])))
 LAZY = SpineConfig(fanout=1 << 20, space_low=float("inf"), space_high=float("inf"))

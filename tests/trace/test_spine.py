@@ -14,11 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dbspark.batch import Arrangement, Batch, Schema
 from dbspark.batch.arrangement import weakened_hash
 from dbspark.errors import WeightOverflowError
+from dbspark.trace import due as dues
 from dbspark.trace import sieve as sieves
-from dbspark.trace import spine as spines
+from dbspark.trace.config import SpineConfig
 from dbspark.trace.merging import Merging
 from dbspark.trace.reading import Keys, ends_unordered, probe
-from dbspark.trace.spine import Spine, SpineConfig
+from dbspark.trace.spine import Spine
+from dbspark.trace.stats import SpineStats
 
 SCHEMA = Schema.parse("k BIGINT, s STRING")
 BY_ROW = Arrangement(SCHEMA)
@@ -632,8 +634,15 @@ def test_a_spine_that_only_grows_is_merged_more_at_a_time_until_something_is_tak
     assert spine.count() == 40 * 3000
 
 
+def test_keys_that_are_all_held_back_are_as_good_as_none():
+    config = SpineConfig(inserting=16)
+    assert dues._growing(config, SpineStats(asked=100.0, sought=0.0, arriving=10.0)) == 16
+    assert dues._growing(config, SpineStats(asked=100.0, sought=5.0, arriving=10.0)) is None
+    assert dues._growing(config, SpineStats(arriving=10.0)) is None, "not every look-up is counted"
+
+
 def test_large_batches_of_what_only_grows_wait_for_more_of_their_kind(monkeypatch):
-    monkeypatch.setattr(spines, "_LARGE", 256)
+    monkeypatch.setattr(dues, "_LARGE", 256)
     spine = Spine(BY_ROW, config=SpineConfig(at_once=0, growing=4))
     for i in range(15 * 4):
         spine = spine.insert(batch(range(100 * i, 100 * (i + 1)))).work()

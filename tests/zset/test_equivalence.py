@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 )
 
 from dbspark.errors import SchemaError, WeightOverflowError
-from dbspark.trace.spine import SpineConfig
+from dbspark.trace.config import SpineConfig
 from dbspark.zset import BACKENDS, ZSet, ZSetConfig, adaptive, columns, memtable, payload
 from tests.zset.model import MAX, TINY, contents, model, plus, times
 

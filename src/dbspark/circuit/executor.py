@@ -23,7 +23,7 @@ from dbspark.kernels.preload import machine_is_there
 from dbspark.operators.delta import Delta, Parts
 from dbspark.operators.operator import State
 from dbspark.trace.background import Beside
-from dbspark.trace.spine import DEFAULT, SpineConfig
+from dbspark.trace.config import DEFAULT, SpineConfig
 from dbspark.zset import ZSet
 
 Done = tuple[dict[str, State], dict[str, Any], dict[str, Any], tuple[Late, ...], bool]

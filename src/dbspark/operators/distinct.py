@@ -19,7 +19,8 @@ from dbspark.batch import Arrangement, Batch
 from dbspark.batch.memory import Int64s
 from dbspark.operators.delta import Delta, merged
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.spine import Spine, row_positions
+from dbspark.trace.located import row_positions
+from dbspark.trace.spine import Spine
 
 SetOperation = Literal["intersect", "intersect all", "except", "except all"]
 

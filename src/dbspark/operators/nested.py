@@ -38,8 +38,10 @@ from dbspark.kernels import timed as kt
 from dbspark.operators.delta import Delta
 from dbspark.operators.join import Join, distinct_keys, keys_at, keys_of, pair_weights, union_of_keys
 from dbspark.operators.operator import Arranged, Operator
+from dbspark.trace.config import SpineConfig
+from dbspark.trace.located import row_positions
 from dbspark.trace.reading import Hits, Keys, key_columns, probe
-from dbspark.trace.spine import Spine, SpineConfig, row_positions
+from dbspark.trace.spine import Spine
 
 Path = tuple[int, ...]
 

@@ -24,7 +24,8 @@ from dbspark.pipeline.waiting import sound
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
 from dbspark.storage.store import Store
-from dbspark.trace.spine import Spine, SpineConfig
+from dbspark.trace.config import SpineConfig
+from dbspark.trace.spine import Spine
 
 MERGES = SpineConfig(background=1 << 15, space_high=3.0, inserting=16, indexed=1 << 9, sieved=1 << 14, waiting=8)
 """Merges from so many rows on run beside the ticks: they take milliseconds, and most machines have a second core. What

@@ -25,9 +25,10 @@ from dbspark.kernels.seek import append
 from dbspark.operators.delta import Delta
 from dbspark.pipeline.waiting import CHANGES, Change, Waiting, Written
 from dbspark.trace import Antichain, Trace
+from dbspark.trace.config import DEFAULT, SpineConfig
 from dbspark.trace.listed import OWN
 from dbspark.trace.reading import Hits, Keys, ends_unordered
-from dbspark.trace.spine import DEFAULT, Spine, SpineConfig
+from dbspark.trace.spine import Spine
 from dbspark.trace.time import Description
 
 _FEW = 512

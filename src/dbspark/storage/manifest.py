@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from dbspark.errors import CorruptFileError, StoreError
-from dbspark.trace.spine import Compaction
+from dbspark.trace.config import Compaction
 from dbspark.trace.time import Antichain, Description
 
 FORMAT = 1

@@ -18,8 +18,8 @@ from dbspark.batch import Batch
 from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError
 from dbspark.kernels.nodes import ROW_BITS
+from dbspark.trace.config import Compaction
 from dbspark.trace.reading import Hits
-from dbspark.trace.spine import Compaction
 
 
 class Retention:

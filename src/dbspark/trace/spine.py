@@ -8,22 +8,7 @@ progress. A merge in progress holds its output so far and what is left of its in
 key hashes, so together they are just a few more batches to read, and memory never holds a row twice. That is what
 keeps the peak near the size of the rows themselves, whatever is being merged.
 
-When to merge (with fan-out R):
-
-* *tiers*: when R neighbours at the new end are of one level (sizes within a factor of R) or below it, they become
-  one batch of the next level. Every row takes part in about log_R(n) merges. Of small batches there are twice as many.
-* *space*: when everything newer than the oldest batch exceeds a share of it, all become one. Cancelled rows are
-  thereby bounded by that share. The share is small while merges shrink what they read (updates and deletes) and
-  grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth much. Rows that take away make
-  older ones useless and leave few to compare with, so where there are any, they count for more, and one more batch
-  like the newest has to fit too: what is held stays below twice the size of what is left. Where there are next to no
-  rows, there have to be some batches as well (`waiting`).
-
-Where nothing is taken away, merging saves no space, and only those who look up gain by it. So what only grows and is
-seldom looked up in has a larger R (`growing`, `inserting`), and what is hardly looked up in at all a larger one still
-for large batches: a row is then written once more for every 64 times the rows instead of for every four. Kernels count
-the keys that they look for (`kernels.sieve`); those that a sieve holds back do not count, because they cost nothing
-however many batches there are.
+When merges are due is said in `trace.due`.
 
 Rows may have times (`dbspark.trace.time`). Then every batch has a description, each begins where the one before it
 ends, and a `Compaction` says what merges may do: only batches before its physical frontier are merged; times are
@@ -38,166 +23,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from struct import Struct
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import INT64_MAX, NO_PLACE, Place, Plan, bounds, run
-from dbspark.batch.chunk import CHUNK_ROWS, Chunk, check_plan
-from dbspark.batch.memory import Int64s, allocate, int64s
-from dbspark.kernels import probe as kp
-from dbspark.kernels.merge import OVERFLOW
-from dbspark.kernels.nodes import ROW_BITS, ROW_MASK, TIMES, WEIGHT
+from dbspark.batch.chunk import CHUNK_ROWS, Chunk
+from dbspark.batch.memory import Int64s
+from dbspark.kernels.nodes import ROW_BITS, ROW_MASK, TIMES
 from dbspark.lazy import Lazy
+from dbspark.trace.config import DEFAULT, Compaction, SpineConfig
+from dbspark.trace.due import Tail, and_one_more, due, level_of, looked_at, space_share
 from dbspark.trace.listed import Listed, Sought, Sources, sources_of
+from dbspark.trace.located import CUTS, patched, positions_in, row_positions, weights_in
 from dbspark.trace.merging import Entry, Merging, Origin, since_of
 from dbspark.trace.sieve import Sieve
+from dbspark.trace.stats import SpineStats, counters
 from dbspark.trace.time import Antichain, Description
 
 END = (INT64_MAX,) * TIMES
 """A time that every time can be advanced to, where times do not matter."""
-_CUTS = 8
-"""Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
-_FEW = 256
-"""Rows that are not worth a merge for their space alone, unless nothing may be left of them: a call costs more."""
-_HARDLY = 1e-3
-"""The share of rows that take something away below which a spine only grows."""
-_LARGE = 1 << 16
-"""Rows from which on a batch of a spine that is not looked up in waits for four times as many of its kind."""
-_SELDOM = 8
-"""Rows that come for each key that is looked for from which on more batches cost less than more merges."""
-_RARELY = 64
-"""The same from which on large batches may be four times as many."""
 _SIEVED = 4
 """Batches below which it is as well to look into each."""
 _USEFUL = 4
 """Of so many keys a sieve has to hold one back, or it costs more than it spares."""
-WALK = 128
-"""Rows here for each row of a usual delta up to which deltas are looked up by walking along both sides."""
-SEARCH = 512
-"""The same from which on they are searched for again. Both cost the same at about 250; `benchmarks.circuit.lookups`."""
 _INDEXED = 64
 """How many times cheaper it is to search where there is an index, so that walking pays for so many fewer rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpineConfig:
-    """Knobs of a spine; the constants beside them say what they trade."""
-
-    fanout: int = 4
-    """R: more means fewer rewrites of a row and more batches to read."""
-    waiting: int | None = None
-    """So many batches there have to be where there are next to no rows, before they become one; None: R."""
-    space_low: float = 0.4
-    """Newer rows allowed beside the oldest batch, as a share of it, where merges cancel much."""
-    space_high: float = 1.0
-    """The same where merges cancel nothing."""
-    at_once: int = 2048
-    """Merges of at most this many rows are done inside the insert."""
-    growing: int | None = None
-    """R, and one more than the share of newer rows, while nothing is taken away: for what is not looked up in. Of large
-    batches it is four times as many."""
-    inserting: int | None = None
-    """The same while keys are looked for, but far more rows come; of large batches it is four times as many only where
-    next to no keys are."""
-    indexed: int | None = None
-    """Rows from which on a batch that is looked up in gets an index, which has to be in memory for it; None: none."""
-    sieved: int | None = None
-    """Rows from which on a spine that is looked up in gets a sieve (`trace.sieve`); None: none."""
-    step: int = 8192
-    """Rows of one step of a larger merge."""
-    credit: int = 16
-    """Rows of merging paid for by each inserted row."""
-    background: int | None = None
-    """Merges from this many rows on are left to a thread beside the ticks; None: to no one else."""
-
-
-DEFAULT = SpineConfig()
-
-
-@dataclass(frozen=True, slots=True)
-class Compaction:
-    """What merges of a spine with times may do."""
-
-    logical: Antichain
-    """Readers are at or above this: times below it are advanced to it."""
-    physical: Antichain
-    """Batches that end after this are not merged: somebody reads up to their boundaries."""
-    retain: Callable[[Batch], Batch] | None = None
-    """Drops the rows that nobody will ask for again."""
-
-
-_COUNTERS = Struct("2q")
-
-
-def _counters() -> Any:
-    counts = allocate(_COUNTERS.size)
-    _COUNTERS.pack_into(counts, 0, 0, 0)
-    return counts
-
-
-@dataclass(slots=True)
-class SpineStats:
-    """What a spine's inserts and merges did, shared by all its versions."""
-
-    inserts: int = 0
-    merges: int = 0
-    rows_in: int = 0
-    rows_out: int = 0
-    seconds: float = 0.0
-    reduction: float = 0.0
-    """EWMA of the share of rows that vanish in a merge."""
-    removals: float = 0.0
-    """EWMA of the share of inserted rows that take something away: what merging will save."""
-    looked_up: float = 0.0
-    """EWMA of the rows of the deltas that are looked up here."""
-    arriving: float = 0.0
-    """EWMA of the rows of an insert."""
-    sought: float = 0.0
-    """EWMA of the keys that are looked for in all batches between two inserts, by whomever."""
-    asked: float = 0.0
-    """EWMA of the keys that are looked for, and of those among them that a sieve held back."""
-    held: float = 0.0
-    counts: Any = field(default_factory=_counters)
-    """The same since the last insert: what kernels count."""
-    unsieved: int = 0
-    """Rows up to which there shall be no sieve: one was tried that held back too little."""
-    walking: bool = False
-    """Whether such deltas are looked up by walking, the last time it was decided."""
-
-    def inserted(self, batch: Batch) -> None:
-        self.inserts += 1
-        self.removals += 0.3 * (batch.negative / batch.rows - self.removals)
-        self.arriving += 0.3 * (batch.rows - self.arriving)
-        asked, held = _COUNTERS.unpack_from(self.counts)
-        self.sought += 0.3 * (asked - held - self.sought)
-        self.asked += 0.3 * (asked - self.asked)
-        self.held += 0.3 * (held - self.held)
-        _COUNTERS.pack_into(self.counts, 0, 0, 0)
-
-    def seek(self, keys: int) -> None:
-        """So many keys are looked for by a kernel that does not count them."""
-        asked, held = _COUNTERS.unpack_from(self.counts)
-        _COUNTERS.pack_into(self.counts, 0, asked + keys, held)
-
-    def walks(self, delta: int, rows: int) -> bool:
-        """Whether to look up a delta in so many rows by walking along both, rather than by searching for each row.
-
-        By the EWMA of the sizes of deltas, with hysteresis; a single small delta among large ones is searched for.
-        Both ways find the same, so nothing but time depends on what is remembered here.
-        """
-        self.looked_up += (0.3 if self.looked_up else 1.0) * (delta - self.looked_up)
-        self.walking = self.looked_up * (SEARCH if self.walking else WALK) >= rows
-        return self.walking and delta * SEARCH >= rows
-
-    def merged(self, before: int, after: int) -> None:
-        self.merges += 1
-        self.rows_in += before
-        self.rows_out += after
-        self.reduction += 0.3 * ((before - after) / max(before, 1) - self.reduction)
 
 
 def _extended(entry: Any, lower: Antichain, last: Description) -> Any:
@@ -220,22 +73,6 @@ def summable(batches: Iterable[Batch], bound: Callable[[], int]) -> Sequence[Bat
     if len(some) > 1 and bound() + sum(b.largest for b in some) > INT64_MAX:
         return (merge(some),)
     return some
-
-
-class _Tail(NamedTuple):
-    """The batches behind the last merge in progress."""
-
-    whole: bool
-    """Whether there is none."""
-    level: int
-    """Of the newest of them."""
-    alike: int
-    """How many of this level follow each other up to there."""
-    newer: int
-    """Rows of all but the oldest."""
-    weight: int
-    """The sum of all weights."""
-    growing: int | None
 
 
 class Spine:
@@ -263,8 +100,8 @@ class Spine:
         self.stats = stats if stats is not None else SpineStats()
         self.credit = credit
         self._bound = bound
-        self._tail: _Tail | None = None
-        """What `_due` has looked at, where it found nothing to do."""
+        self._tail: Tail | None = None
+        """What `due` has looked at, where it found nothing to do."""
         self.compaction = compaction
         self._sieve = sieve
         """Of the keys of all batches, but for the newest where those are `_uncovered`."""
@@ -309,7 +146,7 @@ class Spine:
         sieve = self._sieved(batch)
         entries: tuple[Entry, ...] = (*self.entries, batch)
         credit = self.credit + batch.rows * self.config.credit
-        tail = self._and_one_more(batch)
+        tail = and_one_more(self.config, self.stats, self.entries, self._tail, batch)
         if tail is not None and credit < self.config.step and bound <= INT64_MAX:
             out = self._followed_by(self._grown(entries, credit, bound, sieve), batch)
             out._tail = tail
@@ -327,49 +164,8 @@ class Spine:
             else:
                 credit = 0
         out = self._grown(entries, credit, bound, sieve)
-        out._tail = out._looked_at()
+        out._tail = looked_at(self.config, self.stats, entries) if self.compaction is None else None
         return self._followed_by(out, batch) if entries is appended else out
-
-    def _looked_at(self) -> _Tail | None:
-        """The newest entries, among which nothing is due."""
-        if self.compaction is not None or not self.entries:
-            return None
-        sizes, weight = [], 0
-        for entry in reversed(self.entries):
-            if type(entry) is not Batch:
-                break
-            sizes.append(entry.rows)
-            weight += entry.total_weight
-        whole = len(sizes) == len(self.entries)
-        if not sizes:
-            return None
-        levels = [self._level(n) for n in sizes]
-        alike = next((i for i, level in enumerate(levels) if level != levels[0]), len(levels))
-        return _Tail(whole, levels[0], alike, sum(sizes) - sizes[-1], weight, self._growing())
-
-    def _and_one_more(self, batch: Batch) -> _Tail | None:
-        """The newest entries with one more batch, where it makes nothing due that was not: what `_due` would say.
-
-        Without looking at all of them again, and so perhaps None where nothing is due.
-        """
-        tail = self._tail
-        if tail is None:
-            return None
-        growing, level, rows = self._growing(), self._level(batch.rows), batch.rows
-        if level > tail.level or growing != tail.growing:
-            return None
-        fanout = growing or self.config.fanout
-        alike = tail.alike + 1 if level == tail.level else 1
-        if alike >= self._many(fanout, rows) * (1 if 2 * rows >= self.config.at_once else 2):
-            return None
-        newer, weight = tail.newer + rows, tail.weight + batch.total_weight
-        if tail.whole:
-            oldest = self.entries[0].rows
-            if len(self.entries) + 1 >= (self.config.waiting or fanout) or oldest >= _FEW or weight == 0:
-                room = oldest * self._share(self._many(growing, oldest) if growing else None)
-                if 19 * newer // 8 + rows >= room:
-                    return None
-        return _Tail(tail.whole, level, alike, newer, weight, growing)
 
     def _sieved(self, batch: Batch) -> Sieve | None:
         """The sieve of this spine with one more batch."""
@@ -436,7 +232,7 @@ class Spine:
 
     def copied(self) -> Spine:
         """The same spine with statistics of its own."""
-        stats = replace(self.stats, counts=_counters())
+        stats = replace(self.stats, counts=counters())
         return Spine(self.arrangement, self.entries, self.config, stats, self.credit, self._bound, self.compaction)
 
     def _insert_large(self, batch: Batch) -> Spine:
@@ -518,17 +314,6 @@ class Spine:
         """Rows still to be read by merges in progress."""
         return sum(e.unread for e in self.entries if type(e) is Merging)
 
-    def _level(self, rows: int) -> int:
-        fanout = self.config.fanout
-        if fanout == 4:  # as it usually is
-            return (rows.bit_length() - 1) >> 1 if rows else 0
-        level = 0
-        size = fanout
-        while rows >= size:
-            level += 1
-            size *= fanout
-        return level
-
     def _ready(self, entries: tuple[Entry, ...]) -> int:
         """How many of the oldest entries may be merged."""
         ready = len(entries)
@@ -550,7 +335,7 @@ class Spine:
             tail: Sequence[Any] = entries[first:]
             if len(tail) < 2:
                 return entries + pending
-            begin = self._due(tail, first == 0)
+            begin = due(self.config, self.stats, tail, first == 0)
             if begin is None:
                 return entries + pending
             head = entries[: first + begin]
@@ -596,66 +381,9 @@ class Spine:
                 kept.append(entry)
         return (*kept, *entries[ready:])
 
-    def _due(self, tail: Sequence[Batch], whole: bool) -> int | None:
-        """Where the suffix of `tail` that should become one batch begins. `whole`: tail[0] is the oldest batch."""
-        growing = self._growing()
-        fanout = growing or self.config.fanout
-        begin = None
-        highest, of_highest, many = -1, 0, 0
-        sizes = [b.rows for b in tail]
-        newer = sum(sizes) - sizes[0]
-        for i in range(len(tail) - 1, -1, -1):
-            level = self._level(sizes[i])
-            # R of one level become one of the next; what is smaller than a newer batch is taken up by it. The smallest
-            # wait for twice as many: to merge them costs a call, to read them next to nothing.
-            if level > highest:
-                highest, of_highest, many = level, 0, self._many(fanout, sizes[i])
-                many *= 1 if 2 * sizes[i] >= self.config.at_once else 2
-            of_highest += level == highest
-            if of_highest >= many or level < highest:
-                begin = i
-        if begin == 0 or not whole:
-            return begin
-        if (
-            len(tail) < (self.config.waiting or fanout)
-            and tail[0].rows < _FEW
-            and sum([b.total_weight for b in tail]) != 0
-        ):
-            return begin
-        room = tail[0].rows * self._share(self._many(growing, tail[0].rows) if growing else None)
-        if 19 * newer // 8 + tail[-1].rows < room:  # even if every newer row took something away
-            return begin
-        taken = sum([b.negative for b in tail[1:]])
-        if taken:
-            newer = max(newer, (21 * taken - 2 * newer) // 8) + tail[-1].rows
-        return 0 if newer >= room else begin
-
-    def _growing(self) -> int | None:
-        """The fan-out of a spine that only grows, if this is one and has such a fan-out."""
-        stats, config = self.stats, self.config
-        if stats.removals >= _HARDLY:
-            return None
-        # Not every look-up is counted, so where none has been, nothing is known.
-        return config.growing or (config.inserting if 0 < stats.sought * _SELDOM <= stats.arriving else None)
-
-    def _many(self, fanout: int, rows: int) -> int:
-        """How many batches of so many rows become one."""
-        if rows < _LARGE or not (fanout == self.config.growing or (fanout == self.config.inserting and self._rarely())):
-            return fanout
-        return 4 * fanout
-
-    def _rarely(self) -> bool:
-        """Whether so little is looked for in all batches that it hardly matters how many they are."""
-        return self.stats.sought * _RARELY <= self.stats.arriving
-
     def space_share(self) -> float:
         """How many newer rows may stand beside the oldest batch, judged by what merging has saved so far."""
-        return self._share(self._growing())
-
-    def _share(self, growing: int | None) -> float:
-        low, high = self.config.space_low, growing - 1.0 if growing else self.config.space_high
-        saved = max(self.stats.reduction, self.stats.removals)
-        return max(low, high - (high - low) * min(1.0, saved * 4))
+        return space_share(self.config, self.stats)
 
     def _advance(
         self, entries: tuple[Entry, ...], credit: int, background: int | None
@@ -713,7 +441,7 @@ class Spine:
         """(level, batches, rows) from the largest level down."""
         found: dict[int, list[int]] = {}
         for batch in self.batches:
-            found.setdefault(self._level(batch.rows), []).append(batch.rows)
+            found.setdefault(level_of(self.config, batch.rows), []).append(batch.rows)
         return [(level, len(sizes), sum(sizes)) for level, sizes in sorted(found.items(), reverse=True)]
 
     @property
@@ -810,7 +538,7 @@ class Spine:
         """Batches of which no two hold the same row, with total weights; a large batch is not copied."""
         whole = max(self.batches, key=len, default=None)
         taken = sum([b.negative for b in self.batches if b is not whole])
-        if whole is not None and taken * 2 > _CUTS * len(whole.chunks):
+        if whole is not None and taken * 2 > CUTS * len(whole.chunks):
             return [self.consolidated()]  # there would be so many cuts that it is no use to look where
         corrected = self._corrected
         if corrected is None:
@@ -820,7 +548,7 @@ class Spine:
         order = np.argsort(at[~new])
         hits = at[~new][order]
         totals = largest.weights_at(hits) + change.weights()[~new][order]
-        if np.count_nonzero(totals == 0) * 2 > _CUTS * len(largest.chunks):
+        if np.count_nonzero(totals == 0) * 2 > CUTS * len(largest.chunks):
             return [self.consolidated()]  # so many cuts would cost more than copying
         bounds = np.searchsorted(hits, np.arange(len(largest.chunks) + 1, dtype=np.int64) << ROW_BITS)
         chunks: list[Chunk] = []
@@ -829,7 +557,7 @@ class Spine:
             if low == high:
                 chunks.append(chunk)
             else:
-                chunks += _patched(self.arrangement, chunk, hits[low:high] & ROW_MASK, totals[low:high])
+                chunks += patched(self.arrangement, chunk, hits[low:high] & ROW_MASK, totals[low:high])
         out = [Batch(self.arrangement, chunks)] if chunks else []
         return [*out, change.select(row_positions(change)[new])] if new.any() else out
 
@@ -839,53 +567,3 @@ class Spine:
         if self.compaction is not None and any(b.time is None for b in self.batches):
             return weights_in(sources_of((self.consolidated(),)), probe)
         return weights_in(self.sources, probe)
-
-
-def _patched(arrangement: Arrangement, chunk: Chunk, rows: Int64s, totals: Int64s) -> list[Chunk]:
-    """A chunk with other weights at some rows (ascending); rows of weight zero are cut out."""
-    weights = np.array(chunk.lane(WEIGHT))
-    weights[rows] = totals
-    changed = Batch(arrangement, (chunk,)).with_weights(weights)
-    gone = rows[totals == 0]
-    if len(gone) > _CUTS:
-        return list(changed.select(np.flatnonzero(weights)).chunks)
-    out = []
-    begin = 0
-    for row in [*gone.tolist(), chunk.rows]:
-        if row > begin:
-            whole = changed.chunks[0]
-            out.append(whole if row - begin == chunk.rows else whole.slice(begin, row - begin))
-        begin = row + 1
-    return out
-
-
-def row_positions(batch: Batch) -> Int64s:
-    """The position of every row, in order."""
-    return np.concatenate([np.arange(n, dtype=np.int64) + (c << ROW_BITS) for c, n in enumerate(batch.lens.tolist())])
-
-
-def positions_in(batch: Batch, probe: Batch) -> Int64s:
-    """Where the rows of `probe` are in `batch`, -1 where they are not."""
-    out = int64s(probe.rows)
-    schema = probe.schema
-    sources = sources_of((batch,))
-    at = 0
-    for chunk in probe.chunks:
-        kp.locate(*sources, chunk.table, chunk.rows, schema.columns, schema.node_count, out[at : at + chunk.rows])
-        at += chunk.rows
-    return out
-
-
-def weights_in(sources: Sources, probe: Batch) -> Int64s:
-    out = int64s(probe.rows)
-    schema = probe.schema
-    at = 0
-    for chunk in probe.chunks:
-        part = out[at : at + chunk.rows]
-        if kp.sum_weights(*sources, chunk.table, chunk.rows, schema.columns, schema.node_count, part) == OVERFLOW:
-            check_plan(np.array((OVERFLOW,), np.int64))
-        at += chunk.rows
-    return out
-
-
-__all__ = ["Spine", "SpineConfig", "SpineStats", "weights_in"]

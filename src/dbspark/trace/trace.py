@@ -26,11 +26,12 @@ from dbspark.batch.batch import merge
 from dbspark.errors import SchemaError, TimeError
 from dbspark.trace import reading
 from dbspark.trace.background import Beside
+from dbspark.trace.config import Compaction, SpineConfig
 from dbspark.trace.cursor import Cursor
 from dbspark.trace.merging import Merging
 from dbspark.trace.reading import Hits, Keys
 from dbspark.trace.retention import Retention
-from dbspark.trace.spine import Compaction, Spine, SpineConfig
+from dbspark.trace.spine import Spine
 from dbspark.trace.time import Antichain, Description, MutableAntichain, Time, TimeLike
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from dbspark.batch.point import Codec, Directory, codec_of
 from dbspark.batch.rows import Row, decode_arrays
 from dbspark.kernels import nodes as nd
 from dbspark.lazy import Lazy
-from dbspark.trace.spine import Spine, SpineConfig, summable
+from dbspark.trace.config import SpineConfig
+from dbspark.trace.spine import Spine, summable
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, add_rows, batch_of_rows, overflow
 from dbspark.zset.versions import Moment, Version
