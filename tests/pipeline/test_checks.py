@@ -10,7 +10,7 @@ import pytest
 
 import dbspark
 from dbspark.batch.arrangement import weakened_hash
-from dbspark.pipeline.changes import TransactionError
+from dbspark.pipeline.changes import BESIDE, TransactionError
 from dbspark.pipeline.waiting import CHANGES
 
 ALL = 0xFFFFFFFFFFFFFFFF
@@ -113,3 +113,56 @@ def test_changes_that_wait_are_read_as_those_that_do_not(history: int) -> None:
                     total[key] = total.get(key, 0) + weight
                 assert sorted(k for k, w in total.items() if w) == states[tick]
                 assert set(total.values()) <= {0, 1}
+
+
+@pytest.mark.parametrize("key", [None, ["k"]])
+def test_large_changes_are_refused_beside_the_circuit(spark: Any, key: list[str] | None) -> None:
+    """What is wrong is found while the circuit runs: nothing of the tick is left, and the next one is as if it had
+    not been."""
+    n = 3 * BESIDE
+    with dbspark.Pipeline("beside", spark=spark) as pipe:
+        for name in "tu":
+            pipe.create_table(name, "k BIGINT, v BIGINT", primary_key=key)
+        pipe.create_view("sums", "SELECT t.v, count(*) AS n FROM t JOIN u USING (k) GROUP BY t.v")
+        with pipe.transaction() as tx:
+            for name in "tu":
+                tx.insert(name, pa.table({"k": range(n), "v": [k % 7 for k in range(n)]}))
+        before = sorted(pipe.view("sums").to_arrow().to_pylist(), key=str)
+
+        def change(wrong: bool) -> pa.Table:
+            """Every row goes but the last ones; one that is not there goes as well, or comes and goes."""
+            weights = [-1] * BESIDE + [-1] + ([] if wrong else [1])
+            keys = [*range(BESIDE), n + 1] + ([] if wrong else [n + 1])
+            return pa.table({"k": keys, "v": [k % 7 for k in keys], "w": weights})
+
+        for broken in ("t", "u"):
+            with pytest.raises(TransactionError, match=rf"table '{broken}'.*({n + 1}.*)"), pipe.transaction() as tx:
+                for name in "tu":
+                    tx.apply(name, change(wrong=name == broken), weight="w")
+            assert sorted(pipe.view("sums").to_arrow().to_pylist(), key=str) == before
+            assert pipe.table("t").to_arrow().num_rows == n
+        with pipe.transaction() as tx:
+            for name in "tu":
+                tx.apply(name, change(wrong=False), weight="w")
+        left = range(BESIDE, n)
+        assert {row["v"]: row["n"] for row in pipe.view("sums").to_arrow().to_pylist()} == {
+            v: sum(k % 7 == v for k in left) for v in range(7)
+        }
+
+
+def test_a_wrong_change_is_told_before_what_comes_of_it(spark: Any) -> None:
+    """The circuit divides by the row that is not there; users want to know of the row."""
+    with dbspark.Pipeline("beside", spark=spark) as pipe:
+        pipe.create_table("t", "k BIGINT, v BIGINT")
+        pipe.create_view("shares", "SELECT k, 100 DIV v AS share FROM t")
+        with pipe.transaction() as tx:
+            tx.insert("t", pa.table({"k": range(2 * BESIDE), "v": [1] * (2 * BESIDE)}))
+        gone = pa.table({"k": range(BESIDE + 1), "v": [1] * BESIDE + [0]})
+        with pytest.raises(TransactionError, match="more often than it is there"), pipe.transaction() as tx:
+            tx.delete("t", gone)
+        with pytest.raises(dbspark.DbsparkError, match="(?i)zero"), pipe.transaction() as tx:
+            tx.apply("t", pa.table({"k": range(BESIDE), "v": [0] * BESIDE, "w": [1] * BESIDE}), weight="w")
+        assert pipe.table("t").to_arrow().num_rows == 2 * BESIDE
+        with pipe.transaction() as tx:
+            tx.delete("t", gone.slice(0, BESIDE))
+        assert pipe.view("shares").to_arrow().num_rows == BESIDE

@@ -15,7 +15,7 @@ import pytest
 from dbspark.batch import Arrangement, Batch, Schema
 from dbspark.errors import TimeError
 from dbspark.trace import Antichain, SpineConfig, Trace, TraceAgent, background, idle_merge_effort
-from dbspark.trace.merging import Merging
+from dbspark.trace.merging import Merging, Running
 from tests.trace.model import updates_of
 
 SCHEMA = Schema.parse("k BIGINT, v BIGINT")
@@ -426,7 +426,7 @@ def test_an_error_in_the_background_reaches_the_writer(monkeypatch):
     def broken(self, limit):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(Merging, "step", broken)
+    monkeypatch.setattr(Running, "step", broken)
     trace = Trace(BY_KEY, config=SpineConfig(fanout=2, at_once=0, background=10))
 
     def ten_ticks():
@@ -442,14 +442,14 @@ def test_an_error_in_the_background_reaches_the_writer(monkeypatch):
 @pytest.fixture
 def stepped(monkeypatch):
     """What is merged in the background, step by step: the totals of the merges. No step ends before `go_on`."""
-    step, steps, go_on = Merging.step, [], threading.Event()
+    step, steps, go_on = Running.step, [], threading.Event()
 
     def slow(self, limit):
-        steps.append(self.total)
+        steps.append(self.begun.total)
         assert go_on.wait(LIMIT)
-        return step(self, 100)
+        step(self, 100)
 
-    monkeypatch.setattr(Merging, "step", slow)
+    monkeypatch.setattr(Running, "step", slow)
     yield steps, go_on
     go_on.set()
 

@@ -33,7 +33,7 @@ from dbspark.batch.chunk import (
     import_arrays,
 )
 from dbspark.batch.conform import conform
-from dbspark.batch.memory import Int64s, UInt64s, allocate, int64s, uint64s
+from dbspark.batch.memory import Int64s, UInt64s, allocate, int64s, uint64s, zeros
 from dbspark.batch.schema import Schema
 from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels import arrange as ka
@@ -73,7 +73,7 @@ class Index(NamedTuple):
     def empty(rows: int) -> Index:
         """One for so many rows, of which it has none yet."""
         bits = (rows - 1).bit_length() - 2
-        words = np.zeros(1 << bits, np.uint64)
+        words = zeros(1 << bits)
         return Index(words, (words.ctypes.data, 64 - bits, 0, 0))
 
 
@@ -427,7 +427,7 @@ _INFO = Struct(f"{ka.INFO}q")
 
 def scratch_of(schema: Schema, rows: int, more: int = 0) -> Any:
     """Working memory for a plan of so many rows (`kernels.arrange`), and so many bytes more."""
-    needed = more + 8 * (ka.words_before_rows(schema.columns, schema.node_count) + 4 * rows)
+    needed = more + 8 * (ka.words_before_rows(schema.columns, schema.node_count) + ka.WORDS * rows)
     return _desk.scratch if needed <= _DESK else allocate(needed)
 
 

@@ -1,10 +1,8 @@
-"""Where batches live: buffers from one of Arrow's memory pools.
+"""Where batches live, and the working memory of kernels.
 
-The pool recycles what is freed, so a steady stream of merges touches warm pages instead of asking the kernel for
-new ones (first touch costs more than the copy itself). It also counts: `allocated()` is what batches hold now.
-
-It is the pool over the system's allocator. Arrow's usual one asks for huge pages, and where they have to be found
-first, as in a virtual machine, each costs milliseconds: a third of all time where state grows by megabytes in a tick.
+What is small comes from Python, what is large from regions that this process keeps (`dbspark.batch.regions`), and what
+is in between from Arrow's memory pool over the system's allocator. All of it recycles what is freed, so a steady stream
+of merges touches warm pages instead of asking the kernel for new ones. `allocated()` is what batches hold now.
 """
 
 from __future__ import annotations
@@ -15,9 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dbspark.batch.regions import REGIONS
+
 _POOL: Any = pa.system_memory_pool()
-_LARGE = 1 << 15
 _SMALL = 1 << 12
+_LARGE = 1 << 16
+"""Bytes from which on memory comes from regions."""
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
@@ -29,12 +30,19 @@ def allocate(size: int) -> Any:
     To ask the pool means to give up the interpreter's lock and to wait for it again, behind the thread of the merges.
     What is small, as most of it is, comes from Python.
     """
-    return pa.py_buffer(bytearray(size)) if size <= _SMALL else pa.allocate_buffer(size, _POOL)
+    if size <= _SMALL:
+        return pa.py_buffer(bytearray(size))
+    return pa.py_buffer(REGIONS.take(size)) if size >= _LARGE else pa.allocate_buffer(size, _POOL)
+
+
+def reserve(size: int) -> None:
+    """Take so many bytes from the system now, for large buffers of this process, and keep them."""
+    REGIONS.reserve(size)
 
 
 def allocated() -> int:
-    """Bytes that the pool has handed out and not got back."""
-    total: int = _POOL.bytes_allocated()
+    """Bytes that have been handed out, what is small left out, and not been given back."""
+    total: int = _POOL.bytes_allocated() + REGIONS.taken
     return total
 
 
@@ -45,15 +53,20 @@ def copied(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def int64s(n: int) -> Int64s:
     """Uninitialised working memory for kernels."""
-    if n < _LARGE:
-        return np.empty(n, np.int64)
-    return np.frombuffer(pa.allocate_buffer(n * 8, _POOL), np.int64)
+    return np.frombuffer(REGIONS.take(n * 8), np.int64) if n * 8 >= _LARGE else np.empty(n, np.int64)
 
 
 def uint64s(n: int) -> UInt64s:
-    if n < _LARGE:
-        return np.empty(n, np.uint64)
-    return np.frombuffer(pa.allocate_buffer(n * 8, _POOL), np.uint64)
+    return np.frombuffer(REGIONS.take(n * 8), np.uint64) if n * 8 >= _LARGE else np.empty(n, np.uint64)
+
+
+def zeros(n: int) -> UInt64s:
+    """Words of zero."""
+    if n * 8 < _LARGE:
+        return np.zeros(n, np.uint64)
+    out = uint64s(n)
+    out.fill(0)
+    return out
 
 
 def address_of(array: npt.NDArray[Any]) -> int:

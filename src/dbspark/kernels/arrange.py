@@ -6,7 +6,8 @@ of a call costs as much as a row.
 
     told = own_key, columns, nodes, address and length of the order inside a key, numbers of row and key nodes, and they
     scratch = info, the address of the node table, the node table of the same rows with hashes, the layout of the arena,
-              row hashes or words of the order, key hashes, then positions and weights of the rows that stay
+              row hashes or words of the order, key hashes, then positions and weights of the rows that stay, and
+              what sorting needs
 
 `info`: as `kernels.merge.consolidate` has it, then the time of all rows, then what `survey_weights` says of those that
 stay.
@@ -48,6 +49,10 @@ def told_of(own_key: int, columns: int, nodes: int, spec: Any, row_nodes: Any, k
     return np.array([*head, *lists], np.int64)
 
 
+WORDS: Final = 8
+"""Words of working memory that there are for each row."""
+
+
 def words_before_rows(columns: int, nodes: int) -> int:
     """Words of working memory before those that there are for each row."""
     return INFO + 1 + nodes * FIELDS + 4 * (LANES + columns)
@@ -57,7 +62,7 @@ def words_before_rows(columns: int, nodes: int) -> int:
 def scratch_bytes(told: int, rows: int) -> int:
     """Working memory of a plan."""
     nodes, columns = load_i64(told, NODES), load_i64(told, COLUMNS)
-    return 8 * (INFO + 1 + nodes * FIELDS + 4 * (LANES + columns) + 4 * rows)
+    return 8 * (INFO + 1 + nodes * FIELDS + 4 * (LANES + columns) + WORDS * rows)
 
 
 @inlined
@@ -111,8 +116,9 @@ def plan_rows(told: int, known: int, mask: Any, table: int, rows: int, limit: in
     work[HASH * FIELDS + MASK] = work[KEY * FIELDS + MASK] = -1
     work[HASH * FIELDS + CHILD] = spec.ctypes.data if spec[0] > 0 else i64(0)
     tables[0] = work.ctypes.data
-    order = np.empty(rows, np.int64)
-    sort_order(keys, words, order, np.empty(2 * rows, np.uint64), np.empty(rows, np.int64))
+    rest = weights.ctypes.data + 8 * rows
+    order = ints_at(rest, rows)
+    sort_order(keys, words, order, words_at(rest + 8 * rows, 2 * rows), ints_at(rest + 24 * rows, rows))
     consolidate_order(tables[0], keys, words, order, columns, nodes, pos, weights, info)
     if info[0] <= 0 or info[0] > limit:
         return i64(0)

@@ -79,7 +79,7 @@ LEAST = -(1 << 63)
 _TOP = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NEAR = 8
 """Rows of one key that are walked over before their hashes are searched."""
-_BLOCK = 32
+_BLOCK = 96
 """Keys that are looked for at a time."""
 
 

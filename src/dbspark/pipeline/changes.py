@@ -10,8 +10,9 @@ in order: the circuit orders what it needs of them by the keys that it needs, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ from dbspark.kernels.check import breaks_table
 from dbspark.operators.delta import Delta
 from dbspark.operators.join import distinct_keys
 from dbspark.pipeline.history import History
+from dbspark.trace.background import Task
 from dbspark.trace.reading import Hits, Keys, ends_unordered
 from dbspark.trace.spine import Spine
 from dbspark.zset import ZSet
@@ -36,6 +38,9 @@ from dbspark.zset.payload import exact_product
 from dbspark.zset.zset import as_table, split_weight
 
 _ARROW = (pa.Table, pa.RecordBatch)
+
+BESIDE = 4096
+"""Rows from which on a change is checked beside the circuit: with fewer, a thread would cost more than it saves."""
 
 Kind = Literal["insert", "delete", "upsert", "delete keys", "apply"]
 
@@ -107,6 +112,37 @@ class TableDefinition:
         return Batch.from_arrow(table, self.arrangement)
 
 
+class Checking:
+    """Whether a table stays one under a change: looked at here, or beside the circuit, which waits for memory as well.
+
+    Until it is done nothing may be written into the history of the table.
+    """
+
+    def __init__(
+        self, table: TableState, change: Batch, spine: Spine | None, calls: Sequence[Callable[[], int]]
+    ) -> None:
+        """`spine`: what the calls read, where it is not the history itself."""
+        self._table, self._change, self._spine, self._calls = table, change, spine, calls
+        self._task: Task[bool] | None = None
+
+    def begun(self) -> Checking:
+        self._task = Task(self._change.rows, self._broken, awaited=True)
+        return self
+
+    def _broken(self) -> bool:
+        return any(call() for call in self._calls)
+
+    def wait(self) -> None:
+        """Until nobody reads the history any more."""
+        if self._task is not None:
+            self._task.wait()
+
+    def done(self) -> None:
+        """Wait for it; raises where the result is not a table."""
+        if self._broken() if self._task is None else self._task.result():
+            self._table.refuse(self._change)
+
+
 class TableState:
     """What a table holds, and what operations make of it."""
 
@@ -117,15 +153,16 @@ class TableState:
         self.history = history
         self.arrangement = history.arrangement
 
-    def change(self, operations: list[Operation]) -> Delta:
-        """What operations change, together; raises where the result is not a table."""
+    def change(self, operations: list[Operation]) -> tuple[Delta, Checking | None]:
+        """What operations change, together; raises where the result is not a table.
+
+        Large changes are checked beside whatever follows: it raises when that is asked whether it is done.
+        """
         if len(operations) == 1 and operations[0].harmless:
-            return operations[0].delta
+            return operations[0].delta, None
         if len(operations) == 1 and operations[0].kind in ("insert", "apply"):
             delta = operations[0].delta
-            if delta.rows:
-                self._check(operations[0].rows)
-            return delta
+            return delta, self._check(operations[0].rows) if delta.rows else None
         pending: list[Batch] = []
         for operation in operations:
             if operation.kind in ("insert", "delete", "apply"):
@@ -133,9 +170,7 @@ class TableState:
             else:
                 pending = self._replaced(pending, operation)
         change = merge(pending) if pending else Batch.empty(self.arrangement)
-        if change.rows:
-            self._check(change)
-        return Delta.of(change)
+        return Delta.of(change), self._check(change) if change.rows else None
 
     def _replaced(self, pending: list[Batch], operation: Operation) -> list[Batch]:
         """Rows of the same keys go, wherever they are, and those of an upsert come."""
@@ -157,23 +192,29 @@ class TableState:
     def _negative(self, batch: Batch) -> Batch:
         return batch.with_weights(exact_product(batch.weights(), -1)) if batch.rows else batch
 
-    def _check(self, change: Batch) -> None:
+    def _check(self, change: Batch) -> Checking | None:
         """No row less than none, no key more than once; what is wrong is looked at only where something is."""
         if not self.primary_key and change.negative == 0:
-            return
+            return None
         arrangement, schema = self.arrangement, self.schema
         one = len(change.chunks) == 1
         # A key may have rows in two chunks, so then all of them are looked up in.
         spine = None if one else self.history.everything().and_one(change)
         directory = self.history.directory() if spine is None else spine.directory
-        for chunk in change.chunks:
-            if breaks_table(
-                directory, chunk.table, chunk.rows, int(one), arrangement.key_nodes, schema.columns,
+        calls = [
+            partial(
+                breaks_table, directory, chunk.table, chunk.rows, int(one), arrangement.key_nodes, schema.columns,
                 schema.node_count, int(bool(self.primary_key)),
-            ):  # fmt: skip
-                self._refuse(change)
+            )
+            for chunk in change.chunks
+        ]  # fmt: skip
+        checking = Checking(self, change, spine, calls)
+        if one and change.rows >= BESIDE and self.history.beside:
+            return checking.begun()
+        checking.done()
+        return None
 
-    def _refuse(self, change: Batch) -> None:
+    def refuse(self, change: Batch) -> None:
         """Say what is wrong with a change."""
         after = self._after(change)
         weights = after.weights()

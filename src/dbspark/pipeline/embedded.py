@@ -14,7 +14,7 @@ from dbspark.batch import Arrangement
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Graph
 from dbspark.operators.delta import Delta
-from dbspark.pipeline.changes import Kind, Operation, TableDefinition, TableState
+from dbspark.pipeline.changes import Kind, Operation, TableDefinition, TableState, TransactionError
 from dbspark.pipeline.history import History
 from dbspark.pipeline.reslice import rearranged, whole_states
 from dbspark.pipeline.runtime import Outcome, Runtime
@@ -117,15 +117,25 @@ class Embedded(Runtime):
         wanted: Collection[str],
         lap: Callable[[str], None],
     ) -> Outcome:
-        changes = {name: self._tables[name].change(ops) for name, ops in operations.items()}
-        lap("check")
-        before = self._circuit.snapshot()
+        before, checks = self._circuit.snapshot(), []
         try:
+            changes = {}
+            for name, ops in operations.items():
+                changes[name], check = self._tables[name].change(ops)
+                checks += [check] if check is not None else []
+            lap("check")
             out = self._circuit.step({name: delta for name, delta in changes.items() if delta.rows}, wanted)
             told = {name: out[name].arranged(self._views[name].arrangement) for name in wanted if name in self._views}
             view_changes = {name: sound(out[name], history.arrangement) for name, history in self._views.items()}
-        except BaseException:
+            for check in checks:
+                check.done()
+        except BaseException as error:
             self._circuit.reset(before)
+            for check in checks:
+                check.wait()
+            if isinstance(error, Exception) and not isinstance(error, TransactionError):
+                for check in checks:  # what is wrong with a change says more than what has come of it
+                    check.done()
             raise
         # Nothing below can fail.
         appended: dict[str, SupportsInt] = {}

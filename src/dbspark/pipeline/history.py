@@ -57,7 +57,9 @@ class History:
         if self._trace.upper != Antichain.at(tick + 1):
             self._trace.seal(Antichain.at(tick + 1))
         self.arrangement = arrangement
-        self._waiting = Waiting(keep, beside=config.background is not None)
+        self.beside = config.background is not None
+        """Whether there is a thread beside the ticks."""
+        self._waiting = Waiting(keep, self.beside)
         self._read: Spine | None = None
         """Everything, those that wait included, as it was last read."""
         self._listed: Any = None

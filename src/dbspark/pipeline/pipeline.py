@@ -141,13 +141,13 @@ class Pipeline:
 
     # ------------------------------------------------------------------ definitions
 
-    def create_table(self, name: str, schema: SchemaLike, primary_key: Sequence[str] = ()) -> Table:
+    def create_table(self, name: str, schema: SchemaLike, primary_key: Sequence[str] | None = None) -> Table:
         """A table that transactions change. `schema` is DDL or a StructType."""
         with self._lock:
             self._check_writable("create_table")
             _check_name(name)
             given = Schema.of(schema)
-            key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key)
+            key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
             for column in key:
                 given.index(column)
             with self._all_or_nothing():

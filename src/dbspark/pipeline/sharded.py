@@ -63,7 +63,7 @@ class TableStep:
         if not operations:
             return
         history = self._history(work, work.job.tick)
-        change = TableState(self.table, history).change(operations).arranged(history.arrangement)
+        change = TableState(self.table, history).change(operations)[0].arranged(history.arrangement)
         if change.rows:
             history.append(Delta.of(change), work.job.tick)
             history.trace.finish()

@@ -1,10 +1,11 @@
 """Work beside the ticks, large merges above all: one thread for all spines of the process.
 
-A job takes a merge in progress, which is a value, steps it until it is a batch, and publishes every step. Whoever holds
-the spine (`Beside`) takes over the latest step whenever it is touched, so a merge in the background is as readable as
-any other and gives its inputs back piece by piece. Merges are found by what they are merges of, so a spine that has
-been rolled back, or forked, takes over what is its own and no other. The kernels hold no lock while they run; a tick
-loses nothing but a core.
+A job takes a merge in progress, which is a value, steps it until it is a batch, and publishes it as a value from time
+to time. Whoever holds the spine (`Beside`) takes over the latest whenever it is touched, so a merge beside the ticks is
+as readable as any other and gives its inputs back piece by piece: not at every step, because to take one over means to
+list the batches of the spine anew, at the cost of a tick. Merges are found by what they are merges of, so a spine that
+has been rolled back, or forked, takes over what is its own and no other. The kernels hold no lock while they run; a
+tick loses nothing but a core.
 
 The thread asks after every step whose turn it is: of those that somebody waits for, and else of all, the merge of the
 fewest rows. A small merge has to be done before a few ticks are over, a large one has as long as its size; in the
@@ -25,10 +26,12 @@ from typing import Generic, TypeVar
 
 from dbspark.batch import Batch
 from dbspark.batch.chunk import CHUNK_ROWS
-from dbspark.trace.merging import Merging
+from dbspark.trace.merging import Merging, Running
 from dbspark.trace.spine import Spine
 
 T = TypeVar("T")
+_PUBLISHED = 8
+"""A merge is published when so many chunks have been read since, or this part of all its rows if that is more."""
 
 
 class _Turns:
@@ -86,8 +89,10 @@ class _Turn(ABC):
 class Task(_Turn, Generic[T]):
     """A function that is called beside the ticks, in one step."""
 
-    def __init__(self, rows: int, function: Callable[[], T]) -> None:
+    def __init__(self, rows: int, function: Callable[[], T], awaited: bool = False) -> None:
+        """`awaited`: somebody will wait for it soon, so it comes before all others."""
         super().__init__(rows)
+        self._awaited = awaited
         self._function = function
         self._future: Future[T] = Future()
         _turns.add(self)
@@ -103,6 +108,11 @@ class Task(_Turn, Generic[T]):
     def done(self) -> bool:
         return self._future.done()
 
+    def wait(self) -> None:
+        """Until it has ended, in whichever way."""
+        self._awaited = True
+        self._future.exception()
+
     def result(self) -> T:
         """What it gave, or raised; waited for before all others."""
         self._awaited = True
@@ -117,24 +127,36 @@ class Job(_Turn):
         self.token = merging.token
         """Which entry of the spine this is the merge of."""
         self.latest: Merging | Batch = merging
+        self._running: Running | None = None
         self._indexed = any("index" in b.__dict__ for b in merging.inputs)
         self._future: Future[None] = Future()
         _turns.add(self)
 
     def turn(self) -> bool:
         try:
-            if isinstance(self.latest, Merging) and not self._cancelled:
-                stepped = self.latest.step(CHUNK_ROWS)
-                if self._indexed and isinstance(stepped, Batch):
-                    _ = stepped.index  # which it keeps, and no tick has to make
-                self.latest = stepped
+            if not self._cancelled:
+                self._step()
         except BaseException as error:
+            self._running = None
             self._future.set_exception(error)
             return True
         if isinstance(self.latest, Merging) and not self._cancelled:
             return False
+        self._running = None
         self._future.set_result(None)
         return True
+
+    def _step(self) -> None:
+        if self._running is None:
+            assert isinstance(self.latest, Merging)
+            self._running = Running(self.latest)
+        running = self._running
+        running.step(CHUNK_ROWS)
+        if running.done or running.read >= max(_PUBLISHED * CHUNK_ROWS, self.total // _PUBLISHED):
+            value = running.value()
+            if self._indexed and isinstance(value, Batch):
+                _ = value.index  # which it keeps, and no tick has to make
+            self.latest = value
 
     def wait(self) -> None:
         """Until the merge is done, before all others; raises what it raised."""

@@ -8,7 +8,7 @@ it is done, so the index of the output is filled as it is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -94,18 +94,9 @@ class Merging:
         return sum(b.rows for b in self.inputs) - sum(self.offsets)
 
     def step(self, limit: int) -> Merging | Batch:
-        plan = Plan(self.inputs, self.offsets, since_of(self.description))
-        more = plan.step(limit)
-        if self.retain is not None and more:
-            more = list(self.retain(Batch(self.inputs[0].arrangement, more)).chunks)
-        chunks = self.out + tuple(more)
-        filled = self.filled if self.out else Filled.begun(self.inputs, self.total)
-        if filled is not None:
-            filled = filled.followed_by(len(self.out), more)
-        if plan.done:
-            done = Batch(self.inputs[0].arrangement, chunks, self.description)
-            return done.with_index(filled.index) if filled is not None and 4 * done.rows >= self.total else done
-        return Merging(chunks, *plan.unread(), self.total, self.description, self.retain, self.token, filled)
+        running = Running(self)
+        running.step(limit)
+        return running.value()
 
     def batches(self) -> list[Batch]:
         """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
@@ -113,6 +104,45 @@ class Merging:
         out = [Batch(self.inputs[0].arrangement, self.out).with_index(index)] if self.out else []
         left = zip(self.inputs, self.offsets, strict=True)
         return out + [b.slice(n).part_of(b, 0, n) if n else b for b, n in left]
+
+
+class Running:
+    """A merge in somebody's hands: its steps are made in place, and it is a value again when it is asked for one.
+
+    To make a value of every step costs as much as to merge some thousand rows.
+    """
+
+    def __init__(self, merging: Merging) -> None:
+        self.begun = merging
+        self._plan = Plan(merging.inputs, merging.offsets, since_of(merging.description))
+        self._out = list(merging.out)
+        self._filled = merging.filled if merging.out else Filled.begun(merging.inputs, merging.total)
+        self.read = 0
+        """Rows of the inputs that have been read since it was a value."""
+
+    @property
+    def done(self) -> bool:
+        return self._plan.done
+
+    def step(self, limit: int) -> None:
+        before, retain = self._plan.read, self.begun.retain
+        more = self._plan.step(limit)
+        if retain is not None and more:
+            more = list(retain(Batch(self._plan.arrangement, more)).chunks)
+        if self._filled is not None:
+            self._filled = self._filled.followed_by(len(self._out), more)
+        self._out += more
+        self.read += self._plan.read - before
+
+    def value(self) -> Merging | Batch:
+        """As it stands: the batch, if it is done."""
+        self.read = 0
+        begun, chunks, filled = self.begun, tuple(self._out), self._filled
+        if not self.done:
+            inputs, offsets = self._plan.unread()
+            return replace(begun, out=chunks, inputs=inputs, offsets=offsets, filled=filled)
+        done = Batch(self._plan.arrangement, chunks, begun.description)
+        return done.with_index(filled.index) if filled is not None and 4 * done.rows >= begun.total else done
 
 
 Entry = Batch | Merging

@@ -16,11 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
 from dbspark.batch import Batch
 from dbspark.batch.chunk import Chunk
-from dbspark.batch.memory import UInt64s
+from dbspark.batch.memory import zeros
 from dbspark.kernels.sieve import add_keys
 
 _FULL: Final = 8
@@ -47,7 +45,7 @@ class _Words:
 
     def __init__(self, rows: int) -> None:
         bits = max(rows // _FIRST, 2).bit_length()
-        self._words: UInt64s = np.zeros(1 << bits, np.uint64)
+        self._words = zeros(1 << bits)
         self._address: int = self._words.ctypes.data
         self._keys = 0
         self.told = Told(self._address, 64 - bits, self._words)
