@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--views", help="views of the workload, with commas: q3,q4")
     parser.add_argument("--orders", help="W1: numbers of orders, with commas")
     parser.add_argument("--changes", help="W1, W2: changes in a tick, and after a colon ticks: 100:50,10000:10")
-    parser.add_argument("--events", help="W3: numbers of events, with commas")
+    parser.add_argument("--events", help="W3, growth: numbers of events, with commas")
     parser.add_argument("--batch", help="W3: events in a batch, with commas")
     parser.add_argument("--rounds", type=int, help="how often everything is run; the best counts")
     parser.add_argument("--budget", type=float, help="seconds of ticks after which recomputing stops")
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         pairs = [pair.partition(":") for pair in given.changes.split(",")]
         settings.changes = settings.edges = {int(n): int(ticks or 20) for n, _, ticks in pairs}
     if given.events:
-        settings.events = [int(n) for n in given.events.split(",")]
+        settings.events = settings.growing = [int(n) for n in given.events.split(",")]
     if given.batch:
         settings.batches = [int(n) for n in given.batch.split(",")]
     settings.rounds = given.rounds or settings.rounds

@@ -58,6 +58,8 @@ class Case:
     """The columns of a view that names itself."""
     static: list[str] = field(default_factory=list)
     """Tables that are whole after the load."""
+    reserve: int = 0
+    """Bytes of memory that a system may take before the load."""
     folder: Path = field(default_factory=Path)
 
     @property

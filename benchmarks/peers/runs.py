@@ -106,8 +106,12 @@ def run(
     budget: float,
     timeout: float = 3600.0,
     waited_for: Callable[[str, Case], bool] = lambda system, case: True,
+    alone: bool = False,
 ) -> tuple[list[Run], dict[str, dict[str, str]]]:
-    """All cases with all systems, as far as these are waited for; and the versions of what each system consists of."""
+    """All cases with all systems, as far as these are waited for; and the versions of what each system consists of.
+
+    `alone`: every case has a process of its own.
+    """
     runs = {(name, case.folder): Run(name, case) for case in cases for name in systems if waited_for(name, case)}
     versions: dict[str, dict[str, str]] = {}
     for turn in range(rounds):
@@ -118,7 +122,7 @@ def run(
             for c in asked:
                 if c.workload not in kind.workloads:
                     runs[name, c.folder].problem = "not written for this workload"
-            for batch in [[c] for c in mine] if kind.alone else [mine] if mine else []:
+            for batch in [[c] for c in mine] if kind.alone or alone else [mine] if mine else []:
                 versions[name] = _batch(name, batch, runs, budget, timeout) or versions.get(name, {})
     return list(runs.values()), versions
 

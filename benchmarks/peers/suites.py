@@ -2,7 +2,10 @@
 
 * `w1`: join and aggregate under inserts, deletes and updates; median milliseconds of a tick;
 * `w2`: reachability with deletions; median milliseconds of a tick;
-* `w3`: Nexmark in batches of events; events of the tables that a query reads, a second.
+* `w3`: Nexmark in batches of events; events of the tables that a query reads, a second;
+* `growth`: the same for dbspark alone, with ten times the events: does an event take longer? Every run has a process of
+  its own, so that none lives in memory that another has left, and has its memory from the beginning, as a JVM that
+  touches its heap: in a virtual machine memory may be cheap up to what the machine has had before, and dear beyond.
 
 A star marks a system that recomputes and did not get to the last tick within its budget: its figure is of the part
 that it did, when there was less to recompute.
@@ -14,7 +17,7 @@ import itertools
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +32,8 @@ from benchmarks.sql.suites import session
 RIVALS: Final = ("pathway", "flink", "streaming")
 """Systems that keep views, as we do."""
 RECOMPUTING: Final = ("duckdb", "polars")
+_COPIES: Final = 4
+"""How often the rows of the tables may be in memory: in the tables, in states and in the view."""
 LARGE: Final = 2_000_000
 """Events above which dbspark is alone: others would take hours, and what is asked is whether we slow down."""
 
@@ -48,7 +53,10 @@ class Settings:
     graphs: Mapping[str, reach.Graph] = field(default_factory=lambda: reach.SMALL if QUICK else reach.GRAPHS)
     edges: Mapping[int, int] = field(default_factory=lambda: {1: 6, 100: 4} if QUICK else {1: 60, 100: 20})
     """W2: changes in a tick, and how many ticks."""
-    events: Sequence[int] = (20_000,) if QUICK else (1_000_000, 10_000_000)
+    events: Sequence[int] = (20_000,) if QUICK else (1_000_000,)
+    """W3."""
+    growing: Sequence[int] = (2_000, 20_000) if QUICK else (1_000_000, 10_000_000)
+    """Growth: numbers of events, each ten times the one before."""
     batches: Sequence[int] = (10_000,) if QUICK else (1_000, 10_000, 100_000)
     rounds: int = 1 if QUICK else 3
     budget: float = 2.0 if QUICK else 20.0
@@ -94,11 +102,7 @@ def w3(settings: Settings) -> list[Target]:
     queries = [q for q in nexmark.QUERIES if not settings.views or q in settings.views]
 
     def cases(folder: Path) -> list[Case]:
-        with session() as spark:
-            made = [nexmark.cases(folder / str(n), n, settings.batches, queries, spark) for n in settings.events]
-        # A machine drifts, so that the sizes of a query are run one after the other.
-        at = {q: i for i, q in enumerate(queries)}
-        return sorted(itertools.chain(*made), key=lambda c: (at[c.view], c.parameters["batch"], c.parameters["events"]))
+        return _nexmark(folder, settings.events, settings.batches, queries)
 
     def waited_for(system: str, case: Case) -> bool:
         return system == "dbspark" or case.parameters["events"] <= LARGE
@@ -111,6 +115,45 @@ def w3(settings: Settings) -> list[Target]:
     targets = _w3_targets(done)
     _save("w3", settings, done, versions, targets)
     return targets
+
+
+def growth(settings: Settings) -> list[Target]:
+    queries = [q for q in nexmark.MEASURED if not settings.views or q in settings.views]
+
+    def cases(folder: Path) -> list[Case]:
+        made = _nexmark(folder, settings.growing, (settings.growing[0] // 100,), queries)
+        for case in made:
+            source = case.open()
+            case.reserve = (1 << 28) + _COPIES * sum(source.whole(name).nbytes for name in case.tables)
+            case.save()
+        return made
+
+    alone = replace(settings, systems=[s for s in settings.systems if s == "dbspark"])
+    done, versions = _run("w3", alone, cases, alone=True)
+    targets = []
+    by_size: dict[int, dict[str, Run]] = {}
+    for r in done:
+        if r.best:
+            by_size.setdefault(r.case.parameters["events"], {})[r.case.view] = r
+    for events, mine in by_size.items():
+        _rates(f"Growth: {events:,} events: thousands of events a second", list(mine.values()))
+        tenth = by_size.get(events // 10, {})
+        slower = {q: r.slower_than(tenth[q]) for q, r in mine.items() if q in tenth}
+        if slower:
+            worst = max(slower, key=lambda q: slower[q])
+            name = f"W3, {events:,} events: time an event / that at a tenth of the events, mean of {len(slower)}"
+            note = f"worst {worst}: {slower[worst]:.2f}"
+            targets.append(Target(name, geometric(slower.values()), 1.0, "x", note))
+    _save("growth", settings, done, versions, targets)
+    return targets
+
+
+def _nexmark(folder: Path, sizes: Sequence[int], batches: Sequence[int], queries: Sequence[str]) -> list[Case]:
+    """Cases of Nexmark. A machine drifts, so that the sizes of a query are beside each other."""
+    with session() as spark:
+        made = [nexmark.cases(folder / str(n), n, batches, queries, spark) for n in sizes]
+    at = {q: i for i, q in enumerate(queries)}
+    return sorted(itertools.chain(*made), key=lambda c: (at[c.view], c.parameters["batch"], c.parameters["events"]))
 
 
 def _w3_targets(done: Sequence[Run]) -> list[Target]:
@@ -139,14 +182,6 @@ def _w3_targets(done: Sequence[Run]) -> list[Target]:
             if slower:
                 worst = max(slower, key=lambda q: slower[q])
                 targets.append(Target(f"{where}: {peer} recomputing / dbspark, worst", slower[worst], 1.0, "x", worst))
-        tenth = {q: rows[events // 10, batch, q]["dbspark"] for q in kept if (events // 10, batch, q) in rows}
-        growth = {q: mine[q]["dbspark"].slower_than(r) for q, r in tenth.items() if r.best}
-        if growth:
-            worst = max(growth, key=lambda q: growth[q])
-            name = f"{where}: time an event / that at a tenth of the events"
-            targets.append(
-                Target(f"{name}, mean", geometric(growth.values()), 1.0, "x", f"worst {worst}: {growth[worst]:.2f}")
-            )
     return targets
 
 
@@ -155,6 +190,7 @@ def _run(
     settings: Settings,
     make: Callable[[Path], list[Case]],
     waited_for: Callable[[str, Case], bool] = lambda system, case: True,
+    alone: bool = False,
 ) -> tuple[list[Run], dict[str, dict[str, str]]]:
     """Make the cases and run them with all systems that are there, as far as these are waited for; and their
     versions."""
@@ -166,7 +202,9 @@ def _run(
             for system in systems:
                 mine = [c for c in cases if waited_for(system, c)]
                 runs.write_job(folder / f"{workload}-{system}.json", system, mine, settings.budget, folder)
-        return runs.run(systems, cases, rounds=settings.rounds, budget=settings.budget, waited_for=waited_for)
+        return runs.run(
+            systems, cases, rounds=settings.rounds, budget=settings.budget, waited_for=waited_for, alone=alone
+        )
 
 
 def _save(
@@ -220,4 +258,4 @@ def _rates(title: str, done: Sequence[Run]) -> None:
     _table(title, done, lambda r: r.rate / 1e3)
 
 
-SUITES: Final[dict[str, Callable[[Settings], list[Target]]]] = {"w1": w1, "w2": w2, "w3": w3}
+SUITES: Final[dict[str, Callable[[Settings], list[Target]]]] = {"w1": w1, "w2": w2, "w3": w3, "growth": growth}

@@ -253,6 +253,14 @@ def test_a_case_is_compared_with_another_round_by_round(w1):
     assert large.slower_than(small) == pytest.approx(1.1)
 
 
+def test_a_case_can_have_a_process_of_its_own(w1, monkeypatch):
+    ran = []
+    monkeypatch.setattr(runs, "_batch", lambda name, cases, *rest: ran.append([c.folder for c in cases]) or {})
+    runs.run(["hand"], w1[:2], rounds=1, budget=1.0, alone=True)
+    runs.run(["hand"], w1[:2], rounds=1, budget=1.0)
+    assert ran == [[w1[0].folder], [w1[1].folder], [w1[0].folder, w1[1].folder]]
+
+
 def test_systems_that_are_not_waited_for_are_not_run(w1, monkeypatch):
     ran = []
     monkeypatch.setattr(runs, "_batch", lambda name, cases, *rest: ran.extend((name, c.folder) for c in cases) or {})

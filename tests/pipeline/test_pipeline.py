@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dbspark
+from dbspark.batch.regions import REGIONS
 from dbspark.errors import ConfigError, DbsparkError, LockError, SchemaError, TimeError
 from dbspark.pipeline.changes import TransactionError
 
@@ -267,9 +268,17 @@ def test_scripts_of_statements(spark: Any) -> None:
             pipe.sql("MERGE INTO t USING u ON true")
 
 
+def test_memory_is_taken_when_it_is_reserved(spark: Any) -> None:
+    with dbspark.Pipeline("x", spark=spark, config={"reserve": "96m"}):
+        assert REGIONS.mapped >= 96 << 20
+
+
 def test_bad_settings_and_names_are_refused(spark: Any) -> None:
     with pytest.raises(ConfigError, match="no setting"):
         dbspark.Pipeline("x", spark=spark, config={"histroy": 3})
+    for wrong in ("much", -1, "4 gigs"):
+        with pytest.raises(ConfigError, match="amount of memory"):
+            dbspark.Pipeline("x", spark=spark, config={"reserve": wrong})
     with dbspark.Pipeline("x", spark=spark) as pipe:
         with pytest.raises(SchemaError, match="not a name"):
             pipe.create_table("a b", "a BIGINT")

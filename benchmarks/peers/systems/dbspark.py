@@ -32,7 +32,7 @@ class Dbspark(OnSpark, Ticking):
     def open(self, case: Case) -> None:
         import dbspark
 
-        self._pipe = dbspark.Pipeline("peer", spark=self._spark, config={"history": 0})
+        self._pipe = dbspark.Pipeline("peer", spark=self._spark, config={"history": 0, "reserve": case.reserve})
         for name, table in case.tables.items():
             self._pipe.create_table(name, table.ddl)
         self._pipe.create_view(case.view, case.sql, recursive=case.recursive)

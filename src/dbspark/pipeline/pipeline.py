@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from dbspark.batch.memory import reserve
 from dbspark.batch.schema import Schema, SchemaLike
 from dbspark.connectors import sinks, streams
 from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError
@@ -54,9 +55,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("dbspark")
 
-DEFAULTS = {"history": 1000, "read_only": False}
+DEFAULTS = {"history": 1000, "read_only": False, "reserve": 0}
 """Settings: `history` is how many ticks back tables and views can be read; with `read_only` nothing is changed, and
-somebody else may write to the location."""
+somebody else may write to the location; `reserve` is memory that this process takes now, and keeps for its state."""
 
 
 class Pipeline:
@@ -75,6 +76,7 @@ class Pipeline:
         self.name = name
         self.location = location
         self.config = {**DEFAULTS, **_checked(config or {})}
+        reserve(_bytes(self.config["reserve"]))
         self.shards = shards
         self._given = spark
         self._session: SessionHandle | None = None
@@ -597,9 +599,18 @@ def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
         raise ConfigError(f"no setting {', '.join(unknown)}; there are {', '.join(DEFAULTS)}")
     if int(config.get("history", 0)) < 0:
         raise ConfigError(f"history: {config['history']} is not a number of ticks; give 0 or more")
+    _bytes(config.get("reserve", 0))
     if not isinstance(config.get("read_only", False), bool):
         raise ConfigError(f"read_only is {config['read_only']!r}; it can be True or False")
     return config
+
+
+def _bytes(given: int | str) -> int:
+    """A number of bytes, or one with k, m or g behind it, as Java has them."""
+    found = re.fullmatch(r"([0-9]+)([kmgt]?)b?", str(given).strip().lower())
+    if found is None:
+        raise ConfigError(f"reserve: {given!r} is not an amount of memory; give bytes, or text like '512m' or '4g'")
+    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
 
 
 def _check_name(name: str) -> None:
