@@ -60,6 +60,9 @@ class Case:
     """Tables that are whole after the load."""
     reserve: int = 0
     """Bytes of memory that a system may take before the load."""
+    repeat: int = 1
+    """How often it is run in a round, one after the other: a short case would have a quiet moment to itself, or a bad
+    one."""
     folder: Path = field(default_factory=Path)
 
     @property

@@ -34,6 +34,8 @@ RIVALS: Final = ("pathway", "flink", "streaming")
 RECOMPUTING: Final = ("duckdb", "polars")
 _COPIES: Final = 4
 """How often the rows of the tables may be in memory: in the tables, in states and in the view."""
+_REPEATS: Final = 5
+"""How often smaller sizes are run for each run of a larger one, at most."""
 LARGE: Final = 2_000_000
 """Events above which dbspark is alone: others would take hours, and what is asked is whether we slow down."""
 
@@ -125,6 +127,7 @@ def growth(settings: Settings) -> list[Target]:
         for case in made:
             source = case.open()
             case.reserve = (1 << 28) + _COPIES * sum(source.whole(name).nbytes for name in case.tables)
+            case.repeat = min(max(settings.growing) // case.parameters["events"], _REPEATS)
             case.save()
         return made
 
