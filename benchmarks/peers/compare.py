@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benchmarks.peers.case import Case, at_tick
+
 
 def difference(given: pa.Table, expected: pa.Table) -> str:
     """What is wrong with a view; nothing if it is as expected."""
@@ -24,6 +26,16 @@ def difference(given: pa.Table, expected: pa.Table) -> str:
             return f"column {i} is {x.type} instead of {y.type}"
         if not _same(x, y):
             return f"column {i} ({expected.column_names[i]}) differs"
+    return ""
+
+
+def wrong(views: pa.Table, case: Case) -> str:
+    """What is wrong with the views after the ticks that are checked; nothing if they are as expected."""
+    expected = case.expected()
+    for tick in case.checked:
+        found = difference(at_tick(views, tick), at_tick(expected, tick))
+        if found:
+            return f"a wrong view after tick {tick}: {found}"
     return ""
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.case import Case, at_tick, read_arrow
-from benchmarks.peers.compare import difference
+from benchmarks.peers.case import Case, read_arrow
+from benchmarks.peers.compare import wrong
 from benchmarks.peers.registry import ROOT, SYSTEMS
 from dbspark.spark import find_java
 
@@ -140,7 +140,7 @@ def _batch(
             mine = runs[name, case.folder]
             path = out / f"{i}.json"
             content = json.loads(path.read_text()) if path.exists() else {"failed": log or "its process has died"}
-            problem = content.get("refused") or content.get("failed") or _wrong(case, out / f"{i}.arrow")
+            problem = content.get("refused") or content.get("failed") or wrong(read_arrow(out / f"{i}.arrow"), case)
             if problem:
                 mine.problem = problem
                 print(f"{name}, {case.name}: {problem}", flush=True)
@@ -172,13 +172,4 @@ def _process(name: str, job: Path, timeout: float) -> str:
         return f"took more than {timeout:.0f} s"
     if done.returncode and done.stderr.strip():
         return done.stderr.strip().splitlines()[-1]
-    return ""
-
-
-def _wrong(case: Case, path: Path) -> str:
-    given, expected = read_arrow(path), case.expected()
-    for tick in case.checked:
-        wrong = difference(at_tick(given, tick), at_tick(expected, tick))
-        if wrong:
-            return f"a wrong view after tick {tick}: {wrong}"
     return ""
