@@ -24,6 +24,7 @@ import pyarrow as pa
 
 import dbspark
 from benchmarks.sql.suites import session
+from dbspark.batch.memory import release
 
 TABLES: Final = {"a": "k BIGINT, v BIGINT, s STRING", "b": "k BIGINT, x BIGINT", "e": "src BIGINT, dst BIGINT"}
 VIEWS: Final = {
@@ -107,6 +108,7 @@ def arrow_size(pipe: dbspark.Pipeline) -> tuple[int, int]:
 def resident() -> int:
     """Bytes of this process, after what is free was given back."""
     gc.collect()
+    release()
     pa.default_memory_pool().release_unused()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     for line in Path("/proc/self/status").read_text().splitlines():

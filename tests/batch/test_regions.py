@@ -5,6 +5,7 @@ import itertools
 import os
 import random
 import threading
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -48,9 +49,12 @@ def test_blocks_do_not_overlap_and_all_come_back(calls: list[tuple[bool, int, in
         assert all(a + n <= b for (a, n), (b, _) in itertools.pairwise(places))
         assert regions.taken == sum(-(-b.size // PAGE) * PAGE for _, b in held)
         assert all(intact(b, m) for m, b in held)
+        assert regions.idle == sum(size for size, _, _ in regions._warm)
+        if which % 5 == 0:
+            regions.release()
     held.clear()
     assert regions.taken == 0
-    free = [(size, region.size) for size, _, region in regions._free]
+    free = [(size, region.size) for size, _, region in regions._warm + regions._cold]
     assert all(size == whole for size, whole in free), "what is beside each other is one"
     assert sum(size for size, _ in free) == regions.mapped
 
@@ -77,6 +81,10 @@ def test_freed_memory_is_given_to_the_next() -> None:
     assert regions.mapped == REGION
 
 
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def test_what_is_no_longer_needed_goes_back_to_the_system() -> None:
     regions = Regions()
     held = [regions.take(REGION) for _ in range(16)]
@@ -84,6 +92,27 @@ def test_what_is_no_longer_needed_goes_back_to_the_system() -> None:
     del held[2:]
     assert regions.taken == 2 * REGION
     assert regions.mapped == 2 * REGION + KEPT
+    regions.release()
+    assert regions.mapped == 2 * REGION
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="nobody says how much memory a process has")
+def test_parts_of_regions_go_back_as_well() -> None:
+    """Every other block stays, so that no region is free."""
+    regions = Regions()
+    held = [filled(regions, 2 * HUGE, i) for i in range(128)]
+    for buffer in held:
+        np.frombuffer(buffer, np.uint8)[16:-1] = 1
+    before, mapped = resident(), regions.mapped
+    kept = dict(enumerate(held[::2]))
+    del held, buffer
+    assert regions.taken == 128 * HUGE
+    assert regions.idle <= max(KEPT, 32 * HUGE)
+    assert before - resident() > 20 * HUGE
+    assert all(intact(b, 2 * i) for i, b in kept.items())
+    again = [filled(regions, 2 * HUGE, i) for i in range(64)]
+    assert regions.mapped == mapped, "what is cold is used again"
+    assert all(intact(b, i) for i, b in enumerate(again))
 
 
 def test_what_is_reserved_stays() -> None:

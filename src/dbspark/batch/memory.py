@@ -40,6 +40,11 @@ def reserve(size: int) -> None:
     REGIONS.reserve(size)
 
 
+def release() -> None:
+    """Give memory of large buffers that are free back to the system, rather than keep some of it for the next."""
+    REGIONS.release()
+
+
 def allocated() -> int:
     """Bytes that have been handed out, what is small left out, and not been given back."""
     total: int = _POOL.bytes_allocated() + REGIONS.taken

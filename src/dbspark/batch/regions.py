@@ -6,9 +6,10 @@ pages. And memory that is new has to be found and cleared by the kernel first, o
 which takes longer than to fill it; so what merges give back is kept, and given to the merges that follow.
 
 A region is a mapping, cut into blocks of whole pages. Free blocks are kept by size, those beside each other are one,
-and the smallest that is large enough is taken, the lowest of several. A region of which everything is free goes back to
-the system when more than a quarter of what is in use would still be free without it, so that a process that has had a
-large state does not keep its memory.
+and the smallest that is large enough is taken, the lowest of several. A free block is *warm*, or *cold* if its memory
+was given back to the system and will be new when it is next touched; warm ones are taken first. When more than half as
+much as is in use is warm and free, the largest become cold until it is a quarter, and regions of which nothing is in
+use are unmapped.
 
 Blocks are given back by whoever drops the last reference, on any thread, possibly by the garbage collector in the
 middle of `take`. So what comes back is put on a list that needs no lock, and `take` goes through it first.
@@ -30,12 +31,13 @@ PAGE: Final = 1 << 12
 HUGE: Final = 1 << 21
 REGION: Final = 1 << 25
 """Bytes of a region, unless a single block is larger."""
-KEPT: Final = 1 << 26
-"""Free bytes that are kept in any case."""
+KEPT: Final = 1 << 25
+"""Free bytes that are kept warm in any case."""
 
 
 class _Region:
-    """One mapping, and its free blocks: sizes by where they begin, beginnings by where they end."""
+    """One mapping, and its free blocks: by where they begin their sizes and whether they are warm, and by where they
+    end where they begin."""
 
     __slots__ = ("address", "begins", "ends", "memory", "size")
 
@@ -45,8 +47,15 @@ class _Region:
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self.memory.madvise(mmap.MADV_HUGEPAGE)
         self.address = np.frombuffer(self.memory, np.uint8).ctypes.data
-        self.begins: dict[int, int] = {}
+        self.begins: dict[int, tuple[int, bool]] = {}
         self.ends: dict[int, int] = {}
+
+    def cool(self, begin: int, size: int) -> None:
+        """Give the huge pages that lie within a block back to the system."""
+        low = -(-(self.address + begin) // HUGE) * HUGE - self.address
+        high = (self.address + begin + size) // HUGE * HUGE - self.address
+        if low < high and hasattr(mmap, "MADV_DONTNEED"):
+            self.memory.madvise(mmap.MADV_DONTNEED, low, high - low)
 
 
 class _Block(np.ndarray[Any, np.dtype[np.uint8]]):
@@ -69,8 +78,11 @@ class Regions:
         self.returned: deque[Any] = deque()
         self._lock = threading.Lock()
         self.stop, self.resume = self._lock.acquire, self._lock.release
-        self._free: list[tuple[int, int, _Region]] = []
-        """(size, address, region) of all free blocks, in order."""
+        self._cold: list[tuple[int, int, _Region]] = []
+        self._warm: list[tuple[int, int, _Region]] = []
+        """(size, address, region) of free blocks, in order."""
+        self._idle = 0
+        """Bytes of those that are warm."""
         self._reserved = 0
         self._taken = self._whole = 0
 
@@ -79,16 +91,18 @@ class Regions:
         needed = max(-(-size // PAGE) * PAGE, PAGE)
         with self._lock:
             self._collect()
-            at = bisect_left(self._free, (needed,))
-            if at == len(self._free):
-                region = self._added(needed)
-                begin, found = 0, region.size
+            for free in (self._warm, self._cold):
+                at = bisect_left(free, (needed,))
+                if at < len(free):
+                    found, address, region = free[at]
+                    begin, warm = address - region.address, free is self._warm
+                    self._remove(region, begin)
+                    break
             else:
-                found, address, region = self._free.pop(at)
-                begin = address - region.address
-                del region.begins[begin], region.ends[begin + found]
+                region = self._added(needed)
+                begin, found, warm = 0, region.size, False
             if found > needed:
-                self._add(region, begin + needed, found - needed)
+                self._add(region, begin + needed, found - needed, warm)
             self._taken += needed
         block = _Block((size,), np.uint8, region.memory, begin)
         block.place = self.returned, region, begin, needed
@@ -101,7 +115,13 @@ class Regions:
             while self._whole < self._reserved:
                 region = self._added(min(max(REGION, self._reserved - self._whole), 1 << 30))
                 np.frombuffer(region.memory, np.uint8)[::PAGE] = 0
-                self._add(region, 0, region.size)
+                self._add(region, 0, region.size, True)
+
+    def release(self) -> None:
+        """Give back what is free now, what is reserved excepted."""
+        with self._lock:
+            self._collect()
+            self._cool(0)
 
     @property
     def taken(self) -> int:
@@ -115,49 +135,64 @@ class Regions:
         """Bytes of all regions."""
         return self._whole
 
+    @property
+    def idle(self) -> int:
+        """Bytes that are free and have not been given back, at most."""
+        return self._idle
+
     def _added(self, needed: int) -> _Region:
         region = _Region(max(-(-needed // HUGE) * HUGE, REGION))
         self._whole += region.size
         return region
 
-    def _add(self, region: _Region, begin: int, size: int) -> None:
-        region.begins[begin] = size
+    def _add(self, region: _Region, begin: int, size: int, warm: bool) -> None:
+        region.begins[begin] = size, warm
         region.ends[begin + size] = begin
-        insort(self._free, (size, region.address + begin, region))
+        insort(self._warm if warm else self._cold, (size, region.address + begin, region))
+        self._idle += size if warm else 0
 
-    def _remove(self, region: _Region, begin: int, size: int) -> None:
-        del region.begins[begin], region.ends[begin + size]
-        del self._free[bisect_left(self._free, (size, region.address + begin))]
+    def _remove(self, region: _Region, begin: int) -> int:
+        """Take a free block off the lists; its size."""
+        size, warm = region.begins.pop(begin)
+        del region.ends[begin + size]
+        free = self._warm if warm else self._cold
+        del free[bisect_left(free, (size, region.address + begin))]
+        self._idle -= size if warm else 0
+        return size
 
     def _collect(self) -> None:
         """Take up what has come back."""
-        returned, released = self.returned, False
+        returned = self.returned
+        if not returned:
+            return
         while returned:
             region, begin, size = returned.popleft()
             self._taken -= size
             before = region.ends.get(begin)
             if before is not None:
-                self._remove(region, before, begin - before)
-                begin, size = before, size + begin - before
-            after = region.begins.get(begin + size)
-            if after is not None:
-                self._remove(region, begin + size, after)
-                size += after
-            self._add(region, begin, size)
-            released = released or size == region.size
-        if released:
-            self._release()
+                size += self._remove(region, before)
+                begin = before
+            if begin + size in region.begins:
+                size += self._remove(region, begin + size)
+            self._add(region, begin, size, True)
+        if self._idle > max(2 * KEPT, self._taken >> 1):
+            self._cool(max(KEPT, self._taken >> 2))
 
-    def _release(self) -> None:
-        """Let go of regions that are free and not needed, the largest first."""
-        at = len(self._free)
-        while at > 0 and self._free[at - 1][0] >= REGION:
+    def _cool(self, kept: int) -> None:
+        """Give the largest free blocks back until so much is warm."""
+        kept = max(kept, self._reserved - self._taken)
+        at = len(self._warm)
+        while at > 0 and self._idle > kept and self._warm[at - 1][0] >= HUGE:
             at -= 1
-            size, _, region = self._free[at]
-            rest = self._whole - size
-            if size == region.size and rest >= self._reserved and rest - self._taken >= max(KEPT, self._taken >> 2):
-                del self._free[at]  # and nobody has the region any more
-                self._whole = rest
+            size, address, region = self._warm[at]
+            if self._idle - size < kept and size == region.size:
+                continue  # which is more than has to go
+            self._remove(region, address - region.address)
+            if size == region.size:
+                self._whole -= size  # and nobody has the region any more
+            else:
+                region.cool(address - region.address, size)
+                self._add(region, address - region.address, size, False)
 
 
 REGIONS: Final = Regions()
