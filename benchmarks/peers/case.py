@@ -128,6 +128,12 @@ def read_arrow(path: Path) -> pa.Table:
         return pa.ipc.open_file(source).read_all()
 
 
+def in_memory(table: pa.Table) -> pa.Table:
+    """A copy of a table's rows, and of nothing else: those of a mapped file are read from it when they are touched."""
+    parts = [pa.ipc.read_record_batch(part.serialize(), part.schema) for part in table.combine_chunks().to_batches()]
+    return pa.Table.from_batches(parts, table.schema)
+
+
 def write_arrow(path: Path, table: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with pa.ipc.new_file(str(path), table.schema) as sink:

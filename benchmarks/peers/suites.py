@@ -32,7 +32,7 @@ from benchmarks.sql.suites import session
 RIVALS: Final = ("pathway", "flink", "streaming")
 """Systems that keep views, as we do."""
 RECOMPUTING: Final = ("duckdb", "polars")
-_COPIES: Final = 4
+_COPIES: Final = 6
 """How often the rows of the tables may be in memory: in the tables, in states and in the view."""
 _REPEATS: Final = 5
 """How often smaller sizes are run for each run of a larger one, at most."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.peers.case import WEIGHT, Case
+from benchmarks.peers.case import WEIGHT, Case, in_memory
 from benchmarks.peers.contender import Ticking
 from benchmarks.peers.systems.session import OnSpark
 
@@ -23,6 +23,7 @@ class Dbspark(OnSpark, Ticking):
     def __init__(self, scratch: Path) -> None:
         super().__init__(scratch)
         self._pipe: Any = None
+        self._weighted: set[str] = set()
         self.changes = 0
 
     @classmethod
@@ -33,6 +34,7 @@ class Dbspark(OnSpark, Ticking):
         import dbspark
 
         self._pipe = dbspark.Pipeline("peer", spark=self._spark, config={"history": 0, "reserve": case.reserve})
+        self._weighted = {name for name, table in case.tables.items() if table.weighted}
         for name, table in case.tables.items():
             self._pipe.create_table(name, table.ddl)
         self._pipe.create_view(case.view, case.sql, recursive=case.recursive)
@@ -40,13 +42,17 @@ class Dbspark(OnSpark, Ticking):
         self.changes = 0
         self._view.subscribe(self._received)
 
+    def prepare(self, rows: dict[str, pa.Table]) -> dict[str, pa.Table]:
+        """The rows in memory, as whoever has received or read them has them."""
+        return {name: in_memory(table) for name, table in rows.items()}
+
     def _received(self, changes: pa.Table, tick: int) -> None:
         self.changes += changes.num_rows
 
     def tick(self, given: dict[str, pa.Table]) -> None:
         with self._pipe.transaction() as tx:
             for name, rows in given.items():
-                if rows.schema.get_field_index(WEIGHT) >= 0:
+                if name in self._weighted:
                     tx.apply(name, rows, weight=WEIGHT)
                 else:
                     tx.insert(name, rows)
