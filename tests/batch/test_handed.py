@@ -1,5 +1,7 @@
 """Tables that are handed over: the fast way gives what the long way gives, or leaves it to that."""
 
+import ctypes
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from dbspark.batch import Arrangement, Batch, Schema
 from dbspark.batch import handed as module
 from dbspark.batch.chunk import CHUNK_ROWS
-from dbspark.batch.handed import handed_batch
+from dbspark.batch.handed import handed_batch, handed_copy
+from dbspark.kernels import nodes as nd
 
 DDL = "k BIGINT, s STRING, d DOUBLE, b BOOLEAN, i INT"
 SCHEMA = Schema.parse(DDL)
@@ -110,3 +113,34 @@ def test_few_forms_are_remembered():
 def test_rows_that_cancel_leave_nothing():
     rows = [(1, "a", 0.5, True, 1)] * 2
     assert handed_batch(Arrangement(SCHEMA), table_of(rows, [1, -1]), "w").rows == 0
+
+
+@given(rows=st.lists(ROW, min_size=1, max_size=40), offset=st.integers(0, 20), less=st.integers(0, 20))
+@settings(deadline=None)
+def test_a_copy_has_the_rows_as_they_came_whatever_becomes_of_the_original(rows, offset, less):
+    offset = min(offset, len(rows) - 1)
+    length = max(1, len(rows) - offset - less)
+    table = table_of(rows).slice(offset, length)
+    expected = table.to_pylist()
+    chunk = handed_copy(SCHEMA, table)
+    assert chunk is not None
+    overwrite(table)
+    assert chunk.record_batch(SCHEMA.arrow).to_pylist() == expected
+    assert chunk.lane(nd.WEIGHT).tolist() == [1] * length
+    assert Batch.from_chunk(Arrangement(SCHEMA), chunk).rows == len({tuple(row.values()) for row in expected})
+
+
+def overwrite(table):
+    """Fill the memory of a table with ones."""
+    for column in table.columns:
+        for buffer in column.chunk(0).buffers():
+            if buffer is not None and buffer.size:
+                ctypes.memset(buffer.address, 0x11, buffer.size)
+
+
+def test_what_is_not_as_expected_is_not_copied():
+    table = table_of([(1, "a", 0.5, True, 1), (2, None, None, False, None)])
+    assert handed_copy(SCHEMA, table.slice(0, 0)) is None
+    assert handed_copy(SCHEMA, table.select(["s", "k", "d", "b", "i"])) is None
+    assert handed_copy(SCHEMA, pa.concat_tables([table, table])) is None
+    assert handed_copy(Schema.parse("k BIGINT, s STRING NOT NULL"), table.select(["k", "s"])) is None

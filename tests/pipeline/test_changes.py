@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from dbspark.batch import Schema
 from dbspark.batch.arrangement import weakened_hash
+from dbspark.circuit import Builder, Circuit
+from dbspark.circuit.program import Guarded
+from dbspark.kernels.preload import compile_machine
 from dbspark.operators.delta import Delta
 from dbspark.pipeline import changes
 from dbspark.pipeline.changes import Operation, TableDefinition, TableState, TransactionError
@@ -33,24 +36,61 @@ def refused(held: Counter[Any], keyed: bool) -> bool:
     return any(w < 0 for w in held.values()) or (keyed and any(w > 1 for w in by_key.values()))
 
 
-def changed(state: TableState, operations: list[Operation], beside: bool) -> Delta:
-    """What operations change; checked at once, or by another thread."""
-    with patch.object(changes, "BESIDE", 1 if beside else 1 << 62):
-        delta, check = state.change(operations)
-    assert check is None or beside
-    if check is not None:
-        check.wait()
-        check.done()
-    return delta
+@pytest.fixture(autouse=True, scope="module")
+def machine() -> None:
+    compile_machine()
 
 
-@given(ticks=TICKS, mask=MASKS, keyed=st.booleans(), beside=st.booleans())
+class Alone:
+    """Changes are checked by themselves, or by another thread."""
+
+    def __init__(self, table: TableDefinition, beside: bool) -> None:
+        self.state = TableState(table, History(table.arrangement, 0, 0, config=MERGES if beside else DEFAULT))
+        self._beside = beside
+
+    def changed(self, operations: list[Operation]) -> Delta:
+        """What operations change."""
+        with patch.object(changes, "BESIDE", 1 if self._beside else 1 << 62):
+            delta, check = self.state.change(operations)
+        if check is not None:
+            check.wait()
+            check.done()
+        return delta
+
+
+class InCircuit(Alone):
+    """The program of a tick checks what comes in; what it leaves is looked at by itself, and refused."""
+
+    def __init__(self, table: TableDefinition) -> None:
+        super().__init__(table, False)
+        b = Builder()
+        rows = b.source(table.name, table.schema)
+        b.output("groups", b.aggregate(rows, ["k"], n=("count", "s")))
+        b.output("keys", b.distinct(b.project(rows, ["k"])))  # one operator would not be worth a program
+        guarded = Guarded(table.arrangement, bool(table.primary_key))
+        self._circuit = Circuit(b.graph, tables={table.name: guarded})
+
+    def changed(self, operations: list[Operation]) -> Delta:
+        delta, check = self.state.change(operations)
+        before = self._circuit.snapshot()
+        places = {} if check is None else {"t": check.place}
+        assert all(places.values())
+        self._circuit.step({"t": delta} if delta.rows else {}, (), places)
+        if places and check is not None:
+            self._circuit.reset(before)
+            check.done()
+            raise AssertionError("a change was left that is none to refuse")
+        return delta
+
+
+@given(ticks=TICKS, mask=MASKS, keyed=st.booleans(), how=st.sampled_from(["alone", "beside", "in the circuit"]))
 def test_a_change_is_refused_where_counting_refuses_it_and_only_there(
-    ticks: Any, mask: int, keyed: bool, beside: bool
+    ticks: Any, mask: int, keyed: bool, how: str
 ) -> None:
     with weakened_hash(mask):
         table = TableDefinition("t", Schema.parse("k BIGINT, s STRING"), ("k",) if keyed else ())
-        state = TableState(table, History(table.arrangement, 0, 0, config=MERGES if beside else DEFAULT))
+        checked = InCircuit(table) if how == "in the circuit" else Alone(table, how == "beside")
+        state = checked.state
         held: Counter[Any] = Counter()
         tick = 0
         # In the end everything goes, and then once more.
@@ -62,10 +102,10 @@ def test_a_change_is_refused_where_counting_refuses_it_and_only_there(
             operations = [table.operation("apply", rows)]
             if refused(after, keyed):
                 with pytest.raises(TransactionError):
-                    changed(state, operations, beside)
+                    checked.changed(operations)
                 continue
             held, tick = after, tick + 1
-            state.history.append(changed(state, operations, beside), tick)
+            state.history.append(checked.changed(operations), tick)
             kept = state.history.spine.consolidated()
             found = zip(*(c.to_pylist() for c in kept.to_arrow().columns), strict=True)
             assert dict(zip(found, kept.weights().tolist(), strict=True)) == {r: w for r, w in held.items() if w}

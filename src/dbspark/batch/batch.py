@@ -283,11 +283,7 @@ class Batch:
     def to_arrow(self, weights: str | None = None) -> pa.Table:
         """The rows, in batch order, over the same memory; with their weights in a column of that name, if given."""
         schema = self.schema.arrow if weights is None else self.schema.weighted(weights)
-        weighted = weights is not None
-        if len(self.chunks) == 1:
-            return pa.Table.from_arrays(self.chunks[0].arrays(weighted), schema=schema)
-        parts = [pa.RecordBatch.from_arrays(c.arrays(weighted), schema=schema) for c in self.chunks]
-        return pa.Table.from_batches(parts, schema)
+        return pa.Table.from_batches([c.record_batch(schema, weights is not None) for c in self.chunks], schema)
 
     def slice(self, offset: int, rows: int | None = None) -> Batch:
         """Rows offset … offset+rows-1 in batch order; shares memory."""
@@ -468,6 +464,39 @@ def arrange_chunk(arrangement: Arrangement, chunk: Chunk, hashed: bool = False) 
     return Batch(arrangement, gather_chunks(schema, arrangement.own_key, tables, *some))
 
 
+def arrange_chunks(
+    arrangement: Arrangement, chunks: Sequence[Chunk], times: Sequence[int], since: Sequence[int] = ()
+) -> Batch:
+    """Sort and consolidate flat chunks, each of one time of one coordinate, which is advanced to `since`: as one."""
+    schema, count = arrangement.schema, sum([chunk.rows for chunk in chunks])
+    kept, tables, time = [], [], np.zeros(nd.TIMES, np.int64)
+    for chunk, tick in zip(chunks, times, strict=True):
+        time[0] = tick
+        stamped = chunk.at_time(time)
+        table, words = stamped.nodes(), arrangement.words(chunk)
+        keys = arrangement.keys(chunk, words)
+        _with_hashes(arrangement, table, words, keys)
+        kept.append((stamped, words, keys))
+        tables.append(stamped.table)
+    lens, info = np.array([chunk.rows for chunk in chunks], np.int64), np.empty(5, np.int64)
+    pos, weights, found = int64s(count), int64s(count), int64s(nd.TIMES * count).reshape(nd.TIMES, count)
+    given = np.array(tables, np.int64)
+    kt.merge_many(given, lens, bounds(since), schema.columns, schema.node_count, pos, weights, found, info)
+    check_plan(info)
+    n, ones, same = int(info[0]), int(info[2]), int(info[4])
+    some = given, pos[:n], weights[:n], ones
+    if same and n:
+        return Batch(arrangement, gather_chunks(schema, arrangement.own_key, *some, np.ascontiguousarray(found[:, 0])))
+    return Batch(arrangement, gather_timed(schema, arrangement.own_key, *some, found[:, :n]))
+
+
+def _with_hashes(arrangement: Arrangement, table: Int64s, words: UInt64s, keys: UInt64s) -> None:
+    """A node table of one's own with the hashes of its rows."""
+    for node, lane in ((nd.HASH, words), (nd.KEY, keys)):
+        table[node, nd.DATA], table[node, nd.START], table[node, nd.MASK] = lane.ctypes.data, 0, -1
+    table[nd.HASH, nd.CHILD] = arrangement.order_at
+
+
 def _arranged_nested(arrangement: Arrangement, chunk: Chunk, hashed: bool) -> Batch:
     """The same for nested columns, and for rows of several times."""
     words = chunk.lane(nd.HASH) if hashed and not arrangement.order else arrangement.words(chunk)
@@ -487,9 +516,7 @@ def arrange(arrangement: Arrangement, chunk: Chunk, words: UInt64s, keys: UInt64
     rows = chunk.rows
     schema = arrangement.schema
     table = np.array(chunk.nodes())  # a copy: the chunk may be shared, its hash lanes are ours
-    for node, lane in ((nd.HASH, words), (nd.KEY, keys)):
-        table[node, nd.DATA], table[node, nd.START] = lane.ctypes.data, 0
-    table[nd.HASH, nd.CHILD] = arrangement.order_at
+    _with_hashes(arrangement, table, words, keys)
     at = table.ctypes.data
     order = int64s(rows)
     sort_hashes(keys, words, order, uint64s(2 * rows), int64s(rows))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dbspark.batch.lent import lent_batch
 from dbspark.batch.memory import Int64s, allocate, int64s
 from dbspark.batch.schema import Schema, child_types
 from dbspark.errors import SchemaError, WeightOverflowError
@@ -37,7 +38,8 @@ ZERO = allocate(8)
 np.frombuffer(ONE, np.int64)[0] = 1
 np.frombuffer(ZERO, np.int64)[0] = 0
 _WEIGHT = nd.WEIGHT * nd.FIELDS
-_INT64 = pa.int64()
+_FEW = 2
+"""Columns up to which it takes less to make them one by one."""
 _CONSTANT = [(_WEIGHT, ONE), *((node * nd.FIELDS, ZERO) for node in range(nd.TIME, nd.LANES))]
 """Lanes of rows of weight one and of no time: where their lines begin, and their one value."""
 _NO_TIMES = [nd.FIXED, 8, ZERO.address, 0, 0, 0, 0, 0] * nd.TIMES
@@ -141,16 +143,28 @@ class Chunk:
         """The node table as plain numbers, one line after the other."""
         return self.schema.packing.unpack_from(self.buffer)
 
-    def arrays(self, weights: bool = False) -> list[pa.Array]:
-        """The columns as Arrow arrays over the same memory, and the weights after them if they are wanted."""
-        lines = self.lines()
-        arrays = [self._array(lines, nd.LANES + c, dtype, self.rows) for c, dtype in enumerate(self.schema.types)]
+    def record_batch(self, schema: pa.Schema, weights: bool = False) -> pa.RecordBatch:
+        """The columns as Arrow data over the same memory, and the weights behind them if they are wanted."""
+        batch = None if self.schema.unlent or not self.rows else lent_batch(self, schema, weights)
+        if batch is not None:
+            return batch
+        arrays = self._arrays()
         if weights:
-            constant = lines[_WEIGHT + nd.MASK] == 0
-            arrays.append(
-                pa.array(self.lane(nd.WEIGHT)) if constant else self._array(lines, nd.WEIGHT, _INT64, self.rows)
-            )
-        return arrays
+            arrays.append(pa.array(self.lane(nd.WEIGHT)))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def arrays(self) -> list[pa.Array]:
+        """The columns as Arrow arrays over the same memory."""
+        if self.schema.columns > _FEW and not self.schema.unlent and self.rows:
+            batch = lent_batch(self, self.schema.arrow, False)
+            if batch is not None:
+                columns: list[pa.Array] = batch.columns
+                return columns
+        return self._arrays()
+
+    def _arrays(self) -> list[pa.Array]:
+        lines = self.lines()
+        return [self._array(lines, nd.LANES + c, dtype, self.rows) for c, dtype in enumerate(self.schema.types)]
 
     def _array(self, lines: Sequence[int], node: int, dtype: pa.DataType, rows: int) -> pa.Array:
         at = node * nd.FIELDS

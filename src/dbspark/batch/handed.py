@@ -1,8 +1,8 @@
 """Arrow data that somebody hands over, as a chunk or a batch: a fast way for what is as it should be.
 
 Where a table has exactly the columns of a schema (and perhaps one of weights), flat and in one piece, its memory is
-described to kernels in one call, and small ones are put in order by the same call. Anything else goes the long way
-(`batch.conform`), which knows what to say about it.
+described to kernels in one call, and small ones are put in order by the same call, or copied as they are by the next.
+Anything else goes the long way (`batch.conform`), which knows what to say about it.
 """
 
 from __future__ import annotations
@@ -85,6 +85,25 @@ def handed_batch(arrangement: Arrangement, table: pa.Table, weight: str | None =
     arena = allocate(size)
     ka.fill(told, rows, at + before, arena.address)
     return planned(arrangement, scratch, before, arena)
+
+
+def handed_copy(schema: Schema, table: pa.Table) -> Chunk | None:
+    """A table's rows as they come, in memory of our own; None where they are not exactly what is expected.
+
+    Whoever has handed them over may write into theirs again.
+    """
+    rows, form, parts = table.num_rows, _form(schema, table.schema, None), table.to_batches()
+    if form is None or len(parts) != 1 or not rows:
+        return None
+    scratch, struct = scratch_of(schema, 0), _desk.struct
+    given: Any = parts[0]
+    given._export_to_c(struct)
+    size = kh.measure(struct, rows, form.at, scratch.address)
+    if size == kh.UNFIT:
+        return None
+    arena = allocate(size)
+    kh.copy(scratch.address, rows, form.at, arena.address)
+    return Chunk(schema, rows, arena, None)
 
 
 def _chunk(schema: Schema, table: pa.Table, weight: str | None) -> Chunk | None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dbspark.batch.regions import REGIONS
 
 _POOL: Any = pa.system_memory_pool()
-_SMALL = 1 << 12
+_SMALL = 1 << 16
 _LARGE = 1 << 16
 """Bytes from which on memory comes from regions."""
 
@@ -30,7 +30,7 @@ def allocate(size: int) -> Any:
     To ask the pool means to give up the interpreter's lock and to wait for it again, behind the thread of the merges.
     What is small, as most of it is, comes from Python.
     """
-    if size <= _SMALL:
+    if size < _SMALL:
         return pa.py_buffer(bytearray(size))
     return pa.py_buffer(REGIONS.take(size)) if size >= _LARGE else pa.allocate_buffer(size, _POOL)
 

@@ -115,7 +115,7 @@ class Schema:
 
     __slots__ = (
         "arrow", "columns", "has_maps", "lines", "names", "nested", "node_count", "nodes", "packing", "required",
-        "row_nodes", "selections", "template", "template_at", "types", "with_weights",
+        "row_nodes", "selections", "template", "template_at", "types", "unlent", "with_weights",
     )  # fmt: skip
 
     arrow: pa.Schema
@@ -124,6 +124,8 @@ class Schema:
     columns: int
     nested: bool
     has_maps: bool
+    unlent: bool
+    """Whether a column is nested, or has no buffers at all: they are handed out one by one."""
     nodes: tuple[Node, ...]
     node_count: int
     template: Any
@@ -190,6 +192,7 @@ class Schema:
         self.has_maps = any(pa.types.is_map(node.type) for node in out)
         self.row_nodes = np.array(row_nodes, np.int64)  # whose rows are the rows of the batch
         self.nested = any(node.kind in (nd.LIST, nd.STRUCT) for node in out)
+        self.unlent = any(node.kind in (nd.LIST, nd.STRUCT, nd.NULL) for node in out)
         self.template = np.zeros((self.node_count, nd.FIELDS), np.int64)
         for i, node in enumerate(out):
             self.template[i, nd.KIND] = node.kind

@@ -17,7 +17,7 @@ from typing import Any
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.circuit.graph import Graph, Node
-from dbspark.circuit.program import Late, Program
+from dbspark.circuit.program import Guarded, Late, Program
 from dbspark.errors import CircuitError
 from dbspark.kernels.preload import machine_is_there
 from dbspark.operators.delta import Delta, Parts
@@ -34,8 +34,17 @@ whether they should now."""
 class Circuit:
     """A validated graph with its state."""
 
-    def __init__(self, graph: Graph, config: SpineConfig = DEFAULT, programs: bool = True) -> None:
-        """`config`: of the spines of all states. Without `programs` operators always step by themselves."""
+    def __init__(
+        self,
+        graph: Graph,
+        config: SpineConfig = DEFAULT,
+        programs: bool = True,
+        tables: Mapping[str, Guarded] | None = None,
+    ) -> None:
+        """`config`: of the spines of all states. Without `programs` operators always step by themselves.
+
+        `tables`: sources whose changes a tick may be asked to check (`step`).
+        """
         self.graph = graph.pruned()
         self._config = config
         self._beside: dict[str, list[Beside]] = {}
@@ -55,24 +64,36 @@ class Circuit:
         self._held: dict[str, Any] = {n.id: _seed(n) for n in self._delays}
         self._programmed = programs
         self._program: Program | None = None
+        self._tables = tables
 
     def tick(self, inputs: Mapping[str, Any] | None = None) -> dict[str, ZSet]:
         """Run one tick; returns the outputs as Z-sets."""
         return self._run(inputs or {}, as_zset)
 
-    def step(self, inputs: Mapping[str, Any], in_order: Collection[str] = ()) -> dict[str, Delta]:
+    def step(
+        self,
+        inputs: Mapping[str, Any],
+        in_order: Collection[str] = (),
+        checks: dict[str, int] | None = None,
+    ) -> dict[str, Delta]:
         """Run one tick on what streams carry; returns the outputs as streams carry them.
 
         Those `in_order` are known by whole rows in order as well, which costs less now than when they are asked.
+        `checks` says where the directories of tables are whose changes have to be looked at: those that are left in it
+        when this returns have not been.
         """
-        return self._run(inputs, _complete, in_order)
+        return self._run(inputs, _complete, in_order, checks)
 
     def configured(self, state: State) -> State:
         """A state whose spines are merged as this circuit merges them."""
         return tuple(spine.configured(self._config) for spine in state)
 
     def _run(
-        self, inputs: Mapping[str, Any], finished: Callable[[Any], Any], in_order: Collection[str] = ()
+        self,
+        inputs: Mapping[str, Any],
+        finished: Callable[[Any], Any],
+        in_order: Collection[str] = (),
+        checks: dict[str, int] | None = None,
     ) -> dict[str, Any]:
         if not inputs.keys() <= self._sources.keys():
             unknown = ", ".join(sorted(set(inputs) - set(self._sources)))
@@ -82,7 +103,7 @@ class Circuit:
         for name, node in self._sources.items():
             change = inputs.get(name)
             values[node.id] = Delta.empty(node.schema) if change is None else as_delta(change, node)
-        states, given, held, late, enough = self._by_program(values, in_order) or self._by_operators(values)
+        states, given, held, late, enough = self._by_program(values, in_order, checks) or self._by_operators(values)
         outputs = {name: finished(value) for name, value in given.items()}
         # Nothing above has changed anything; nothing below can fail.
         self._take(states)
@@ -93,21 +114,25 @@ class Circuit:
         self.tick_number += 1
         return outputs
 
-    def _by_program(self, values: dict[str, Any], in_order: Collection[str]) -> Done | None:
+    def _by_program(
+        self, values: dict[str, Any], in_order: Collection[str], checks: dict[str, int] | None
+    ) -> Done | None:
         """A small tick as one call, as far as operators have instructions; None where it is not for that."""
         if self._program is None and self._programmed and machine_is_there():
-            self._program = Program(self.graph, self._schedule)
+            self._program = Program(self.graph, self._schedule, self._tables)
             self._programmed = self._program.useful
         if self._program is None or not self._programmed:
             return None
-        tick = self._program.run(values, self._taken, self._late, in_order)
+        tick = self._program.run(values, self._taken, self._late, in_order, checks)
         if tick is None:
             return None
+        if checks:
+            self._program.unchecked(checks)
         outputs = {}
         for name, node in self.graph.outputs.items():
             outputs[name] = tick.value(node)
             if name in in_order and name in self._program.wanted:
-                outputs[name] = outputs[name].known(tick.in_order(name, Arrangement(node.schema)))
+                outputs[name] = outputs[name].known(tick.in_order(name))
         return tick.states, outputs, {n.id: tick.value(n.inputs[0]) for n in self._delays}, tick.late, tick.enough
 
     def _by_operators(self, values: dict[str, Any]) -> Done:
@@ -151,16 +176,22 @@ class Circuit:
 
     def _merging(self, name: str, state: State) -> State:
         """Begin the large merges of a state beside the ticks."""
-        if name not in self._beside and not any(spine.merges for spine in state):
-            return state
-        beside = self._beside.setdefault(name, [Beside() for _ in state])
-        return tuple(b.begun(spine) for b, spine in zip(beside, state, strict=True))
+        beside = self._beside.get(name)
+        if beside is None:
+            if not any(spine.merges for spine in state):
+                return state
+            beside = self._beside[name] = [Beside() for _ in state]
+        return tuple([b.begun(spine) for b, spine in zip(beside, state, strict=True)])
 
     def _take_over(self) -> None:
         """Take over what has been merged beside the ticks."""
         for name, beside in self._beside.items():
-            if any(b.jobs for b in beside):
-                merged = tuple(b.adopted(spine) for b, spine in zip(beside, self._taken[name], strict=True))
+            busy = beside[0].jobs if len(beside) == 1 else any(b.jobs for b in beside)
+            if not busy:
+                continue
+            before = self._taken[name]
+            merged = tuple([b.adopted(spine) for b, spine in zip(beside, before, strict=True)])
+            if merged != before:
                 self._taken = {**self._taken, name: merged}
 
     def close(self) -> None:

@@ -37,6 +37,7 @@ from dbspark.kernels.seek import append
 from dbspark.operators.delta import Delta, Parts
 from dbspark.operators.linear import Exchange
 from dbspark.operators.operator import Arranged, State
+from dbspark.trace.listed import Own
 from dbspark.trace.spine import Spine
 
 LIMIT: Final = km.CHUNK
@@ -49,12 +50,20 @@ _LIGHT: Final = 1 << 31
 """Weights from which on it is not."""
 _BOUND: Final = 1 << 62
 """Where the sum of all weights of a state may be so large, nothing is kept waiting."""
-_ROOM: Final = 1 << 16
+_ROOM: Final = 1 << 13
 """Bytes of an arena at the least."""
 _NOTHING: Final = (0,) * kr.REGISTER
 _REGISTER: Final = Struct(f"{kr.REGISTER}q")
 _BYTES: Final = 8 * kr.REGISTER
 _STATE: Final = Struct(f"{km.STATE}q")
+_WORD: Final = Struct("q")
+
+
+class Guarded(NamedTuple):
+    """The table that a source is the change of: its order, and whether its keys are unique."""
+
+    arrangement: Arrangement
+    unique: bool
 
 
 class Late(NamedTuple):
@@ -63,14 +72,13 @@ class Late(NamedTuple):
     told: tuple[int, ...]
     """The words of all registers."""
     arena: Any
-    rows: Sequence[int]
-    """For each state, how many rows there are in this one and those before it."""
 
 
 class Program:
     """The operators of a circuit, as far as they have instructions."""
 
-    def __init__(self, graph: Graph, schedule: Sequence[Node]) -> None:
+    def __init__(self, graph: Graph, schedule: Sequence[Node], tables: Mapping[str, Guarded] | None = None) -> None:
+        """`tables`: sources whose rows may have to be checked, by name."""
         self.mask = hashing._mask
         registers = Registers(hashing._mask_word)
         self.given: dict[str, int] = {}
@@ -79,6 +87,14 @@ class Program:
             if node.role != "operator":
                 self._give(node, registers)
         self.head = list(self.given)
+        self._most_listed = registers.new()
+        """The register that says of how many rows and of which weights the batches are that states are to take in."""
+        sources = {str(n.name): self.given[n.id] for n in graph if n.role == "source" and n.id in self.given}
+        self._checked = {n: registers.new() for n in tables or {} if n in sources}
+        """Registers with the places of the tables' directories."""
+        self._flags = {n: registers.new() for n in graph.outputs}
+        """Registers that say which outputs are wanted in order."""
+        self._head = Struct(f"{registers.count * kr.REGISTER}q")
         written: dict[str, Instruction] = {}
         order = _ordered(schedule, registers, written, lambda node: self._give(node, registers))
         outputs = {node.id for node in graph.outputs.values()}
@@ -97,7 +113,12 @@ class Program:
         self.steps: list[tuple[int, int] | Node] = []
         """What a tick does: so many words of code from an address on, or the step of an operator."""
         code: list[int] = []
-        cuts: list[tuple[int, int] | Node] = []
+        for name, place in self._checked.items():
+            arrangement, unique = (tables or {})[name]
+            key, schema = arrangement.key_nodes.tolist(), arrangement.schema
+            rows = int(unique), schema.columns, schema.node_count, len(key), *key
+            code += line(km.CHECK, sources[name], place, *rows)
+        cuts: list[tuple[int, int] | Node] = [(0, len(code))]
         for node in order:
             found = written.get(node.id)
             if found is None:
@@ -106,30 +127,29 @@ class Program:
                 begin = len(code)
                 code += found.lines(int(node.id in self.kept))
                 cuts.append((begin, len(code)))
-        self.wanted: dict[str, tuple[int, int]] = {}
-        """For outputs that may be wanted in order: the register that says so, and that of the rows."""
+        self.wanted: dict[str, tuple[int, Arrangement]] = {}
+        """For outputs that may be wanted in order: the register of the rows, and their order."""
         begin = len(code)
         for name, node in graph.outputs.items():
             if node.id in registers.of and node.kind == "delta":
-                self.wanted[name] = flag, out = registers.new(), registers.new()
-                code += arranging(Arrangement(node.schema), registers.of[node.id], out, 1, registers.mask, flag)
+                out, by_row = self.wanted[name] = registers.new(), Arrangement(node.schema)
+                code += arranging(by_row, registers.of[node.id], out, 1, registers.mask, self._flags[name])
         for node_id, taken in self.later.items():
-            code += line(km.LIST, taken, registers.states.index(node_id))
+            code += line(km.LIST, taken, registers.states.index(node_id), self._most_listed)
         cuts.append((begin, len(code)))
         self.of = dict(registers.of)
         self._code, self._held = np.array(code, np.int64), [i.kept for i in written.values()]
         self._join(cuts)
         self._registers, self._words = _memory(registers.count * kr.REGISTER)
-        self._head = Struct(f"{len(self.head) * kr.REGISTER}q")
-        self._lines, _ = _memory(km.STATE * len(self.states))
-        self._listed: list[Spine] = []
-        """The spines whose batches are listed in directories of our own, and the ticks listed behind them."""
+        self._lines, self._told_of_states = _memory(km.STATE * len(self.states))
+        self._waiting_rows = [km.STATE * self.states.index(n) + km.WAITING for n in self.later]
+        self._listed: Mapping[str, State] | None = None
+        """The states whose batches are listed in directories of our own, and the ticks listed behind them."""
         self._late: tuple[Late, ...] | None = None
-        self._lists: list[Any] = []
+        self._owns = {n: Own(self._lines, self.states.index(n) * _STATE.size) for n in self.later}
         self._most = MOST
-        self._none = [0] * len(self.later)
         self._arenas, self._arena = _memory(2 * kr.ARENA)
-        self._temporary = allocate(8 * _ROOM)
+        self._temporary = allocate(1 << 19)
         self._room = _ROOM
         """Bytes that a tick is given to keep things in."""
 
@@ -162,19 +182,23 @@ class Program:
         states: Mapping[str, State],
         late: tuple[Late, ...] = (),
         wanted: Collection[str] = (),
+        checks: Mapping[str, int] | None = None,
     ) -> Tick | None:
-        """One tick after those that are late, with outputs in order where wanted so; None: it is for the operators."""
+        """One tick after those that are late, with outputs in order where wanted so; None: it is for the operators.
+
+        `checks`: for sources that are to be checked, the place of the directory of their table.
+        """
         if hashing._mask is not self.mask:
             return None
         for node in self.head:
             value = values[node]
             if value.rows > LIMIT or isinstance(value, Parts):
                 return None
-        if late is not self._late or self._listed != [states[n][0] for n in self.later]:
+        if late is not self._late or states is not self._listed:
             self._list(states, late)
         while True:
             tick = Tick(self, values, states, self._room)
-            status = self._run(tick, wanted)
+            status = self._run(tick, wanted, checks or {})
             _, used, _, _, kept, _ = self._arena.unpack_from(self._arenas)
             if status == kr.DONE:
                 # The next tick is given half as much again as this one has used.
@@ -187,40 +211,42 @@ class Program:
                 self._temporary = allocate(2 * used)
             self._room = max(self._room, 2 * kept)
 
+    def unchecked(self, checks: dict[str, int]) -> None:
+        """Leave those checks that the program does not make."""
+        for name in self._checked:
+            checks.pop(name, None)
+
     def _list(self, states: Mapping[str, State], late: tuple[Late, ...]) -> None:
         """Write directories anew."""
-        self._listed, self._lists, self._most, self._late = [], [], MOST, late
-        for node in self.later:
-            i, spine = self.states.index(node), states[node][0]
-            self._listed.append(spine)
-            self._lists.append(spine.listed_in(self._lines, i * _STATE.size, MOST + 1))
+        self._listed, self._most, self._late = states, MOST, late
+        for node, register in self.later.items():
+            at, spine = self.states.index(node) * _STATE.size, states[node][0]
+            self._owns[node].copy(spine, MOST + 1)
             if spine.bound() > _BOUND:
                 self._most = 1
-            for tick in late:
-                begin = self.later[node] * kr.REGISTER
-                if tick.told[begin + kr.ROWS]:
-                    at = self._lines.address + i * _STATE.size
-                    append(at, tick.told[begin + kr.TABLE], tick.told[begin + kr.ROWS])
+            begin, waiting = register * kr.REGISTER, 0
+            for told, _ in late:
+                rows = told[begin + kr.ROWS]
+                waiting += rows
+                if rows:
+                    append(self._lines.address + at, told[begin + kr.TABLE], rows)
+            _WORD.pack_into(self._lines, at + 8 * km.WAITING, waiting)
 
     def _and_one(self, late: tuple[Late, ...], tick: Tick) -> tuple[Late, ...]:
         """The ticks that are late, and one more."""
-        told, rows, most, heavy = tick.told, [], 0, 0
-        before = late[-1].rows if late else self._none
-        for register, waiting in zip(self.later.values(), before, strict=True):
-            more = told[register * kr.REGISTER + kr.ROWS]
-            rows.append(waiting + more)
-            most, heavy = max(most, more), max(heavy, told[register * kr.REGISTER + kr.LARGEST])
+        told, begin = tick.told, self._most_listed * kr.REGISTER
+        most = told[begin + kr.ROWS]
         if not most:
             return late
-        tick.enough = most >= _FEW or heavy >= _LIGHT or len(late) + 1 >= self._most
-        return (*late, Late(told, tick.arena, rows))
+        tick.enough = most >= _FEW or told[begin + kr.LARGEST] >= _LIGHT or len(late) + 1 >= self._most
+        return (*late, Late(told, tick.arena))
 
     def taken_in(self, states: Mapping[str, State], late: Sequence[Late]) -> dict[str, State]:
         """The states that change when they take in what is late."""
         out: dict[str, State] = {}
         for node, register in self.later.items():
             before = states[node][0]
-            found = [_batch(t.told, t.arena, register, before.arrangement) for t in late]
+            found = [_batch(told, arena, register, before.arrangement) for told, arena in late]
             batches = [batch for batch in found if batch.rows]
             if batches:
                 out[node] = (before.insert(batches[0] if len(batches) == 1 else merge(batches)),)
@@ -228,18 +254,26 @@ class Program:
 
     def late_rows(self, late: Sequence[Late]) -> dict[str, int]:
         """By state, rows that it has not taken in."""
-        return dict(zip(self.later, late[-1].rows, strict=True)) if late else {}
+        if not late:
+            return {}
+        if late is self._late:
+            told = self._told_of_states.unpack_from(self._lines)
+            return dict(zip(self.later, [told[at] for at in self._waiting_rows], strict=True))
+        return {n: sum([t.told[r * kr.REGISTER + kr.ROWS] for t in late]) for n, r in self.later.items()}
 
-    def _run(self, tick: Tick, wanted: Collection[str]) -> int:
+    def _run(self, tick: Tick, wanted: Collection[str], checks: Mapping[str, int]) -> int:
         words: list[int] = []
         for node in self.head:
             words += tick.word(node)
+        words += _NOTHING
+        for name in self._checked:
+            words += (checks.get(name, 0), 0, 0, 0, 0, 0, 0, 0)
+        for name in self._flags:
+            words += (0, name in wanted, 0, 0, 0, 0, 0, 0)
         self._head.pack_into(self._registers, 0, *words)
-        for name, (flag, _) in self.wanted.items():
-            _REGISTER.pack_into(self._registers, flag * _BYTES, 0, name in wanted, 0, 0, 0, 0, 0, 0)
         for i, node in self.others:
             spine = tick.before[node][0]
-            _STATE.pack_into(self._lines, i * _STATE.size, spine.directory, spine.chunks)
+            _STATE.pack_into(self._lines, i * _STATE.size, spine.directory, spine.chunks, 0)
         self._arena.pack_into(
             self._arenas, 0, self._temporary.address, 0, self._temporary.size, tick.arena.address, 0, tick.arena.size
         )
@@ -311,9 +345,10 @@ class Tick:
             found = self._values[node.id] = self._arranged(node) if node.kind == "arranged" else self._delta(node)
         return found
 
-    def in_order(self, name: str, arrangement: Arrangement) -> Batch:
+    def in_order(self, name: str) -> Batch:
         """An output in order, where it was wanted so."""
-        return self._batch(self._program.wanted[name][1], arrangement)
+        register, arrangement = self._program.wanted[name]
+        return self._batch(register, arrangement)
 
     def inserted(self, node: str) -> Spine:
         """The state of a node with what it takes in."""
@@ -400,4 +435,4 @@ def _lying(nodes: Collection[str], written: Mapping[str, Instruction]) -> set[st
     return found
 
 
-__all__ = ["LIMIT", "Late", "Program", "Tick"]
+__all__ = ["LIMIT", "Guarded", "Late", "Program", "Tick"]

@@ -43,6 +43,7 @@ from dbspark.kernels.seek import (
     rest_of,
     table_at,
 )
+from dbspark.kernels.sieve import covered_batches, sift
 
 _BLOCK = 96
 """Rows that are looked for at a time."""
@@ -114,8 +115,8 @@ def _begin_sums(
         j += 1
 
 
-@kernel
-def breaks_table(
+@inlined
+def breaks(
     directory: int, probe: int, rows: int, own_rows: int, key: Any, columns: int, nodes: int, unique: int
 ) -> int:
     """1 where batches together with the rows of a probe chunk hold a row or key (`unique`) that cannot be.
@@ -126,7 +127,8 @@ def breaks_table(
     keys, hashes = lane(probe, KEY), lane(probe, HASH)
     own, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
     wanted, sought = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.uint64)
-    near, at = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
+    near, at, covered = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64), covered_batches(directory)
+    some, which = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.int64)
     sums = np.empty((_BLOCK, 4), np.int64)  # of the row and of the key, high and low
     i = i64(0)
     while i < rows:
@@ -142,16 +144,19 @@ def breaks_table(
                 _begin_sums(probe, rows, own_rows, i, key, nodes, unique, sums, count)
                 count += 1
             i += 1
+        passing = sift(directory, address(sought), count, some, which)
         for b in range(load_i64(directory, BATCHES)):
             first, end, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
             if first >= end:
                 continue
+            asked, number = (address(some), passing) if b < covered else (address(sought), count)
             hits = i64(0)
-            for j in range(begin_block(directory, first, end, place, address(sought), i64(0), count, near, at)):
-                at[hits] = rest_of(directory, end, at[j], sought[near[j]])
+            for j in range(begin_block(directory, first, end, place, asked, i64(0), number, near, at)):
+                k = which[near[j]] if b < covered else near[j]
+                at[hits] = rest_of(directory, end, at[j], sought[k])
                 if at[hits] != NOWHERE:
                     _ask_for_row(table_at(directory, at[hits]), at[hits] & ROW_MASK, columns, False)
-                    near[hits] = near[j]
+                    near[hits] = k
                     hits += 1
             for j in range(hits):
                 _ask_for_row(table_at(directory, at[j]), at[j] & ROW_MASK, columns, True)
@@ -163,8 +168,16 @@ def breaks_table(
                 )  # fmt: skip
         for k in range(count):
             if sums[k, 0] + (sums[k, 1] >> 32) < 0:
-                return 1
+                return i64(1)
             high = sums[k, 2] + (sums[k, 3] >> 32)
             if high > 0 or (high == 0 and (sums[k, 3] & 0xFFFFFFFF) > 1):
-                return 1
-    return 0
+                return i64(1)
+    return i64(0)
+
+
+@kernel
+def breaks_table(
+    directory: int, probe: int, rows: int, own_rows: int, key: Any, columns: int, nodes: int, unique: int
+) -> int:
+    """See `breaks`."""
+    return breaks(directory, probe, rows, own_rows, key, columns, nodes, unique)

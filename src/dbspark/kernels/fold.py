@@ -42,7 +42,7 @@ from dbspark.kernels.seek import (
     place_of,
     table_at,
 )
-from dbspark.kernels.sieve import lowest_batches
+from dbspark.kernels.sieve import count_keys, lowest_batches
 
 COUNT = 0
 SUM = 1
@@ -178,7 +178,7 @@ def _choose(
     w, m = lane(table, WEIGHT), lane_mask(table, WEIGHT)
     lead_of = np.full(more_chunks, -1, np.int64)
     at = np.empty(load_i64(arranged, BATCHES), np.int64)
-    here = chunks
+    here, asked = chunks, i64(0)
     for g in range(groups):
         i, before, order = first[g], old[g], i64(-1)
         if before >= 0:
@@ -186,6 +186,7 @@ def _choose(
             order = _compare_values(table, value[0], i, there, value[1], row, value[2], nodes)
         lost = counts[g] == 0 or order == 0 or (order < 0 and load_i64(w, i & m) < 0)
         if lost:
+            asked += 1
             found = first_row(arranged, hashes[i], table, i, keys, source_columns, nodes, at)
             if found == BEYOND or (found < 0) != (counts[g] == 0):
                 return i64(LARGE)
@@ -201,6 +202,7 @@ def _choose(
             chosen[g] = here << ROW_BITS | i
         else:
             chosen[g] = before
+    count_keys(arranged, asked, i64(0))
     return i64(0)
 
 

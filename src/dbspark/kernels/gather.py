@@ -65,6 +65,8 @@ from dbspark.kernels.nodes import (
 _NEAR = 8
 """Rows ahead of which the bytes of a text are asked for, and further ahead the place of its bytes."""
 _FAR = 16
+_MANY = 24
+"""Chunks from which on those are left out that no row is in."""
 
 
 @inlined
@@ -90,6 +92,27 @@ def nullable(tables: Any, node: int) -> Any:
     for c in range(tables.shape[0]):
         found |= load_i64(tables[c] + node * NODE_BYTES, VALID) != 0
     return found
+
+
+@inlined
+def pointed_to(tables: Any, pos: Any, rows: int) -> Any:
+    """Of many chunks those that positions point to, and the positions in them; few are left as they are.
+
+    Every column that is gathered looks at every chunk, and there are more of them the larger a state is.
+    """
+    count = i64(tables.shape[0])
+    if count <= _MANY:
+        return tables, pos
+    number, some, out = np.full(count, i64(-1)), np.empty(count, np.int64), np.empty(rows, np.int64)
+    n = i64(0)
+    for r in range(rows):
+        c = pos[r] >> ROW_BITS
+        if number[c] < 0:
+            number[c] = n
+            some[n] = tables[c]
+            n += 1
+        out[r] = number[c] << ROW_BITS | pos[r] & ROW_MASK
+    return some[:n], out
 
 
 @inlined

@@ -17,8 +17,21 @@ from numba import types
 from numba.extending import intrinsic
 
 from dbspark.kernels.arrange import fill_arena, plan_rows
-from dbspark.kernels.jit import copy_bytes, i64, inlined, kernel, load_i64, store_i64
+from dbspark.kernels.jit import (
+    copy_bytes,
+    i64,
+    inlined,
+    kernel,
+    load_i32,
+    load_i64,
+    load_u8,
+    store_i32,
+    store_i64,
+    store_u8,
+)
 from dbspark.kernels.nodes import (
+    ALIGN,
+    BIT,
     DATA,
     KIND,
     LANES,
@@ -31,6 +44,7 @@ from dbspark.kernels.nodes import (
     VALID,
     VARIABLE,
     WEIGHT,
+    WIDTH,
 )
 
 STRUCT_BYTES: Final = 80
@@ -129,6 +143,95 @@ def describe(struct: int, rows: int, form: int, table: int) -> int:
     It cannot be done where something is NULL that may not be, or a weight is the least of all.
     """
     return 1 if _table(struct, rows, form, table) else 0
+
+
+@inlined
+def _aligned(size: int) -> int:
+    return (size + ALIGN - 1) // ALIGN * ALIGN
+
+
+@inlined
+def _copy_bits(source: int, start: int, rows: int, target: int) -> None:
+    """Bits start … start+rows-1 of a bitmap, from the first bit on."""
+    count, first, shift = (rows + 7) >> 3, source + (start >> 3), np.uint8(start & 7)
+    if shift == 0:
+        copy_bytes(target, first, i64(count))
+        return
+    last = (start + rows - 1) >> 3  # the last byte that belongs to it
+    for k in range(count):
+        low = load_u8(first, k) >> shift
+        more = (start >> 3) + k + 1 <= last
+        high = load_u8(first, k + 1) << (np.uint8(8) - shift) if more else np.uint8(0)
+        store_u8(target, k, low | high)
+
+
+@kernel
+def measure(struct: int, rows: int, form: int, scratch: int) -> int:
+    """Bytes that a copy of a record batch takes, whose node table is written to working memory; the struct is given
+    back. UNFIT where it is not as it should be."""
+    if not _table(struct, rows, form, scratch):
+        return i64(UNFIT)
+    size = _aligned(load_i64(form, _NODES) * NODE_BYTES)
+    if load_i64(form, _WEIGHT) >= 0:
+        size += _aligned(8 * rows)
+    for c in range(load_i64(form, _COLUMNS)):
+        line = scratch + (LANES + c) * NODE_BYTES
+        kind = load_i64(line, KIND)
+        if kind == NULL:
+            continue
+        if load_i64(line, VALID) != 0:
+            size += _aligned((rows + 7) >> 3)
+        if kind == VARIABLE:
+            offsets, start = load_i64(line, OFFSETS), load_i64(line, START)
+            texts = i64(load_i32(offsets, start + rows)) - i64(load_i32(offsets, start))
+            size += _aligned(4 * (rows + 1)) + _aligned(texts)
+        elif kind == BIT:
+            size += _aligned((rows + 7) >> 3)
+        else:
+            size += _aligned(rows * load_i64(line, WIDTH))
+    return size
+
+
+@kernel
+def copy(scratch: int, rows: int, form: int, arena: int) -> None:
+    """Copy what `measure` has described into an arena: node table, weights where they are not all one, and columns."""
+    nodes = load_i64(form, _NODES)
+    copy_bytes(arena, scratch, nodes * NODE_BYTES)
+    at = arena + _aligned(nodes * NODE_BYTES)
+    if load_i64(form, _WEIGHT) >= 0:
+        line = arena + WEIGHT * NODE_BYTES
+        copy_bytes(at, load_i64(line, DATA) + 8 * load_i64(line, START), 8 * rows)
+        store_i64(line, DATA, at)
+        store_i64(line, START, i64(0))
+        at += _aligned(8 * rows)
+    for c in range(load_i64(form, _COLUMNS)):
+        line = arena + (LANES + c) * NODE_BYTES
+        kind, start = load_i64(line, KIND), load_i64(line, START)
+        if kind == NULL:
+            continue
+        store_i64(line, START, i64(0))
+        if load_i64(line, VALID) != 0:
+            _copy_bits(load_i64(line, VALID), start, rows, at)
+            store_i64(line, VALID, at)
+            at += _aligned((rows + 7) >> 3)
+        data = load_i64(line, DATA)
+        if kind == VARIABLE:
+            offsets = load_i64(line, OFFSETS)
+            first = load_i32(offsets, start)
+            for r in range(rows + 1):
+                store_i32(at, r, load_i32(offsets, start + r) - first)
+            size = i64(load_i32(at, rows))
+            store_i64(line, OFFSETS, at)
+            at += _aligned(4 * (rows + 1))
+            copy_bytes(at, data + i64(first), size)
+        elif kind == BIT:
+            size = i64((rows + 7) >> 3)
+            _copy_bits(data, start, rows, at)
+        else:
+            size = rows * load_i64(line, WIDTH)
+            copy_bytes(at, data + start * load_i64(line, WIDTH), size)
+        store_i64(line, DATA, at)
+        at += _aligned(size)
 
 
 @kernel

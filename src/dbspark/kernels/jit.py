@@ -13,10 +13,12 @@ for the offset: with the zero put in, it reads from nowhere, and LLVM leaves out
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,16 +62,35 @@ KERNELS: list[Any] = []
 """All kernels of the modules that have been imported."""
 
 
-def kernel(fn: F) -> F:
-    """Compile `fn` on first call, without the interpreter lock, cached on disk."""
+@contextmanager
+def _cached() -> Iterator[None]:
+    """What is compiled is kept where all kernels are."""
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = _CACHE_DIR or before
     try:
-        compiled: F = numba.njit(nogil=True, cache=True, no_cfunc_wrapper=True, _nrt=True)(fn)
+        yield
     finally:
         numba.config.CACHE_DIR = before
+
+
+def kernel(fn: F) -> F:
+    """Compile `fn` on first call, without the interpreter lock, cached on disk."""
+    with _cached():
+        compiled: F = numba.njit(nogil=True, cache=True, no_cfunc_wrapper=True, _nrt=True)(fn)
     KERNELS.append(compiled)
     return compiled
+
+
+def c_function(fn: Callable[[int], None]) -> int:
+    """The address of `fn` as a C function that takes a pointer and gives nothing: compiled now, or read from disk.
+
+    It is never freed: whoever has its address may call it until the process ends.
+    """
+    with _cached():
+        compiled = numba.cfunc(types.void(types.int64), nopython=True, cache=True)(fn)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(compiled))
+    address: int = compiled.address
+    return address
 
 
 def inlined(fn: F) -> F:

@@ -8,9 +8,10 @@ takes up the results.
 
 A *state* is the directory of a spine (`kernels.seek`) as it is before the tick, and the number of its chunks.
 Instructions change neither states nor what they read; all they write is memory of two arenas. So a program that gives
-up (`ODD`: weights beyond int64, an error in an expression, too many pairs) or runs out of memory (`ROOM`) has not
-happened, and can be run again or left to the operators. The exception comes last, when nothing can go wrong any more:
-`LIST` puts what a tick has brought into the directory of its state, where that is the program's own.
+up (`ODD`: weights beyond int64, an error in an expression, too many pairs, a change that a table has to refuse) or runs
+out of memory (`ROOM`) has not happened, and can be run again or left to the operators. The exception comes last, when
+nothing can go wrong any more: `LIST` puts what a tick has brought into the directory of its state, where that is the
+program's own.
 
     line = instruction, length of the line, operands …
 """
@@ -22,6 +23,7 @@ from typing import Final
 import numpy as np
 
 from dbspark.kernels.arrange import SURVEY, fill_arena, plan_rows, scratch_bytes
+from dbspark.kernels.check import breaks
 from dbspark.kernels.first import change_of_first
 from dbspark.kernels.fold import fold_groups
 from dbspark.kernels.group import sum_rows
@@ -85,9 +87,11 @@ FIRST: Final = 5
 SUM: Final = 6
 CONSOLIDATE: Final = 7
 LIST: Final = 8
+CHECK: Final = 9
 
-STATE: Final = 2
-"""Words of a state."""
+STATE: Final = 3
+"""Words of a state: its directory, how many chunks that has, and how many rows have been listed in it."""
+WAITING: Final = 2
 STATE_BYTES: Final = 8 * STATE
 
 CHUNK: Final = 32768
@@ -546,11 +550,33 @@ def _consolidate(f: int, regs: int, memory: int) -> int:
 
 @inlined
 def _list(f: int, regs: int, states: int) -> int:
-    """in, state."""
-    given = register(regs, load_i64(f, 0))
-    if load_i64(given, ROWS) > 0:
-        append_batch(states + STATE_BYTES * load_i64(f, 1), load_i64(given, TABLE), load_i64(given, ROWS))
+    """in, state, and the register of the most rows and weights that have been listed in any state."""
+    given, state, most = (
+        register(regs, load_i64(f, 0)),
+        states + STATE_BYTES * load_i64(f, 1),
+        register(regs, load_i64(f, 2)),
+    )
+    rows = load_i64(given, ROWS)
+    if rows > 0:
+        append_batch(state, load_i64(given, TABLE), rows)
+        store_i64(state, WAITING, load_i64(state, WAITING) + rows)
+        store_i64(most, ROWS, max(load_i64(most, ROWS), rows))
+        store_i64(most, LARGEST, max(load_i64(most, LARGEST), load_i64(given, LARGEST)))
     return i64(DONE)
+
+
+@inlined
+def _check(f: int, regs: int) -> int:
+    """in, a register with the place where the directory of a table is, or 0; whether keys are unique, columns, nodes,
+    number of key nodes, and they: rows in the order of the table, which has to stay one (`kernels.check`)."""
+    given, place = register(regs, load_i64(f, 0)), load_i64(register(regs, load_i64(f, 1)), TABLE)
+    if place == 0 or load_i64(given, ROWS) == 0:
+        return i64(DONE)
+    broken = breaks(
+        load_i64(place, 0), load_i64(given, TABLE), load_i64(given, ROWS), i64(1), ints_at(f + 48, load_i64(f, 5)),
+        load_i64(f, 3), load_i64(f, 4), load_i64(f, 2),
+    )  # fmt: skip
+    return i64(ODD) if broken == 1 else i64(DONE)
 
 
 @kernel
@@ -575,6 +601,8 @@ def run(code: int, length: int, regs: int, states: int, memory: int) -> int:
             status = _sum(f, regs, memory)
         elif instruction == LIST:
             status = _list(f, regs, states)
+        elif instruction == CHECK:
+            status = _check(f, regs)
         else:
             status = _consolidate(f, regs, memory)
         if status != DONE:

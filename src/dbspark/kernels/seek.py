@@ -30,6 +30,7 @@ import numpy as np
 
 from dbspark.kernels.jit import (
     borrowing,
+    copy_bytes,
     count_bits,
     i64,
     inlined,
@@ -177,6 +178,27 @@ def append_batch(listed: int, table: int, rows: int) -> None:
 def append(listed: int, table: int, rows: int) -> None:
     """See `append_batch`."""
     append_batch(listed, table, rows)
+
+
+def directory_words(chunks: int, batches: int, more: int) -> int:
+    """Words of a directory of one's own, and of its arrays, with room for so many more batches of one chunk."""
+    return DIRECTORY + 3 * (chunks + more) + (1 + PLACE) * (batches + more) + 1
+
+
+@kernel
+def copy_directory(directory: int, chunks: int, more: int, target: int) -> None:
+    """Make a directory of one's own at an address, behind whose batches there is room for so many more."""
+    batches, at = load_i64(directory, BATCHES), target + 8 * DIRECTORY
+    copy_bytes(target, directory, i64(8 * DIRECTORY))
+    for k in range(3):
+        copy_bytes(at, load_i64(directory, k), 8 * chunks)
+        store_i64(target, k, at)
+        at += 8 * (chunks + more)
+    copy_bytes(at, load_i64(directory, STARTS), 8 * (batches + 1))
+    store_i64(target, STARTS, at)
+    at += 8 * (batches + more + 1)
+    copy_bytes(at, load_i64(directory, PLACES), 8 * PLACE * batches)
+    store_i64(target, PLACES, at)
 
 
 @inlined

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.gather import gather_flat, nullable, variable_size, write_node
+from dbspark.kernels.gather import gather_flat, nullable, pointed_to, variable_size, write_node
 from dbspark.kernels.group import beyond_38_digits
 from dbspark.kernels.jit import (
     copy_bytes,
@@ -199,6 +199,9 @@ def write_columns(
 
     With `same` they are the rows of the one chunk as they are. With `one_weight` all weights are the one that is there.
     """
+    if same == 0:
+        tables, pos = pointed_to(tables, pos, rows)
+        other, other_pos = pointed_to(other, other_pos, rows)
     data = _measure(f, columns, tables, pos, other, other_pos, rows, same)
     if data < 0:
         return i64(ODD)

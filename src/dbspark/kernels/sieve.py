@@ -43,13 +43,18 @@ def _bits(key: Any) -> Any:
 def add_keys(words: int, shift: int, table: int, begin: int, end: int) -> int:
     """Put the keys of rows begin … end-1 of a chunk into a sieve; returns how many of them it did not know."""
     keys, by, new = lane(table, KEY), np.uint64(shift), i64(0)
-    for first in range(begin, end, _BLOCK):
-        last = min(first + _BLOCK, end)
-        for i in range(first, last):
-            prefetch(words + 8 * i64(load_u64(keys, i) >> by))
-        for i in range(first, last):
+    some, i = np.empty(_BLOCK, np.uint64), i64(begin)
+    while i < end:
+        n = i64(0)
+        while i < end and n < _BLOCK:  # rows of one key are beside each other
             key = load_u64(keys, i)
-            at, bits = i64(key >> by), _bits(key)
+            if n == 0 or key != some[n - 1]:
+                some[n] = key
+                n += 1
+                prefetch(words + 8 * i64(key >> by))
+            i += 1
+        for k in range(n):
+            at, bits = i64(some[k] >> by), _bits(some[k])
             word = load_u64(words, at)
             if word & bits != bits:
                 store_u64(words, at, word | bits)

@@ -10,9 +10,8 @@ in order: the circuit orders what it needs of them by the keys that it needs, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +20,7 @@ import pyarrow as pa
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import BUILD_ROWS
 from dbspark.batch.conform import conform
-from dbspark.batch.handed import handed_batch
+from dbspark.batch.handed import handed_batch, handed_copy
 from dbspark.batch.memory import copied
 from dbspark.batch.rows import encode_rows, row_form
 from dbspark.batch.schema import Schema
@@ -81,6 +80,10 @@ class TableDefinition:
 
     def operation(self, kind: Kind, data: Any, weight: str | None = None) -> Operation:
         """What a user hands in, checked against the schema."""
+        if type(data) is pa.Table and (kind == "apply" or (kind == "insert" and self.primary_key)):
+            batch = handed_batch(self.arrangement, data, weight)
+            if batch is not None:
+                return Operation(kind, Delta.of(batch))
         if kind in ("upsert", "delete keys") and not self.primary_key:
             raise TransactionError(
                 f"table {self.name!r} has no primary key, so rows cannot be named by one; "
@@ -113,24 +116,42 @@ class TableDefinition:
 
 
 class Checking:
-    """Whether a table stays one under a change: looked at here, or beside the circuit, which waits for memory as well.
+    """Whether a table stays one under a change: looked at by the circuit, beside it, or by itself.
 
-    Until it is done nothing may be written into the history of the table.
+    A small change in one piece is looked at by the program of the tick (`place` is where it finds the table), a large
+    one on another core, because both wait for memory. Until it is done nothing may be written into the history of the
+    table.
     """
 
-    def __init__(
-        self, table: TableState, change: Batch, spine: Spine | None, calls: Sequence[Callable[[], int]]
-    ) -> None:
-        """`spine`: what the calls read, where it is not the history itself."""
-        self._table, self._change, self._spine, self._calls = table, change, spine, calls
-        self._task: Task[bool] | None = None
+    __slots__ = ("_change", "_directory", "_spine", "_table", "_task", "place")
 
-    def begun(self) -> Checking:
-        self._task = Task(self._change.rows, self._broken, awaited=True)
-        return self
+    def __init__(self, table: TableState, change: Batch) -> None:
+        self._table, self._change = table, change
+        self._task: Task[bool] | None = None
+        self.place = 0
+        # A key may have rows in two chunks; then all of them are looked up in.
+        self._spine: Spine | None = None
+        if len(change.chunks) > 1:
+            self._spine = table.history.everything().and_one(change)
+            self._directory = self._spine.directory
+        else:
+            self._directory = table.history.directory()
+            if change.rows >= BESIDE and table.history.beside:
+                self._task = Task(change.rows, self._broken, awaited=True)
+            else:
+                self.place = table.history.place
 
     def _broken(self) -> bool:
-        return any(call() for call in self._calls)
+        table = self._table
+        arrangement, schema, unique = table.arrangement, table.schema, int(bool(table.primary_key))
+        own = int(self._spine is None)
+        return any(
+            breaks_table(
+                self._directory, chunk.table, chunk.rows, own, arrangement.key_nodes, schema.columns,
+                schema.node_count, unique,
+            )
+            for chunk in self._change.chunks
+        )  # fmt: skip
 
     def wait(self) -> None:
         """Until nobody reads the history any more."""
@@ -138,7 +159,7 @@ class Checking:
             self._task.wait()
 
     def done(self) -> None:
-        """Wait for it; raises where the result is not a table."""
+        """Look, or wait for it; raises where the result is not a table."""
         if self._broken() if self._task is None else self._task.result():
             self._table.refuse(self._change)
 
@@ -154,10 +175,7 @@ class TableState:
         self.arrangement = history.arrangement
 
     def change(self, operations: list[Operation]) -> tuple[Delta, Checking | None]:
-        """What operations change, together; raises where the result is not a table.
-
-        Large changes are checked beside whatever follows: it raises when that is asked whether it is done.
-        """
+        """What operations change, together, and what finds out whether the result is a table, where it may not be."""
         if len(operations) == 1 and operations[0].harmless:
             return operations[0].delta, None
         if len(operations) == 1 and operations[0].kind in ("insert", "apply"):
@@ -194,25 +212,7 @@ class TableState:
 
     def _check(self, change: Batch) -> Checking | None:
         """No row less than none, no key more than once; what is wrong is looked at only where something is."""
-        if not self.primary_key and change.negative == 0:
-            return None
-        arrangement, schema = self.arrangement, self.schema
-        one = len(change.chunks) == 1
-        # A key may have rows in two chunks, so then all of them are looked up in.
-        spine = None if one else self.history.everything().and_one(change)
-        directory = self.history.directory() if spine is None else spine.directory
-        calls = [
-            partial(
-                breaks_table, directory, chunk.table, chunk.rows, int(one), arrangement.key_nodes, schema.columns,
-                schema.node_count, int(bool(self.primary_key)),
-            )
-            for chunk in change.chunks
-        ]  # fmt: skip
-        checking = Checking(self, change, spine, calls)
-        if one and change.rows >= BESIDE and self.history.beside:
-            return checking.begun()
-        checking.done()
-        return None
+        return Checking(self, change) if self.primary_key or change.negative else None
 
     def refuse(self, change: Batch) -> None:
         """Say what is wrong with a change."""
@@ -283,6 +283,9 @@ def _plain(table: pa.Table, schema: Schema) -> Delta | None:
     """Flat rows as they come, in memory of our own; None where there are none, or too many to be sorted in one go."""
     if schema.nested or not 0 < table.num_rows <= BUILD_ROWS:
         return None
+    copy = handed_copy(schema, table)
+    if copy is not None:
+        return Delta.of_chunk(copy)
     parts = table.to_batches()
     if len(parts) > 1:
         parts = table.combine_chunks().to_batches()

@@ -13,8 +13,9 @@ from typing import Any, SupportsInt
 from dbspark.batch import Arrangement
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Graph
+from dbspark.circuit.program import Guarded
 from dbspark.operators.delta import Delta
-from dbspark.pipeline.changes import Kind, Operation, TableDefinition, TableState, TransactionError
+from dbspark.pipeline.changes import Checking, Kind, Operation, TableDefinition, TableState, TransactionError
 from dbspark.pipeline.history import History
 from dbspark.pipeline.reslice import rearranged, whole_states
 from dbspark.pipeline.runtime import Outcome, Runtime
@@ -50,7 +51,7 @@ class Embedded(Runtime):
     # ------------------------------------------------------------------ definitions
 
     def add_table(self, table: TableDefinition) -> None:
-        self._add_table(table, self._history(table.arrangement, table.created, keyed=bool(table.primary_key)))
+        self._add_table(table, self._table_history(table, table.created))
         self._circuit = self._rebuilt(self.states(), table.created)
 
     def _add_table(self, table: TableDefinition, history: History) -> None:
@@ -78,11 +79,14 @@ class Embedded(Runtime):
         self._views = {n: h for n, h in self._views.items() if n != name}
         self._circuit = self._rebuilt(self.states(), tick)
 
-    def _history(self, arrangement: Arrangement, tick: int, spine: Spine | None = None, keyed: bool = False) -> History:
-        return History(arrangement, self._keep, tick, spine, config=MERGES if keyed else HISTORIES)
+    def _table_history(self, table: TableDefinition, tick: int, spine: Spine | None = None) -> History:
+        keyed = bool(table.primary_key)
+        config = MERGES if keyed else HISTORIES
+        return History(table.arrangement, self._keep, tick, spine, config=config, patient=not keyed)
 
     def _new_circuit(self) -> Circuit:
-        return Circuit(self._program.builder.graph, MERGES)
+        tables = {n: Guarded(t.arrangement, bool(t.primary_key)) for n, t in self.tables.items()}
+        return Circuit(self._program.builder.graph, MERGES, tables=tables)
 
     def _rebuilt(self, states: Mapping[str, Any], tick: int) -> Circuit:
         """The circuit of the present program, with the state that there is for its nodes."""
@@ -117,24 +121,29 @@ class Embedded(Runtime):
         wanted: Collection[str],
         lap: Callable[[str], None],
     ) -> Outcome:
-        before, checks = self._circuit.snapshot(), []
+        before, checks = self._circuit.snapshot(), dict[str, Checking]()
         try:
-            changes = {}
+            changes, places = {}, dict[str, int]()
             for name, ops in operations.items():
                 changes[name], check = self._tables[name].change(ops)
-                checks += [check] if check is not None else []
+                if check is not None:
+                    checks[name] = check
+                    if check.place:
+                        places[name] = check.place
             lap("check")
-            out = self._circuit.step({name: delta for name, delta in changes.items() if delta.rows}, wanted)
+            left = dict(places)
+            out = self._circuit.step({name: delta for name, delta in changes.items() if delta.rows}, wanted, left)
             told = {name: out[name].arranged(self._views[name].arrangement) for name in wanted if name in self._views}
             view_changes = {name: sound(out[name], history.arrangement) for name, history in self._views.items()}
-            for check in checks:
-                check.done()
+            for name, check in checks.items():
+                if name in left or name not in places:
+                    check.done()
         except BaseException as error:
             self._circuit.reset(before)
-            for check in checks:
+            for check in checks.values():
                 check.wait()
             if isinstance(error, Exception) and not isinstance(error, TransactionError):
-                for check in checks:  # what is wrong with a change says more than what has come of it
+                for check in checks.values():  # what is wrong with a change says more than what has come of it
                     check.done()
             raise
         # Nothing below can fail.
@@ -164,13 +173,13 @@ class Embedded(Runtime):
         for table in tables:
             kept = states.get(f"table {table.name}")
             spine = kept[0] if kept else None
-            self._add_table(table, self._history(table.arrangement, tick, spine, keyed=bool(table.primary_key)))
+            self._add_table(table, self._table_history(table, tick, spine))
         for name, view in self._program.views.items():
             arrangement = Arrangement(view.schema)
             spine = states[f"view {name}"][0]
             if spine.arrangement is not arrangement:  # as shards keep it
                 states[f"view {name}"] = (spine := rearranged(spine, arrangement),)
-            self._views[name] = self._history(arrangement, tick, spine)
+            self._views[name] = History(arrangement, self._keep, tick, spine, config=HISTORIES)
         self._circuit = self._rebuilt(states, tick)
 
     def readable(self, name: str, tick: int) -> History:

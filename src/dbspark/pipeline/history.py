@@ -11,14 +11,12 @@ asks. `spine` and everything that asks for times writes them first; who only add
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch.batch import times_at
-from dbspark.batch.memory import allocate
 from dbspark.errors import TimeError
 from dbspark.kernels.nodes import ROW_BITS
 from dbspark.kernels.seek import append
@@ -26,7 +24,7 @@ from dbspark.operators.delta import Delta
 from dbspark.pipeline.waiting import CHANGES, Change, Waiting, Written
 from dbspark.trace import Antichain, Trace
 from dbspark.trace.config import DEFAULT, SpineConfig
-from dbspark.trace.listed import OWN
+from dbspark.trace.listed import Own
 from dbspark.trace.reading import Hits, Keys, ends_unordered
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Description
@@ -46,8 +44,12 @@ class History:
         spine: Spine | None = None,
         known: bool = True,
         config: SpineConfig = DEFAULT,
+        patient: bool = False,
     ) -> None:
-        """What a spine holds up to and including `tick`; without one, nothing, or nothing that is known."""
+        """What a spine holds up to and including `tick`; without one, nothing, or nothing that is known.
+
+        `patient`: see `Waiting`.
+        """
         self.keep = keep
         if spine is not None and spine.batches:
             self._trace = Trace.from_batches(spine.batches, arrangement, config=config)
@@ -59,12 +61,15 @@ class History:
         self.arrangement = arrangement
         self.beside = config.background is not None
         """Whether there is a thread beside the ticks."""
-        self._waiting = Waiting(keep, self.beside)
+        self._waiting = Waiting(keep, self.beside, patient)
         self._read: Spine | None = None
         """Everything, those that wait included, as it was last read."""
-        self._listed: Any = None
-        """The batches of a directory of our own, to which changes are added as they come."""
-        self._own = allocate(OWN.size)
+        self._listed: Spine | None = None
+        """What is listed in a directory of our own, to which changes are added as they come."""
+        self._place = Own.place()
+        self._own = Own(self._place, 0)
+        self.place: int = self._place.address
+        """Where the address of this directory is."""
         self._room = self._directory = 0
 
     @property
@@ -91,11 +96,10 @@ class History:
     def append(self, delta: Delta, tick: int) -> Change:
         """The change of a tick. Ticks that change nothing may be left out: whoever asks for their times adds them."""
         change = Change(delta, tick, self.arrangement)
-        self._waiting.add(change)
-        out = self._waiting.due()
+        out = self._waiting.add(change)
         if out is not None:
             self._take(out)
-        else:
+        elif self._listed is not None or self._read is not None:
             self._and_one(change.batch() if delta.in_order else None)
         return change
 
@@ -104,7 +108,7 @@ class History:
         if batch is not None and not batch.rows:
             return
         if self._listed is not None and self._room and batch is not None and batch.rows < _FEW:
-            append(self._own.address, batch.chunks[0].table, batch.rows)
+            append(self.place, batch.chunks[0].table, batch.rows)
             self._room -= 1
             self._read = None
         else:
@@ -131,6 +135,7 @@ class History:
 
     def rows(self, keys: Keys) -> Hits:
         """The rows of some keys as they are now, with their weights."""
+        self._waiting.asked()
         return ends_unordered(self.everything(), keys, 1 << 62)
 
     def everything(self) -> Spine:
@@ -142,9 +147,10 @@ class History:
 
     def directory(self) -> int:
         """The same for kernels: an address, to be used until something is added."""
+        self._waiting.asked()
         if self._listed is None:
-            self._listed, self._room = self.everything().listed_in(self._own, 0, CHANGES), CHANGES
-            self._directory = int(OWN.unpack_from(self._own)[0])
+            self._listed = self.everything()
+            self._directory, self._room = self._own.copy(self._listed, CHANGES), CHANGES
         return self._directory
 
     def at(self, tick: int | None, now: int) -> Batch:

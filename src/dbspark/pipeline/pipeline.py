@@ -24,7 +24,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
@@ -138,8 +138,7 @@ class Pipeline:
 
     @property
     def _runtime(self) -> Runtime:
-        assert isinstance(self._shows, Runtime)  # who asks has checked that the pipeline writes
-        return self._shows
+        return cast(Runtime, self._shows)  # who asks has checked that the pipeline writes
 
     # ------------------------------------------------------------------ definitions
 

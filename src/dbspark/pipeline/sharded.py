@@ -63,7 +63,10 @@ class TableStep:
         if not operations:
             return
         history = self._history(work, work.job.tick)
-        change = TableState(self.table, history).change(operations)[0].arranged(history.arrangement)
+        delta, check = TableState(self.table, history).change(operations)
+        if check is not None:
+            check.done()
+        change = delta.arranged(history.arrangement)
         if change.rows:
             history.append(Delta.of(change), work.job.tick)
             history.trace.finish()

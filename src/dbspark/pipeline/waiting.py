@@ -7,8 +7,8 @@ for it at once. Small changes are not worth the thread: it would keep the interp
 than its kernels run without it. A change leaves the list when the trace has it, so everything is at any moment either
 there or here. Sorting cannot fail for what a change holds (`sound`): it has happened, and nobody could be told.
 
-What waits is bounded: by `CHANGES` and `ROWS` where nothing is being written, and by `FAR` times that beside what the
-thread has in hand; then a tick waits for it.
+What waits is bounded: by `CHANGES` and `ROWS` where nothing is being written (by `MANY` rows where they only come), and
+by `FAR` times that beside what the thread has in hand; then a tick waits for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.batch import INT64_MAX, padded
+from dbspark.batch.batch import BUILD_ROWS, INT64_MAX, arrange_chunks, padded
 from dbspark.batch.chunk import Chunk
 from dbspark.kernels.merge import survey_weights
 from dbspark.kernels.nodes import TIME
@@ -33,6 +33,11 @@ ROWS = 4096
 """Rows that wait at most: with more a change is worth a batch of its own."""
 FAR = 32
 """How many times as much may wait while the thread is busy."""
+MANY = 1 << 16
+"""Rows that wait at most where they only come and nobody asks for them: to sort them together costs less than to sort
+those of each tick and to merge them."""
+CALM = 64
+"""Changes after which nobody is expected to ask any more."""
 
 
 class Change:
@@ -97,31 +102,47 @@ class Written(NamedTuple):
     """All of them with their times, if they are few rows and their sums are known to fit; else it takes each."""
 
 
-def written(changes: Sequence[Change], keep: int) -> Written:
-    """Put changes in order; those of ticks that nobody can ask for are moved to the oldest that is kept."""
+def written(changes: Sequence[Change], keep: int, counted: bool = True) -> Written:
+    """Put changes in order; those of ticks that nobody can ask for are moved to the oldest that is kept.
+
+    `counted`: somebody wants to know how many rows each of them has.
+    """
     oldest = max(changes[-1].tick - keep, 0)
-    few = len(changes) > 1 and sum(change.given for change in changes) <= 2 * ROWS
-    if few and changes[0].tick >= oldest:
-        at_once = _sorted_at_once(changes)
+    given = sum([change.given for change in changes])
+    few = len(changes) > 1 and given <= 2 * ROWS
+    if len(changes) > 1 and (few or not counted) and (changes[0].tick >= oldest or not counted):
+        at_once = _sorted_at_once(changes, oldest, counted, few) if given <= BUILD_ROWS else None
         if at_once is not None:
             return at_once
     batches = [change.batch() for change in changes]
     rows = [batch.rows for batch in batches]
     if not few or sum(b.largest for b in batches) > INT64_MAX:
         return Written(changes, rows, None)
+    if oldest >= changes[-1].tick:  # they are all of one time
+        return Written(changes, rows, merge(batches).at_time((oldest,)))
     timed = [b.at_time((max(c.tick, oldest),)) for b, c in zip(batches, changes, strict=True)]
     return Written(changes, rows, merge(timed))
 
 
-def _sorted_at_once(changes: Sequence[Change]) -> Written | None:
-    """Changes of different ticks, all of them flat and in no order, by one sort: a call for each would cost more."""
+def _sorted_at_once(changes: Sequence[Change], oldest: int, counted: bool, few: bool) -> Written | None:
+    """Changes of different ticks, all of them flat and in no order, by one sort: to merge them later costs more.
+
+    Where they are `few` rows, they are copied into one chunk first: a call for each costs more.
+    """
     chunks = [chunk for change in changes if (chunk := change.loose()) is not None]
-    whole = joined(chunks[0].schema, chunks) if len(chunks) == len(changes) else None
-    if whole is None:
+    if len(chunks) != len(changes):
         return None
-    ticks = np.array([change.tick for change in changes], np.int64)
-    times = [np.repeat(ticks, [change.given for change in changes])]
-    batch = Batch.from_chunk(changes[0].arrangement, whole.with_times(padded(times, 0, whole.rows)))
+    arrangement, ticks = changes[0].arrangement, np.array([change.tick for change in changes], np.int64)
+    whole = joined(arrangement.schema, chunks) if few else None
+    if whole is None:
+        batch = arrange_chunks(arrangement, chunks, ticks.tolist(), (oldest,))
+    elif oldest >= changes[-1].tick:
+        batch = Batch.from_chunk(arrangement, whole).at_time((oldest,))
+    else:
+        times = np.repeat(np.maximum(ticks, oldest), [change.given for change in changes])
+        batch = Batch.from_chunk(arrangement, whole.with_times(padded([times], 0, whole.rows)))
+    if not counted:
+        return Written(changes, [change.given for change in changes], batch)
     found = np.concatenate([chunk.lane(TIME) for chunk in batch.chunks]) if batch.rows else np.empty(0, np.int64)
     rows: list[int] = np.bincount(np.searchsorted(ticks, found), minlength=len(ticks)).tolist()
     return Written(changes, rows, batch)
@@ -130,12 +151,16 @@ def _sorted_at_once(changes: Sequence[Change]) -> Written | None:
 class Waiting:
     """The changes of one history that its trace does not have yet."""
 
-    __slots__ = ("_beside", "_in_hand", "_job", "_keep", "_rows_in_hand", "changes", "rows")
+    __slots__ = ("_beside", "_in_hand", "_job", "_keep", "_patient", "_rows_in_hand", "_since_asked", "changes", "rows")
 
-    def __init__(self, keep: int, beside: bool) -> None:
-        """`beside`: whether a thread may write them."""
+    def __init__(self, keep: int, beside: bool, patient: bool = False) -> None:
+        """`beside`: whether a thread may write them. `patient`: rows mostly come and are seldom asked for, and nobody
+        wants to know how many rows a change has."""
         self._keep = keep
         self._beside = beside
+        self._patient = patient
+        self._since_asked = CALM
+        """Changes that have come since somebody looked for rows."""
         self._job: Task[Written] | None = None
         self._in_hand = 0
         """The first so many changes are what the job writes, and so many rows."""
@@ -144,10 +169,14 @@ class Waiting:
         self.rows = 0
         """Those of all of them."""
 
-    def add(self, change: Change) -> None:
-        """One more."""
+    def add(self, change: Change) -> Written | None:
+        """One more; gives what the trace is to take now, as `due`."""
         self.changes.append(change)
         self.rows += change.given
+        self._since_asked += 1
+        if self._job is None and len(self.changes) < CHANGES and self.rows < ROWS:  # as it mostly is
+            return None
+        return self.due()
 
     def due(self) -> Written | None:
         """What the trace is to take now, if anything; begins to write what has become enough."""
@@ -155,11 +184,11 @@ class Waiting:
         if self._job is not None and (self._job.done or self._enough(FAR)):
             out = self._taken()
         if self._job is None and self._enough():
-            if self._beside and self.changes[-1].given >= ROWS:
+            if self._beside and (self.changes[-1].given >= ROWS or self.rows >= 4 * ROWS):
                 for change in self.changes:
                     change.loose()  # so that the thread need not ask Arrow for it
                 self._in_hand, self._rows_in_hand = len(self.changes), self.rows
-                self._job = Task(self.rows, partial(written, tuple(self.changes), self._keep))
+                self._job = Task(self.rows, partial(written, tuple(self.changes), self._keep, not self._patient))
             elif out is None:
                 out = self.all()
         return out
@@ -168,11 +197,17 @@ class Waiting:
         """Everything that waits, or the first part of it where a thread has that in hand."""
         if self._job is not None:
             return self._taken()
-        return self._leave(written(tuple(self.changes), self._keep)) if self.changes else None
+        return self._leave(written(tuple(self.changes), self._keep, not self._patient)) if self.changes else None
+
+    def asked(self) -> None:
+        """Somebody looks for rows, among those that wait, too."""
+        self._since_asked = 0
 
     def _enough(self, times: int = 1) -> bool:
         """Whether so many times as much waits as should, what the job writes not counted."""
         changes, rows = len(self.changes) - self._in_hand, self.rows - self._rows_in_hand
+        if times == 1 and self._patient and self._since_asked > CALM and changes < FAR and ROWS <= rows < MANY:
+            return self.changes[-1].loose() is None
         return changes >= CHANGES * times or rows >= ROWS * times
 
     def _taken(self) -> Written:

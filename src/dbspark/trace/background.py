@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dbspark.batch import Batch
 from dbspark.batch.chunk import CHUNK_ROWS
@@ -127,6 +127,8 @@ class Job(_Turn):
         self.token = merging.token
         """Which entry of the spine this is the merge of."""
         self.latest: Merging | Batch = merging
+        self.taken: Merging | Batch = merging
+        """What whoever holds the spine has taken over last."""
         self._running: Running | None = None
         self._indexed = any("index" in b.__dict__ for b in merging.inputs)
         self._future: Future[None] = Future()
@@ -182,19 +184,25 @@ class Beside:
     def begun(self, spine: Spine) -> Spine:
         """Begin those that are large enough, and wait for one that falls behind."""
         threshold = spine.config.background
-        if threshold is None:
+        if threshold is None or not (self.jobs or spine.merges):
             return spine
         large = [e for e in spine.entries if type(e) is Merging and e.total >= threshold]
-        if not self.jobs and not large:
-            return spine
         running = {job.token for job in self.jobs}
         self.jobs += [Job(entry) for entry in large if entry.token not in running]
         for job in list(self.jobs):
+            if job not in self.jobs:  # it was taken over with another that was waited for
+                continue
             newer = 0
             for entry in reversed(spine.entries):
-                if isinstance(entry, Merging) and entry.token is job.token:
+                if isinstance(entry, Batch):
+                    newer += entry.rows
+                elif entry.token is job.token:
                     break
-                newer += entry.total if isinstance(entry, Merging) else entry.rows
+                else:
+                    newer += entry.total
+            else:  # the spine went another way
+                self._leave(job)
+                continue
             if newer >= job.total:
                 job.wait()
                 spine = self.adopted(spine)
@@ -208,23 +216,27 @@ class Beside:
                 self.jobs.remove(job)
                 raise error
             latest = job.latest
-            entries = list(spine.entries)
-            found = ((i, e) for i, e in enumerate(entries) if isinstance(e, Merging) and e.token is job.token)
+            if latest is job.taken:  # nothing new
+                continue
+            job.taken = latest
+            entries: list[Any] = list(spine.entries)
+            found = ((i, e) for i, e in enumerate(entries) if type(e) is Merging and e.token is job.token)
             at, installed = next(found, (0, None))
             if installed is None:  # the spine went another way
-                job.cancel()
-                self.jobs.remove(job)
+                self._leave(job)
                 continue
             if isinstance(latest, Batch):
                 entries[at] = latest.described(installed.description)
                 spine.stats.merged(job.total, latest.rows)
                 self.jobs.remove(job)
-            elif latest.unread == installed.unread:
-                continue
             else:
                 entries[at] = replace(latest, description=installed.description)
             spine = spine.replaced(tuple(entries))
         return spine
+
+    def _leave(self, job: Job) -> None:
+        job.cancel()
+        self.jobs.remove(job)
 
     def finished(self, spine: Spine) -> Spine:
         """The spine after all of them, and after those that are due then."""

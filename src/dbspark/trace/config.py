@@ -25,7 +25,7 @@ class SpineConfig:
     """Merges of at most this many rows are done inside the insert."""
     growing: int | None = None
     """R, and one more than the share of newer rows, while nothing is taken away: for what is not looked up in. Of large
-    batches it is four times as many."""
+    batches it is sixteen times as many."""
     inserting: int | None = None
     """The same while keys are looked for, but far more rows come; of large batches it is four times as many only where
     next to no keys are."""

@@ -11,11 +11,11 @@ With fan-out R:
   like the newest has to fit too: what is held stays below twice the size of what is left. Where there are next to no
   rows, there have to be some batches as well (`waiting`).
 
-Where nothing is taken away, merging saves no space, and only those who look up gain by it. So what only grows and is
+Where next to nothing is taken away, merging saves no space, and only those who look up gain by it. So what grows and is
 seldom looked up in has a larger R (`growing`, `inserting`), and what is hardly looked up in at all a larger one still
-for large batches: a row is then written once more for every 64 times the rows instead of for every four. Kernels count
-the keys that they look for (`kernels.sieve`); those that a sieve holds back do not count, because they cost nothing
-however many batches there are.
+for large batches: a row is then written once more for every 64 or 256 times the rows instead of for every four.
+Kernels count the keys that they look for (`kernels.sieve`); those that a sieve holds back do not count, because they
+cost nothing however many batches there are.
 
 `and_one_more` says of one more batch what `due` would say of all, by what has been seen of the others: most inserts
 make nothing due, and should cost no look at every batch.
@@ -24,7 +24,7 @@ make nothing due, and should cost no look at every batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dbspark.batch import Batch
 from dbspark.trace.config import SpineConfig
@@ -33,10 +33,13 @@ from dbspark.trace.stats import SpineStats
 
 _FEW = 256
 """Rows that are not worth a merge for their space alone, unless nothing may be left of them: a call costs more."""
-_HARDLY = 1e-3
-"""The share of rows that take something away below which a spine only grows."""
+_HARDLY = 0.1
+"""The share of rows that take something away below which a spine counts as one that only grows: of what is held a
+quarter at the most is useless then, whenever it is merged."""
 _LARGE = 1 << 16
-"""Rows from which on a batch of a spine that is not looked up in waits for four times as many of its kind."""
+"""Rows from which on a batch of a spine that is hardly looked up in waits for more of its kind."""
+_UNREAD = 16
+"""How many times as many, where it is not looked up in at all while it only grows."""
 _SELDOM = 8
 """Rows that come for each key that is looked for from which on more batches cost less than more merges."""
 _RARELY = 64
@@ -54,6 +57,8 @@ class Tail(NamedTuple):
     """How many of this level follow each other up to there."""
     newer: int
     """Rows of all but the oldest."""
+    taken: int
+    """How many of them take something away."""
     weight: int
     """The sum of all weights."""
     growing: int | None
@@ -94,29 +99,30 @@ def due(config: SpineConfig, stats: SpineStats, tail: Sequence[Batch], whole: bo
         return begin
     if len(tail) < (config.waiting or fanout) and tail[0].rows < _FEW and sum([b.total_weight for b in tail]) != 0:
         return begin
-    room = tail[0].rows * _share(config, stats, _many(config, stats, growing, tail[0].rows) if growing else None)
-    if 19 * newer // 8 + tail[-1].rows < room:  # even if every newer row took something away
+    room = _room(config, stats, growing, sizes[0])
+    if 19 * newer // 8 + sizes[-1] < room:  # even if every newer row took something away
         return begin
-    taken = sum([b.negative for b in tail[1:]])
-    if taken:
-        newer = max(newer, (21 * taken - 2 * newer) // 8) + tail[-1].rows
-    return 0 if newer >= room else begin
+    return 0 if _crowding(newer, sum([b.negative for b in tail[1:]]), sizes[-1]) >= room else begin
 
 
 def looked_at(config: SpineConfig, stats: SpineStats, entries: Sequence[Entry]) -> Tail | None:
     """The newest entries, among which nothing is due."""
-    sizes, weight = [], 0
+    sizes, weight, taken = [], 0, 0
     for entry in reversed(entries):
         if type(entry) is not Batch:
             break
         sizes.append(entry.rows)
         weight += entry.total_weight
+        taken += entry.negative
     whole = len(sizes) == len(entries)
-    if not sizes:
+    if not sizes or 0 in sizes:
         return None
-    levels = [level_of(config, n) for n in sizes]
-    alike = next((i for i, level in enumerate(levels) if level != levels[0]), len(levels))
-    return Tail(whole, levels[0], alike, sum(sizes) - sizes[-1], weight, _growing(config, stats))
+    level, alike = level_of(config, sizes[0]), 1
+    while alike < len(sizes) and level_of(config, sizes[alike]) == level:
+        alike += 1
+    oldest: Any = entries[len(entries) - len(sizes)]
+    newer, taken = sum(sizes) - sizes[-1], taken - oldest.negative
+    return Tail(whole, level, alike, newer, taken, weight, _growing(config, stats))
 
 
 def and_one_more(
@@ -135,29 +141,39 @@ def and_one_more(
     alike = tail.alike + 1 if level == tail.level else 1
     if alike >= _many(config, stats, fanout, rows) * (1 if 2 * rows >= config.at_once else 2):
         return None
-    newer, weight = tail.newer + rows, tail.weight + batch.total_weight
+    newer, taken, weight = tail.newer + rows, tail.taken + batch.negative, tail.weight + batch.total_weight
     if tail.whole:
         oldest = entries[0].rows
-        if len(entries) + 1 >= (config.waiting or fanout) or oldest >= _FEW or weight == 0:
-            room = oldest * _share(config, stats, _many(config, stats, growing, oldest) if growing else None)
-            if 19 * newer // 8 + rows >= room:
-                return None
-    return Tail(tail.whole, level, alike, newer, weight, growing)
+        some = len(entries) + 1 >= (config.waiting or fanout) or oldest >= _FEW or weight == 0
+        if some and _crowding(newer, taken, rows) >= _room(config, stats, growing, oldest):
+            return None
+    return Tail(tail.whole, level, alike, newer, taken, weight, growing)
+
+
+def _room(config: SpineConfig, stats: SpineStats, growing: int | None, oldest: int) -> float:
+    """How many rows may stand beside the oldest batch."""
+    return oldest * _share(config, stats, _many(config, stats, growing, oldest) if growing else None)
+
+
+def _crowding(newer: int, taken: int, last: int) -> int:
+    """For how many rows the newer ones count, so many of which take something away, the newest batch having `last`."""
+    return max(newer, (21 * taken - 2 * newer) // 8) + last if taken else newer
 
 
 def _growing(config: SpineConfig, stats: SpineStats) -> int | None:
     """The fan-out of a spine that only grows, if this is one and has such a fan-out."""
     if stats.removals >= _HARDLY:
         return None
-    # Not every look-up is counted, so where none has been, nothing is known.
-    return config.growing or (config.inserting if stats.asked and stats.sought * _SELDOM <= stats.arriving else None)
+    return config.growing or (config.inserting if stats.sought * _SELDOM <= stats.arriving else None)
 
 
 def _many(config: SpineConfig, stats: SpineStats, fanout: int, rows: int) -> int:
     """How many batches of so many rows become one."""
-    if rows < _LARGE or not (fanout == config.growing or (fanout == config.inserting and _rarely(stats))):
+    if rows < _LARGE:
         return fanout
-    return 4 * fanout
+    if fanout == config.growing:
+        return _UNREAD * fanout
+    return 4 * fanout if fanout == config.inserting and _rarely(stats) else fanout
 
 
 def _rarely(stats: SpineStats) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 from dbspark.batch import Batch
 from dbspark.batch.batch import Place
 from dbspark.batch.memory import Int64s, UInt64s, allocate
-from dbspark.kernels.seek import DIRECTORY, PLACE, list_batch
+from dbspark.kernels.seek import DIRECTORY, PLACE, copy_directory, directory_words, list_batch
 from dbspark.lazy import Lazy
 from dbspark.trace.sieve import Told
 
@@ -19,7 +19,7 @@ Sources = tuple[Int64s, Int64s, UInt64s, Int64s]
 """Node tables, lengths and fences of chunks, and where each batch's chunks start."""
 _Addresses = tuple[int, int, int, int, int]
 _DIRECTORY = Struct(f"{DIRECTORY}q")
-OWN = Struct("2q")
+_OWN = Struct("2q")
 """A directory of somebody's own: its address and the number of its chunks."""
 
 
@@ -109,13 +109,33 @@ class Listed:
         """What kernels are told of all this (`kernels.seek`): an address, and what has to be kept for it."""
         return _directory(self._room.addresses, len(self.batches), sought)
 
-    def listed_in(self, memory: Any, at: int, more: int, sought: Sought) -> Any:
-        """See `Spine.listed_in`."""
-        tables, lens, fences, starts = (_roomy(array, more) for array in self.sources)
-        sources, places = (tables, lens, fences, starts), _roomy(self.places, more)
-        address, directory = _directory(_addresses(sources, places), len(self.batches), sought)
-        OWN.pack_into(memory, at, address, self.chunks)
-        return directory, sources, places, self.batches
+    def turned_into(self, batches: tuple[Batch, ...], place: Callable[[Batch], Place]) -> Listed:
+        """The list of other batches, of which the first and the last are those of this one: the rest is looked at."""
+        before = self.batches
+        if batches == before:
+            return self
+        most = min(len(before), len(batches))
+        low = 0
+        while low < most and before[low] is batches[low]:
+            low += 1
+        high = 0
+        while high < most - low and before[-1 - high] is batches[-1 - high]:
+            high += 1
+        new, last = batches[low : len(batches) - high], len(before) - high
+        tables, lens, fences, starts = self.sources
+        begin, end = starts[low], starts[last]
+        counts = np.array([len(b.chunks) for b in new], np.int64)
+        behind = begin + np.cumsum(counts)
+        shift = (behind[-1] if new else begin) - end
+        sources = (
+            _joined((tables[:begin], *[b.tables for b in new], tables[end:])),
+            _joined((lens[:begin], *[b.lens for b in new], lens[end:])),
+            _joined((fences[:begin], *[b.fences for b in new], fences[end:])),
+            _joined((starts[: low + 1], behind, starts[last + 1 :] + shift)),
+        )
+        placed = np.array([place(b) for b in new], np.int64).reshape(-1, PLACE)
+        places = _joined((self.places[:low], placed, self.places[last:]))
+        return Listed(batches, int(self.chunks + shift), _Room(sources, places, len(batches)))
 
     def and_one(self, batch: Batch, place: Place) -> Listed:
         """The list with one more batch."""
@@ -134,6 +154,38 @@ class Listed:
             room.places[count] = place
         room.written = count + 1
         return Listed((*self.batches, batch), chunks + more, room)
+
+
+class Own:
+    """A directory of somebody's own: that of a spine, behind which he lists more batches (`kernels.seek.append`)."""
+
+    __slots__ = ("_at", "_kept", "_memory", "_room")
+
+    def __init__(self, memory: Any, at: int) -> None:
+        """Its address and the number of its chunks are written to some memory."""
+        self._memory, self._at = memory, at
+        self._room: Any = None
+        self._kept: Any = None
+
+    def copy(self, spine: Any, more: int) -> int:
+        """List the batches of a spine, with room for so many more; returns the address."""
+        directory, chunks, needed = (
+            spine.directory,
+            spine.chunks,
+            directory_words(spine.chunks, len(spine.batches), more),
+        )
+        if self._room is None or self._room.size < 8 * needed:
+            self._room = allocate(16 * needed)
+        address: int = self._room.address
+        copy_directory(directory, chunks, more, address)
+        _OWN.pack_into(self._memory, self._at, address, chunks)
+        self._kept = spine
+        return address
+
+    @staticmethod
+    def place() -> Any:
+        """Memory for one."""
+        return allocate(_OWN.size)
 
 
 class _Room:
@@ -158,6 +210,12 @@ class _Room:
 
 
 def _roomy(array: Any, more: int) -> Any:
-    out = np.empty((2 * len(array) + more + 8, *array.shape[1:]), array.dtype)
-    out[: len(array)] = array
+    return _joined((array,), more)
+
+
+def _joined(parts: Sequence[Any], more: int = 0) -> Any:
+    """Arrays one behind the other, and room for as much again."""
+    rows = sum([len(part) for part in parts])
+    out = np.empty((2 * rows + more + 8, *parts[0].shape[1:]), parts[0].dtype)
+    np.concatenate(parts, out=out[:rows])
     return out

@@ -8,7 +8,7 @@ it is done, so the index of the output is filled as it is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -84,26 +84,30 @@ class Merging:
     """Which merge this is a state of."""
     filled: Filled | None = None
     """The index of `out`, if there is one."""
+    unread: int = field(init=False)
+    """Rows of the inputs that are left."""
+    rows: int = field(init=False)
+    _batches: list[tuple[Batch, ...]] = field(init=False, default_factory=list)
+    """What `batches` has given."""
 
-    @property
-    def rows(self) -> int:
-        return sum(c.rows for c in self.out) + self.unread
-
-    @property
-    def unread(self) -> int:
-        return sum(b.rows for b in self.inputs) - sum(self.offsets)
+    def __post_init__(self) -> None:
+        unread = sum([b.rows for b in self.inputs]) - sum(self.offsets)
+        object.__setattr__(self, "unread", unread)
+        object.__setattr__(self, "rows", unread + sum([c.rows for c in self.out]))
 
     def step(self, limit: int) -> Merging | Batch:
         running = Running(self)
         running.step(limit)
         return running.value()
 
-    def batches(self) -> list[Batch]:
+    def batches(self) -> tuple[Batch, ...]:
         """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
-        index = self.filled.index if self.filled is not None else None
-        out = [Batch(self.inputs[0].arrangement, self.out).with_index(index)] if self.out else []
-        left = zip(self.inputs, self.offsets, strict=True)
-        return out + [b.slice(n).part_of(b, 0, n) if n else b for b, n in left]
+        if not self._batches:
+            index = self.filled.index if self.filled is not None else None
+            out = [Batch(self.inputs[0].arrangement, self.out).with_index(index)] if self.out else []
+            left = zip(self.inputs, self.offsets, strict=True)
+            self._batches.append((*out, *[b.slice(n).part_of(b, 0, n) if n else b for b, n in left]))
+        return self._batches[0]
 
 
 class Running:

@@ -21,10 +21,11 @@ from dbspark.batch.chunk import Chunk
 from dbspark.batch.memory import zeros
 from dbspark.kernels.sieve import add_keys
 
-_FULL: Final = 8
-"""Keys for each word of 64 bits from which on a sieve wants to be larger: it lets three in a hundred through then."""
-_FIRST: Final = 4
-"""The same when it is begun; then it is four in a thousand."""
+_FULL: Final = 4
+"""Keys for each word of 64 bits from which on a sieve wants to be larger: it lets four in a thousand through then, each
+of which is looked for in every batch."""
+_FIRST: Final = 2
+"""The same when it is begun."""
 _PACE: Final = 4
 """Rows that are read into new words for every row that comes, of at least `_STEP` at a time."""
 _STEP: Final = 4096
@@ -41,21 +42,23 @@ class Told(NamedTuple):
 class _Words:
     """The words of a sieve, and how many keys they have."""
 
-    __slots__ = ("_address", "_keys", "_words", "told")
+    __slots__ = ("_address", "_words", "keys", "told")
 
-    def __init__(self, rows: int) -> None:
-        bits = max(rows // _FIRST, 2).bit_length()
+    def __init__(self, keys: int) -> None:
+        """For about so many keys to begin with."""
+        bits = max(keys // _FIRST, 2).bit_length()
         self._words = zeros(1 << bits)
         self._address: int = self._words.ctypes.data
-        self._keys = 0
+        self.keys = 0
+        """Those that it did not know when they came."""
         self.told = Told(self._address, 64 - bits, self._words)
 
     def add(self, chunk: Chunk, begin: int, end: int) -> None:
-        self._keys += add_keys(self._address, self.told.shift, chunk.table, begin, end)
+        self.keys += add_keys(self._address, self.told.shift, chunk.table, begin, end)
 
     @property
     def full(self) -> bool:
-        return self._keys >= _FULL * len(self._words)
+        return self.keys >= _FULL * len(self._words)
 
 
 class _Coming:
@@ -63,10 +66,11 @@ class _Coming:
 
     __slots__ = ("_at", "_unread", "words")
 
-    def __init__(self, batches: Iterable[Batch]) -> None:
+    def __init__(self, batches: Iterable[Batch], keys: int | None = None) -> None:
+        """`keys`: how many there are, about, if it is known. A key may have many rows."""
         self._unread = [chunk for batch in batches for chunk in batch.chunks]
         self._at = 0
-        self.words = _Words(sum([chunk.rows for chunk in self._unread]))
+        self.words = _Words(sum([chunk.rows for chunk in self._unread]) if keys is None else 2 * keys)
 
     @property
     def complete(self) -> bool:
@@ -110,7 +114,7 @@ class Sieve:
             for chunk in batch.chunks:
                 words.add(chunk, 0, chunk.rows)
             if coming is None and words.full:
-                coming = _Coming(batches)
+                coming = _Coming(batches, words.keys)
         if coming is None:
             return self
         for chunk in batch.chunks:

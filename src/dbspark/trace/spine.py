@@ -49,6 +49,8 @@ _SIEVED = 4
 """Batches below which it is as well to look into each."""
 _USEFUL = 4
 """Of so many keys a sieve has to hold one back, or it costs more than it spares."""
+_OF_ENTRIES = ("_listed", "batches", "rows", "merges", "_stepping")
+"""What is known of a spine, once it has been asked for, that follows from its entries."""
 _INDEXED = 64
 """How many times cheaper it is to search where there is an index, so that walking pays for so many fewer rows."""
 
@@ -147,25 +149,27 @@ class Spine:
         entries: tuple[Entry, ...] = (*self.entries, batch)
         credit = self.credit + batch.rows * self.config.credit
         tail = and_one_more(self.config, self.stats, self.entries, self._tail, batch)
-        if tail is not None and credit < self.config.step and bound <= INT64_MAX:
-            out = self._followed_by(self._grown(entries, credit, bound, sieve), batch)
-            out._tail = tail
-            return out
+        due_for_steps = credit >= self.config.step
+        if tail is not None and bound <= INT64_MAX and self._may_merge(batch):
+            if due_for_steps and pay and not self._stepping:
+                credit, due_for_steps = 0, False
+            if not due_for_steps:
+                out = self._followed_by(self._grown(entries, credit, bound, sieve), batch)
+                out._tail = tail
+                return out
         if self.compaction is not None:
             entries = self._pruned(entries)
         if bound > INT64_MAX:
             bound = sum(b.largest for b in self.batches) + batch.largest  # it had only grown with every insert
             if bound > INT64_MAX:  # a sum of some of the batches might overflow where that of all does not
                 return self._grown(entries, self.credit, bound, sieve)
-        appended, entries = entries, self._scheduled(entries)
-        if pay and credit >= self.config.step:
+        entries = self._scheduled(entries)
+        if pay and due_for_steps:
             if Merging in map(type, entries):
                 entries, credit = self._advance(entries, credit, self.config.background)
             else:
                 credit = 0
-        out = self._grown(entries, credit, bound, sieve)
-        out._tail = looked_at(self.config, self.stats, entries) if self.compaction is None else None
-        return self._followed_by(out, batch) if entries is appended else out
+        return self._relisted(self._grown(entries, credit, bound, sieve))
 
     def _sieved(self, batch: Batch) -> Sieve | None:
         """The sieve of this spine with one more batch."""
@@ -196,21 +200,48 @@ class Spine:
             out.__dict__["batches"] = listed.batches
         if "rows" in self.__dict__:
             out.__dict__["rows"] = self.__dict__["rows"] + batch.rows
-        if "merges" in self.__dict__:
-            out.__dict__["merges"] = self.__dict__["merges"]
+        for name in ("merges", "_stepping"):
+            if name in self.__dict__:
+                out.__dict__[name] = self.__dict__[name]
         return out
+
+    def _relisted(self, out: Spine) -> Spine:
+        """Another spine, most of whose batches are those of this one, with what can be known of it by that."""
+        if out.entries and self._may_merge(out.entries[-1]):
+            out._tail = looked_at(self.config, self.stats, out.entries)
+        if "_listed" in self.__dict__:
+            out.__dict__["_listed"] = self._listed.turned_into(out.batches, out._place)
+        return out
+
+    def _may_merge(self, entry: Entry) -> bool:
+        """Whether an entry, and so all that are older, may be merged: nobody reads up to its end."""
+        compaction = self.compaction
+        return compaction is None or entry.description.upper.dominates(compaction.physical)
+
+    @Lazy
+    def _stepping(self) -> bool:
+        """Whether merges are in progress that inserts pay for."""
+        return self.merges and any(
+            type(e) is Merging and (self.config.background is None or e.total < self.config.background)
+            for e in self.entries
+        )
 
     def compacting(self, compaction: Compaction) -> Spine:
         """The spine with other permissions for merges, and with those begun that they allow."""
         spine = self.under(compaction)
         if self.bound() > INT64_MAX:
             return spine
-        return spine._with(spine._scheduled(spine._pruned(self.entries)), self.credit, self._bound)
+        return spine._relisted(spine._with(spine._scheduled(spine._pruned(self.entries)), self.credit, self._bound))
 
     def under(self, compaction: Compaction) -> Spine:
-        """The same spine with other permissions for the merges to come."""
+        """The same spine with other permissions for the merges to come; frontiers only move forward."""
         given = self.arrangement, self.entries, self.config, self.stats, self.credit, self._bound
-        return Spine(*given, compaction, self._covering)
+        out = Spine(*given, compaction, self._covering)
+        out._tail = self._tail
+        for name in _OF_ENTRIES:
+            if name in self.__dict__:
+                out.__dict__[name] = self.__dict__[name]
+        return out
 
     def configured(self, config: SpineConfig) -> Spine:
         """The same spine with other knobs."""
@@ -228,7 +259,9 @@ class Spine:
     def replaced(self, entries: tuple[Entry, ...]) -> Spine:
         """The spine with entries that have been merged further, and with the merges begun that are due now."""
         entries = self._pruned(entries)
-        return self._with(self._scheduled(entries) if self.bound() <= INT64_MAX else entries, self.credit, self._bound)
+        if self.bound() <= INT64_MAX:
+            entries = self._scheduled(entries)
+        return self._relisted(self._with(entries, self.credit, self._bound))
 
     def copied(self) -> Spine:
         """The same spine with statistics of its own."""
@@ -435,7 +468,7 @@ class Spine:
     @Lazy
     def rows(self) -> int:
         """Rows held, before consolidation across batches."""
-        return sum(e.rows for e in self.entries)
+        return sum([e.rows for e in self.entries])
 
     def levels(self) -> list[tuple[int, int, int]]:
         """(level, batches, rows) from the largest level down."""
@@ -475,11 +508,6 @@ class Spine:
         if self._sieve is None:
             return Sought(self.stats.counts)
         return Sought(self.stats.counts, self._sieve.told, len(self.batches) - self._uncovered)
-
-    def listed_in(self, memory: Any, at: int, more: int) -> Any:
-        """The same in memory of somebody's own, with room for so many more (`kernels.seek.append`): its address and the
-        number of chunks are written to a place; returns what has to be kept for it."""
-        return self._listed.listed_in(memory, at, more, self._sought())
 
     @property
     def chunks(self) -> int:

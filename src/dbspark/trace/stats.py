@@ -16,6 +16,8 @@ WALK = 128
 """Rows here for each row of a usual delta up to which deltas are looked up by walking along both sides."""
 SEARCH = 512
 """The same from which on they are searched for again. Both cost the same at about 250; `benchmarks.circuit.lookups`."""
+_RISING = 0.05
+"""By how much of what is more the keys that are looked for rise."""
 _COUNTERS = Struct("2q")
 
 
@@ -43,7 +45,8 @@ class SpineStats:
     arriving: float = 0.0
     """EWMA of the rows of an insert."""
     sought: float = 0.0
-    """EWMA of the keys that are looked for in all batches between two inserts, by whomever."""
+    """EWMA of the keys that are looked for in all batches between two inserts, by whomever. It rises slowly: a single
+    tick that looks for many should not have everything merged."""
     asked: float = 0.0
     """EWMA of the keys that are looked for, and of those among them that a sieve held back."""
     held: float = 0.0
@@ -59,7 +62,8 @@ class SpineStats:
         self.removals += 0.3 * (batch.negative / batch.rows - self.removals)
         self.arriving += 0.3 * (batch.rows - self.arriving)
         asked, held = _COUNTERS.unpack_from(self.counts)
-        self.sought += 0.3 * (asked - held - self.sought)
+        more = asked - held - self.sought
+        self.sought += (0.3 if more < 0 else _RISING) * more
         self.asked += 0.3 * (asked - self.asked)
         self.held += 0.3 * (held - self.held)
         _COUNTERS.pack_into(self.counts, 0, 0, 0)
