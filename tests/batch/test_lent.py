@@ -1,6 +1,8 @@
 """Rows that are handed out in one call: the same as column by column, and there for as long as anybody has them."""
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -125,3 +127,23 @@ def test_columns_that_have_no_memory_or_are_nested_are_made_one_by_one():
         assert batch.to_arrow(weights="w").column("w").to_pylist() == [1]
         assert len(batch.chunks[0].arrays()) == 3
     assert Batch.empty(Arrangement(SCHEMA)).to_arrow().num_rows == 0
+
+
+AT_THE_END = """
+import threading
+import pyarrow as pa
+from dbspark.batch import Batch
+
+def lent():
+    chunk = Batch.from_arrow(pa.table({"a": list(range(100)), "s": ["x" * i for i in range(100)]})).chunks[0]
+    return chunk.record_batch(chunk.schema.weighted("w"), True)
+
+kept = [lent() for _ in range(10)]  # until the interpreter ends
+threading.Thread(target=lambda kept=lent(): threading.Event().wait(60), daemon=True).start()
+print(kept[-1].num_rows)
+"""
+
+
+def test_what_is_held_to_the_end_does_not_outlive_the_interpreter():
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "100\n", "")

@@ -43,7 +43,11 @@ def several(odd=False):
     t, o = b.source("t", PAIR), b.source("o", PAIR)
     both = b.join(t, o, ["k"], select=[(0, "k"), (0, "n"), (1, "n")])
     b.output("both", both)
-    b.output("groups", b.aggregate(t, ["k"], rows=("count", "n"), total=("sum", "n")))
+    groups = b.aggregate(t, ["k"], rows=("count", "n"), total=("sum", "n"))
+    b.output("groups", groups)
+    b.output("the same groups", b.project(groups, ["k", "rows", "total"]))  # over the memory of the others
+    b.output("totals of the same", b.project(b.project(groups, ["k", "rows", "total"]), ["total", "k"]))
+    b.output("the same", b.project(t, ["k", "n"]))
     b.output("first", b.top(t, ["k"], [("n", "desc")], 2))
     b.output("once", b.distinct(b.project(o, ["k"])))
     b.output("again", b.join(o, t, ["k"], select=[(0, "n"), (1, "n")]))
@@ -70,17 +74,17 @@ def test_programs_give_what_operators_give_whenever_states_are_looked_at(odd, ti
     for left, right, action in ticks:
         change = {"t": total(left), "o": total(right)}
         if action == "undo":  # a tick that is taken back has not happened
-            before, rows = one.snapshot(), one.kept_rows()
+            before, rows = one.snapshot(), one.tally().rows()
             one.tick(change)
             one.reset(before)
-            assert one.kept_rows() == rows
+            assert one.tally().rows() == rows
             continue
         assert deltas(one, change) == deltas(other, change)
         if action == "look":
             assert batches(one) == batches(other)
         elif action == "count":
-            kept = one.kept_rows()
-            assert kept.keys() == other.kept_rows().keys()
+            kept = one.tally().rows()
+            assert kept.keys() == other.tally().rows().keys()
             assert all(rows >= sum(s.consolidated().rows for s in one._states[n]) for n, rows in kept.items())
     assert one.state_rows() == other.state_rows()
 
@@ -124,7 +128,7 @@ def test_states_take_in_several_small_ticks_at_once():
     for i in range(3 * MOST):
         circuit.tick({"o": [(i, 2)]})
         taken.append(circuit._taken)
-        seen.append(sum(circuit.kept_rows().values()))
+        seen.append(sum(circuit.tally().rows().values()))
     changed = [i for i in range(1, len(taken)) if taken[i] is not taken[i - 1]]
     assert changed == [MOST - 1, 2 * MOST - 1, 3 * MOST - 1]
     assert seen == sorted(seen)

@@ -73,12 +73,12 @@ class InCircuit(Alone):
     def changed(self, operations: list[Operation]) -> Delta:
         delta, check = self.state.change(operations)
         before = self._circuit.snapshot()
-        places = {} if check is None else {"t": check.place}
-        assert all(places.values())
-        self._circuit.step({"t": delta} if delta.rows else {}, (), places)
-        if places and check is not None:
+        checks = {} if check is None else {"t": check}
+        assert check is None or check.place
+        self._circuit.step({"t": delta} if delta.rows else {}, (), checks)
+        for left in checks.values():
             self._circuit.reset(before)
-            check.done()
+            left.done()
             raise AssertionError("a change was left that is none to refuse")
         return delta
 

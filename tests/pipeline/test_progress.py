@@ -69,7 +69,7 @@ def test_a_progress_looks_at_no_rows(spark: Any, monkeypatch: pytest.MonkeyPatch
         for name in ("consolidated", "disjoint", "count"):
             monkeypatch.setattr(Spine, name, read)
         monkeypatch.setattr(Spine, "batches", property(read))
-        assert pipe._shows.kept_rows()["table t"] == 1
+        assert pipe._runtime.tally().rows()["table t"] == 1
 
 
 def test_status_and_listeners(caplog: pytest.LogCaptureFixture) -> None:

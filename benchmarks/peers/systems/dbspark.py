@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from benchmarks.peers.case import WEIGHT, Case, in_memory
+from benchmarks.peers.case import WEIGHT, Case
 from benchmarks.peers.contender import Ticking
 from benchmarks.peers.systems.session import OnSpark
 
@@ -41,10 +41,6 @@ class Dbspark(OnSpark, Ticking):
         self._view = self._pipe.view(case.view)
         self.changes = 0
         self._view.subscribe(self._received)
-
-    def prepare(self, rows: dict[str, pa.Table]) -> dict[str, pa.Table]:
-        """The rows in memory, as whoever has received or read them has them."""
-        return {name: in_memory(table) for name, table in rows.items()}
 
     def _received(self, changes: pa.Table, tick: int) -> None:
         self.changes += changes.num_rows

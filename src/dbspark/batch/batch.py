@@ -361,7 +361,8 @@ def _one_time(time: Sequence[int]) -> list[int]:
     return [1] + [t for t in time for _ in range(2)]
 
 
-_NO_TIME = _one_time((0,) * nd.TIMES)
+_AT_NONE = (0,) * nd.TIMES
+_NO_TIME = _one_time(_AT_NONE)
 
 
 def padded(times: Any, begin: int, end: int) -> Any:
@@ -417,14 +418,19 @@ class _Desk(threading.local):
         self.scratch = allocate(_DESK)
 
 
-_desk = _Desk()
+desk = _Desk()
 _INFO = Struct(f"{ka.INFO}q")
 
 
 def scratch_of(schema: Schema, rows: int, more: int = 0) -> Any:
     """Working memory for a plan of so many rows (`kernels.arrange`), and so many bytes more."""
     needed = more + 8 * (ka.words_before_rows(schema.columns, schema.node_count) + ka.WORDS * rows)
-    return _desk.scratch if needed <= _DESK else allocate(needed)
+    return desk.scratch if needed <= _DESK else allocate(needed)
+
+
+def rows_on_desk(schema: Schema, more: int) -> int:
+    """How many rows there may be in a plan so that a thread has the memory for it at hand (`desk`)."""
+    return (_DESK - more - 8 * ka.words_before_rows(schema.columns, schema.node_count)) // (8 * ka.WORDS)
 
 
 def planned(arrangement: Arrangement, scratch: Any, at: int, arena: Any) -> Batch:
@@ -432,7 +438,7 @@ def planned(arrangement: Arrangement, scratch: Any, at: int, arena: Any) -> Batc
     info = _INFO.unpack_from(scratch, at)
     batch = surveyed(arrangement, Chunk(arrangement.schema, info[0], arena, None), info[ka.SURVEY :])
     times = info[4 : ka.SURVEY]
-    if any(times):
+    if times != _AT_NONE:
         batch.__dict__["_time_survey"] = _one_time(times)
     return batch
 
@@ -505,9 +511,10 @@ def _arranged_nested(arrangement: Arrangement, chunk: Chunk, hashed: bool) -> Ba
 
 def surveyed(arrangement: Arrangement, chunk: Chunk, survey: Sequence[int]) -> Batch:
     """A chunk of no time that is in order, and what is known of its weights."""
-    batch = Batch(arrangement, (chunk,))
-    batch.__dict__["_survey"] = survey
-    batch.__dict__["_time_survey"] = _NO_TIME
+    batch = Batch.__new__(Batch)
+    batch.arrangement, batch.description, batch.chunks, batch.rows = arrangement, None, (chunk,), chunk.rows
+    known = batch.__dict__
+    known["_survey"], known["_time_survey"] = survey, _NO_TIME
     return batch
 
 
@@ -745,7 +752,7 @@ def _merged_few(arrangement: Arrangement, batches: Sequence[Batch]) -> Batch | N
         if batch.rows >= lines[largest][1]:
             largest = i
     columns, count = arrangement.schema.columns, len(lines)
-    scratch, needed = _desk.scratch, kc.scratch_words(columns, count, rows) + 2 * count
+    scratch, needed = desk.scratch, kc.scratch_words(columns, count, rows) + 2 * count
     if 8 * needed > _DESK:
         return None
     lines.append(lines.pop(largest))

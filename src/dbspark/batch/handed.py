@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from dbspark.batch import arrangement as hashing
 from dbspark.batch.arrangement import Arrangement
-from dbspark.batch.batch import Batch, planned, scratch_of
+from dbspark.batch.batch import Batch, desk, planned, rows_on_desk, scratch_of
 from dbspark.batch.chunk import CHUNK_ROWS, ONE, ZERO, Chunk
 from dbspark.batch.memory import allocate
 from dbspark.batch.schema import Schema
@@ -26,15 +26,15 @@ from dbspark.kernels import nodes as nd
 _REMEMBERED = 8
 """Forms of tables that are remembered for each schema."""
 _SPARE = 1024
-"""Bytes for which an arena may be too large."""
+"""Bytes that an arena has for alignment."""
 
 
 class _Form:
     """Columns that have been handed over, and how they are those of a schema."""
 
-    __slots__ = ("_words", "at", "bytes", "given", "named")
+    __slots__ = ("_words", "at", "before", "bytes", "few", "given", "named")
 
-    def __init__(self, given: pa.Schema, named: str | None, words: list[int]) -> None:
+    def __init__(self, schema: Schema, given: pa.Schema, named: str | None, words: list[int]) -> None:
         self.given = given
         self.named = named
         """The column with the weights."""
@@ -42,7 +42,11 @@ class _Form:
         self.at: int = self._words.ctypes.data
         """What kernels are told of it."""
         self.bytes = 0
-        """Those of a row, when rows were last put in order."""
+        """Those of a row, beside the node table, when rows were last put in order."""
+        self.before = schema.node_count * nd.NODE_BYTES
+        """Those of the node table."""
+        self.few = rows_on_desk(schema, self.before)
+        """Rows for which a thread has working memory."""
 
 
 class _Desk(threading.local):
@@ -66,9 +70,9 @@ def handed_batch(arrangement: Arrangement, table: pa.Table, weight: str | None =
     form, parts = _form(schema, table.schema, weight), table.to_batches()
     if form is None or len(parts) != 1:
         return None
-    before = schema.node_count * nd.NODE_BYTES
-    scratch = scratch_of(schema, rows, before)
-    room = rows * form.bytes + _SPARE
+    before = form.before
+    scratch = desk.scratch if rows <= form.few else scratch_of(schema, rows, before)
+    room = rows * form.bytes + before + _SPARE
     arena, struct = allocate(room), _desk.struct
     given: Any = parts[0]
     given._export_to_c(struct)
@@ -76,9 +80,9 @@ def handed_batch(arrangement: Arrangement, table: pa.Table, weight: str | None =
     size = kh.arrange(struct, rows, form.at, told, hashing._mask_word, at, arena.address, room)
     if size == kh.UNFIT:
         return None
-    form.bytes = max(size, 0) // rows + 1
-    if 0 < size <= room:
-        return planned(arrangement, scratch, before, arena.slice(0, size))
+    form.bytes = max(size - before, 0) // rows + 1
+    if 0 < size <= room <= 2 * (size + _SPARE):
+        return planned(arrangement, scratch, before, arena)
     if size <= 0:  # none stays, or they are too large for one chunk
         chunk = _chunk(schema, table, weight)
         return None if chunk is None else Batch.from_chunk(arrangement, chunk)
@@ -145,4 +149,4 @@ def _formed(schema: Schema, given: pa.Schema, weight: str | None) -> _Form | Non
     required = set(schema.required)
     for c, i in enumerate(chosen):
         words += (i, int(c in required))
-    return _Form(given, weight, words)
+    return _Form(schema, given, weight, words)

@@ -16,8 +16,6 @@ from dbspark.batch.memory import allocate
 from dbspark.kernels import lent as kl
 from dbspark.kernels.handed import STRUCT_BYTES
 
-_BINARY = pa.binary()
-
 
 class _Desk(threading.local):
     """Where a thread has structs written to."""
@@ -38,11 +36,8 @@ def lent_batch(chunk: Any, schema: pa.Schema, weighted: bool) -> pa.RecordBatch 
     rows, columns = chunk.rows, chunk.schema.columns
     words = kl.CHILD * (columns + weighted) + 1 + (rows if weighted else 0)
     room, struct = allocate(8 * words), _desk.struct
-    # Something that Arrow knows how to release, and that keeps the chunk and the room.
-    held: Any = pa.Array.from_buffers(_BINARY, 0, [None, room, pa.foreign_buffer(chunk.table, 8, chunk)], 0)
-    held._export_to_c(struct)
-    if not kl.describe(struct, chunk.table, rows, columns, int(weighted), kl.release(), room.address):
-        pa.Array._import_from_c(struct, _BINARY)  # which gives it back
+    kept = room, chunk  # until the record batch is released
+    if not kl.describe(struct, chunk.table, rows, columns, int(weighted), *kl.releases(), id(kept), room.address):
         return None
     batch: pa.RecordBatch = pa.RecordBatch._import_from_c(struct, schema)
     return batch

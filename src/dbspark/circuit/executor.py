@@ -13,11 +13,11 @@ takes over what has been merged.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from dbspark.batch import Arrangement, Batch
 from dbspark.circuit.graph import Graph, Node
-from dbspark.circuit.program import Guarded, Late, Program
+from dbspark.circuit.program import Counts, Guarded, Late, Program
 from dbspark.errors import CircuitError
 from dbspark.kernels.preload import machine_is_there
 from dbspark.operators.delta import Delta, Parts
@@ -29,6 +29,20 @@ from dbspark.zset import ZSet
 Done = tuple[dict[str, State], dict[str, Any], dict[str, Any], tuple[Late, ...], bool]
 """What a tick has computed: states that have changed, outputs, what delays hold, what states have not taken in, and
 whether they should now."""
+
+
+class NodeTally(NamedTuple):
+    """Rows that nodes keep, before consolidation, at one moment."""
+
+    taken: Mapping[str, int]
+    late: Counts | None = None
+
+    def rows(self) -> dict[str, int]:
+        """By the id of the node."""
+        out = dict(self.taken)
+        for node, more in () if self.late is None else self.late.items():
+            out[node] += more
+        return out
 
 
 class Circuit:
@@ -59,6 +73,8 @@ class Circuit:
         self._taken: dict[str, State] = {
             n.id: self.configured(n.operator.fresh()) for n in self._schedule if n.operator is not None
         }
+        self._counted: tuple[Any, dict[str, int]] = None, {}
+        """States, and the rows in them."""
         self._late: tuple[Late, ...] = ()
         """What the last ticks have brought that states have not taken in (`circuit.program`)."""
         self._held: dict[str, Any] = {n.id: _seed(n) for n in self._delays}
@@ -74,13 +90,13 @@ class Circuit:
         self,
         inputs: Mapping[str, Any],
         in_order: Collection[str] = (),
-        checks: dict[str, int] | None = None,
+        checks: dict[str, Any] | None = None,
     ) -> dict[str, Delta]:
         """Run one tick on what streams carry; returns the outputs as streams carry them.
 
         Those `in_order` are known by whole rows in order as well, which costs less now than when they are asked.
-        `checks` says where the directories of tables are whose changes have to be looked at: those that are left in it
-        when this returns have not been.
+        `checks`: by source, whoever has to know whether its table stays one (`circuit.program.Check`). Those who are
+        left when this returns have to look for themselves.
         """
         return self._run(inputs, _complete, in_order, checks)
 
@@ -93,7 +109,7 @@ class Circuit:
         inputs: Mapping[str, Any],
         finished: Callable[[Any], Any],
         in_order: Collection[str] = (),
-        checks: dict[str, int] | None = None,
+        checks: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         if not inputs.keys() <= self._sources.keys():
             unknown = ", ".join(sorted(set(inputs) - set(self._sources)))
@@ -115,7 +131,7 @@ class Circuit:
         return outputs
 
     def _by_program(
-        self, values: dict[str, Any], in_order: Collection[str], checks: dict[str, int] | None
+        self, values: dict[str, Any], in_order: Collection[str], checks: dict[str, Any] | None
     ) -> Done | None:
         """A small tick as one call, as far as operators have instructions; None where it is not for that."""
         if self._program is None and self._programmed and machine_is_there():
@@ -208,17 +224,15 @@ class Circuit:
         """Go back to a snapshot."""
         self._taken, self._late, self._held, self.tick_number = snapshot
 
-    def kept_rows(self) -> dict[str, int]:
-        """Rows kept by each node that keeps any, before consolidation, by id."""
-        rows = {}
-        for node, spines in self._taken.items():
-            if spines:
-                rows[node] = spines[0].rows if len(spines) == 1 else sum([spine.rows for spine in spines])
-        if self._late:
-            assert self._program is not None
-            for node, more in self._program.late_rows(self._late).items():
-                rows[node] += more
-        return rows
+    def tally(self) -> NodeTally:
+        """What keeps rows at this moment, and how many; it costs next to nothing to ask for it at every tick."""
+        if self._counted[0] is not self._taken:
+            counts = {node: sum([s.rows for s in spines]) for node, spines in self._taken.items() if spines}
+            self._counted = self._taken, counts
+        if not self._late:
+            return NodeTally(self._counted[1])
+        assert self._program is not None
+        return NodeTally(self._counted[1], self._program.late_rows(self._late))
 
     def state_rows(self) -> dict[str, int]:
         """Rows kept by each node that keeps any, by label."""

@@ -43,6 +43,8 @@ class Registers:
         """The nodes whose states they are."""
         self.of: dict[str, int] = {}
         """The register of each node that has one."""
+        self.given: set[int] = set()
+        """Those of what comes from elsewhere."""
 
     def new(self) -> int:
         self.count += 1
@@ -118,6 +120,19 @@ def _projecting(
     )  # fmt: skip
 
 
+def _is_identity(columns: Sequence[int], node: Node, registers: Registers) -> bool:
+    """Whether a node gives the columns that the machine has put into its input as they are."""
+    before = node.inputs[0]
+    computed = before.kind == "delta" and registers.of[before.id] not in registers.given
+    return computed and list(columns) == list(range(before.schema.columns))
+
+
+def _the_same(node: Node, registers: Registers) -> Instruction:
+    """The rows that come, column by column, perhaps under other names."""
+    registers.of[node.id] = registers.of[node.inputs[0].id]
+    return Instruction(lambda kept: (), passes=(node.inputs[0].id,))
+
+
 @singledispatch
 def _written(operator: Operator, node: Node, registers: Registers) -> Instruction | None:
     return None
@@ -137,6 +152,8 @@ def _(operator: Arrange, node: Node, registers: Registers) -> Instruction:
 
 @_written.register
 def _(operator: Project, node: Node, registers: Registers) -> Instruction:
+    if _is_identity(operator.columns, node, registers):
+        return _the_same(node, registers)
     given, out = registers.of[node.inputs[0].id], registers.new()
     registers.of[node.id] = out
     columns = passed([(0, c) for c in operator.columns])
@@ -169,6 +186,8 @@ def _(operator: Map | FlatMap, node: Node, registers: Registers) -> Instruction 
     coded = operator.function.coded
     if coded is None or not coded.columns:
         return None
+    if not coded.test and _is_identity([c.number if c.kind < 0 else -1 for c in coded.columns], node, registers):
+        return _the_same(node, registers)
     given, out = registers.of[node.inputs[0].id], registers.new()
     registers.of[node.id] = out
     test, code = (_placed(some, lambda c: (0, c)) for some in (coded.test, coded.code))
@@ -187,8 +206,7 @@ def _(operator: Map | FlatMap, node: Node, registers: Registers) -> Instruction 
 
 @_written.register
 def _(operator: Exchange, node: Node, registers: Registers) -> Instruction:
-    registers.of[node.id] = registers.of[node.inputs[0].id]
-    return Instruction(lambda kept: (), passes=(node.inputs[0].id,))
+    return _the_same(node, registers)
 
 
 @_written.register

@@ -17,9 +17,9 @@ operators without an instruction read take in every tick by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from dbspark.batch import arrangement as hashing
 from dbspark.batch.batch import surveyed
 from dbspark.batch.chunk import Chunk
 from dbspark.batch.memory import allocate
-from dbspark.batch.schema import Schema
 from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.instructions import Instruction, Registers, arranging, instruction, line
 from dbspark.kernels import machine as km
@@ -52,7 +51,6 @@ _BOUND: Final = 1 << 62
 """Where the sum of all weights of a state may be so large, nothing is kept waiting."""
 _ROOM: Final = 1 << 13
 """Bytes of an arena at the least."""
-_NOTHING: Final = (0,) * kr.REGISTER
 _REGISTER: Final = Struct(f"{kr.REGISTER}q")
 _BYTES: Final = 8 * kr.REGISTER
 _STATE: Final = Struct(f"{km.STATE}q")
@@ -66,12 +64,30 @@ class Guarded(NamedTuple):
     unique: bool
 
 
+class Check(Protocol):
+    """Somebody who has to know whether a table stays one under the change of a source."""
+
+    place: int
+    """Where the directory of the table is; 0 where the program is not to look."""
+
+
 class Late(NamedTuple):
     """What a tick has brought that states have not taken in yet."""
 
-    told: tuple[int, ...]
-    """The words of all registers."""
+    told: bytes
+    """All registers."""
     arena: Any
+
+
+class Counts(NamedTuple):
+    """Numbers in memory, which are read when somebody asks: where each of them is."""
+
+    at: Mapping[str, int]
+    memory: bytes
+
+    def items(self) -> Iterator[tuple[str, int]]:
+        for name, place in self.at.items():
+            yield name, _WORD.unpack_from(self.memory, place)[0]
 
 
 class Program:
@@ -86,15 +102,17 @@ class Program:
         for node in graph:
             if node.role != "operator":
                 self._give(node, registers)
-        self.head = list(self.given)
+        self._head = [(node, register * kr.REGISTER) for node, register in self.given.items()]
+        """Those that are known when a tick begins, and where their registers are."""
         self._most_listed = registers.new()
         """The register that says of how many rows and of which weights the batches are that states are to take in."""
         sources = {str(n.name): self.given[n.id] for n in graph if n.role == "source" and n.id in self.given}
-        self._checked = {n: registers.new() for n in tables or {} if n in sources}
-        """Registers with the places of the tables' directories."""
-        self._flags = {n: registers.new() for n in graph.outputs}
-        """Registers that say which outputs are wanted in order."""
-        self._head = Struct(f"{registers.count * kr.REGISTER}q")
+        checked = {n: registers.new() for n in tables or {} if n in sources}
+        self._checked = [(n, register * kr.REGISTER) for n, register in checked.items()]
+        """Where the places of the tables' directories are told."""
+        flags = {n: registers.new() for n in graph.outputs}
+        self._flags = [(n, register * kr.REGISTER + kr.ROWS) for n, register in flags.items()]
+        """Where it is told which outputs are wanted in order."""
         written: dict[str, Instruction] = {}
         order = _ordered(schedule, registers, written, lambda node: self._give(node, registers))
         outputs = {node.id for node in graph.outputs.values()}
@@ -110,10 +128,12 @@ class Program:
         """The same for states that only the program reads."""
         self.states = list(registers.states)
         self.others = [(i, n) for i, n in enumerate(self.states) if n not in self.later]
+        self.behind = {n.id: _behind(n) for n in schedule if isinstance(n.operator, Exchange)}
+        """Where what an exchange gives comes from."""
         self.steps: list[tuple[int, int] | Node] = []
         """What a tick does: so many words of code from an address on, or the step of an operator."""
         code: list[int] = []
-        for name, place in self._checked.items():
+        for name, place in checked.items():
             arrangement, unique = (tables or {})[name]
             key, schema = arrangement.key_nodes.tolist(), arrangement.schema
             rows = int(unique), schema.columns, schema.node_count, len(key), *key
@@ -133,22 +153,28 @@ class Program:
         for name, node in graph.outputs.items():
             if node.id in registers.of and node.kind == "delta":
                 out, by_row = self.wanted[name] = registers.new(), Arrangement(node.schema)
-                code += arranging(by_row, registers.of[node.id], out, 1, registers.mask, self._flags[name])
+                code += arranging(by_row, registers.of[node.id], out, 1, registers.mask, flags[name])
         for node_id, taken in self.later.items():
             code += line(km.LIST, taken, registers.states.index(node_id), self._most_listed)
         cuts.append((begin, len(code)))
         self.of = dict(registers.of)
         self._code, self._held = np.array(code, np.int64), [i.kept for i in written.values()]
         self._join(cuts)
-        self._registers, self._words = _memory(registers.count * kr.REGISTER)
-        self._lines, self._told_of_states = _memory(km.STATE * len(self.states))
-        self._waiting_rows = [km.STATE * self.states.index(n) + km.WAITING for n in self.later]
+        self._registers, _ = _memory(registers.count * kr.REGISTER)
+        self._cells = memoryview(self._registers).cast("q")
+        """The words of all registers."""
+        self._cells[:] = memoryview(bytes(self._registers.size)).cast("q")
+        self._lines, _ = _memory(km.STATE * len(self.states))
+        self._waiting_at = {n: self.states.index(n) * _STATE.size + 8 * km.WAITING for n in self.later}
+        """Where the machine counts the rows that states have not taken in."""
         self._listed: Mapping[str, State] | None = None
         """The states whose batches are listed in directories of our own, and the ticks listed behind them."""
         self._late: tuple[Late, ...] | None = None
         self._owns = {n: Own(self._lines, self.states.index(n) * _STATE.size) for n in self.later}
         self._most = MOST
-        self._arenas, self._arena = _memory(2 * kr.ARENA)
+        self._arenas, _ = _memory(2 * kr.ARENA)
+        self._arena = memoryview(self._arenas).cast("q")
+        self._addresses = self._registers.address, self._lines.address, self._arenas.address
         self._temporary = allocate(1 << 19)
         self._room = _ROOM
         """Bytes that a tick is given to keep things in."""
@@ -160,7 +186,8 @@ class Program:
 
     def _give(self, node: Node, registers: Registers) -> None:
         if node.kind == "delta" and not node.schema.nested:
-            self.given[node.id] = registers.of[node.id] = registers.new()
+            self.given[node.id] = registers.of[node.id] = register = registers.new()
+            registers.given.add(register)
 
     def _join(self, cuts: Sequence[tuple[int, int] | Node]) -> None:
         """Pieces of code that follow each other are one step."""
@@ -182,24 +209,25 @@ class Program:
         states: Mapping[str, State],
         late: tuple[Late, ...] = (),
         wanted: Collection[str] = (),
-        checks: Mapping[str, int] | None = None,
+        checks: Mapping[str, Check] | None = None,
     ) -> Tick | None:
         """One tick after those that are late, with outputs in order where wanted so; None: it is for the operators.
 
-        `checks`: for sources that are to be checked, the place of the directory of their table.
+        `checks`: for sources that are to be checked, where the directory of their table is.
         """
         if hashing._mask is not self.mask:
             return None
-        for node in self.head:
+        for node, _ in self._head:
             value = values[node]
-            if value.rows > LIMIT or isinstance(value, Parts):
+            if value.rows > LIMIT or type(value) is Parts:
                 return None
         if late is not self._late or states is not self._listed:
             self._list(states, late)
         while True:
             tick = Tick(self, values, states, self._room)
-            status = self._run(tick, wanted, checks or {})
-            _, used, _, _, kept, _ = self._arena.unpack_from(self._arenas)
+            self._write(tick, wanted, checks)
+            status = self._run(tick)
+            used, kept = self._arena[kr.USED], self._arena[kr.ARENA + kr.USED]
             if status == kr.DONE:
                 # The next tick is given half as much again as this one has used.
                 self._room = max(_ROOM, min(self._room, 2 * kept), kept + kept // 2)
@@ -211,10 +239,11 @@ class Program:
                 self._temporary = allocate(2 * used)
             self._room = max(self._room, 2 * kept)
 
-    def unchecked(self, checks: dict[str, int]) -> None:
+    def unchecked(self, checks: dict[str, Any]) -> None:
         """Leave those checks that the program does not make."""
-        for name in self._checked:
-            checks.pop(name, None)
+        for name, _ in self._checked:
+            if name in checks and checks[name].place:
+                del checks[name]
 
     def _list(self, states: Mapping[str, State], late: tuple[Late, ...]) -> None:
         """Write directories anew."""
@@ -224,22 +253,22 @@ class Program:
             self._owns[node].copy(spine, MOST + 1)
             if spine.bound() > _BOUND:
                 self._most = 1
-            begin, waiting = register * kr.REGISTER, 0
+            waiting = 0
             for told, _ in late:
-                rows = told[begin + kr.ROWS]
+                table, rows, *_ = _REGISTER.unpack_from(told, register * _BYTES)
                 waiting += rows
                 if rows:
-                    append(self._lines.address + at, told[begin + kr.TABLE], rows)
+                    append(self._lines.address + at, table, rows)
             _WORD.pack_into(self._lines, at + 8 * km.WAITING, waiting)
 
     def _and_one(self, late: tuple[Late, ...], tick: Tick) -> tuple[Late, ...]:
         """The ticks that are late, and one more."""
-        told, begin = tick.told, self._most_listed * kr.REGISTER
-        most = told[begin + kr.ROWS]
+        cells, begin = self._cells, self._most_listed * kr.REGISTER
+        most = cells[begin + kr.ROWS]
         if not most:
             return late
-        tick.enough = most >= _FEW or told[begin + kr.LARGEST] >= _LIGHT or len(late) + 1 >= self._most
-        return (*late, Late(told, tick.arena))
+        tick.enough = most >= _FEW or cells[begin + kr.LARGEST] >= _LIGHT or len(late) + 1 >= self._most
+        return (*late, Late(tick.told, tick.arena))
 
     def taken_in(self, states: Mapping[str, State], late: Sequence[Late]) -> dict[str, State]:
         """The states that change when they take in what is late."""
@@ -252,42 +281,44 @@ class Program:
                 out[node] = (before.insert(batches[0] if len(batches) == 1 else merge(batches)),)
         return out
 
-    def late_rows(self, late: Sequence[Late]) -> dict[str, int]:
+    def late_rows(self, late: Sequence[Late]) -> Counts:
         """By state, rows that it has not taken in."""
-        if not late:
-            return {}
         if late is self._late:
-            told = self._told_of_states.unpack_from(self._lines)
-            return dict(zip(self.later, [told[at] for at in self._waiting_rows], strict=True))
-        return {n: sum([t.told[r * kr.REGISTER + kr.ROWS] for t in late]) for n, r in self.later.items()}
+            return Counts(self._waiting_at, self._lines.to_pybytes())
+        rows = [sum([_REGISTER.unpack_from(t.told, r * _BYTES)[kr.ROWS] for t in late]) for r in self.later.values()]
+        return Counts({n: 8 * i for i, n in enumerate(self.later)}, Struct(f"{len(rows)}q").pack(*rows))
 
-    def _run(self, tick: Tick, wanted: Collection[str], checks: Mapping[str, int]) -> int:
-        words: list[int] = []
-        for node in self.head:
-            words += tick.word(node)
-        words += _NOTHING
-        for name in self._checked:
-            words += (checks.get(name, 0), 0, 0, 0, 0, 0, 0, 0)
-        for name in self._flags:
-            words += (0, name in wanted, 0, 0, 0, 0, 0, 0)
-        self._head.pack_into(self._registers, 0, *words)
+    def _write(self, tick: Tick, wanted: Collection[str], checks: Mapping[str, Check] | None) -> None:
+        """Fill the registers and lines that a tick begins with."""
+        cells, arena = self._cells, self._arena
+        for node, at in self._head:
+            cells[at], cells[at + 1] = tick.word(node)
+        at = self._most_listed * kr.REGISTER
+        cells[at + kr.ROWS] = cells[at + kr.LARGEST] = 0
+        for name, at in self._checked:
+            check = checks.get(name) if checks else None
+            cells[at] = 0 if check is None else check.place
+        for name, at in self._flags:
+            cells[at] = name in wanted
         for i, node in self.others:
             spine = tick.before[node][0]
             _STATE.pack_into(self._lines, i * _STATE.size, spine.directory, spine.chunks, 0)
-        self._arena.pack_into(
-            self._arenas, 0, self._temporary.address, 0, self._temporary.size, tick.arena.address, 0, tick.arena.size
-        )
+        arena[0], arena[1], arena[2] = self._temporary.address, 0, self._temporary.size
+        arena[3], arena[4], arena[5] = tick.arena.address, 0, tick.arena.size
+
+    def _run(self, tick: Tick) -> int:
         for step in self.steps:
-            if isinstance(step, Node):
+            if isinstance(step, tuple):
+                status = km.run(*step, *self._addresses)
+                if status != kr.DONE:
+                    return int(status)
+                tick.told = self._cells.tobytes()
+            else:
                 register = self.given.get(step.id)
                 tick.step(step)
                 if register is not None:
-                    _REGISTER.pack_into(self._registers, register * _BYTES, *tick.word(step.id))
-            else:
-                status = km.run(*step, self._registers.address, self._lines.address, self._arenas.address)
-                if status != kr.DONE:
-                    return int(status)
-                tick.told = self._words.unpack_from(self._registers)
+                    at = register * kr.REGISTER
+                    self._cells[at], self._cells[at + kr.ROWS] = tick.word(step.id)
         for node in self.inserts:
             tick.inserted(node)
         return kr.DONE
@@ -309,20 +340,20 @@ class Tick:
         self.before = states
         self.states: dict[str, State] = {}
         """Those that have changed."""
-        self.told: tuple[int, ...] = ()
-        """The words of all registers."""
+        self.told = b""
+        """All registers."""
         self.late: tuple[Late, ...] = ()
         """Ticks that states have not taken in, this one included."""
         self.enough = False
         """Whether they should now."""
 
-    def word(self, node: str) -> tuple[int, ...]:
-        """The register of something that comes from elsewhere."""
+    def word(self, node: str) -> tuple[int, int]:
+        """What the register of something that comes from elsewhere begins with."""
         value: Delta = self._values[node]
         if not value.rows:
-            return _NOTHING
+            return 0, 0
         chunk = self._chunks[node] = value.chunk()
-        return chunk.table, chunk.rows, 0, 0, 0, 0, 0, 0
+        return chunk.table, chunk.rows
 
     def step(self, node: Node) -> None:
         """The step of an operator that has no instruction."""
@@ -338,8 +369,7 @@ class Tick:
 
     def value(self, node: Node) -> Any:
         """What a node gave."""
-        while isinstance(node.operator, Exchange):
-            node = node.inputs[0]
+        node = self._program.behind.get(node.id, node)
         found = self._values.get(node.id)
         if found is None:
             found = self._values[node.id] = self._arranged(node) if node.kind == "arranged" else self._delta(node)
@@ -365,30 +395,29 @@ class Tick:
 
     def _delta(self, node: Node) -> Delta:
         kept = [self._chunks[n] for n in self._program.keeps[node.id] if n in self._chunks]
-        chunk = self._chunk(node.schema, self._program.of[node.id], kept)
-        return Delta.empty(node.schema) if chunk is None else Delta.of_chunk(chunk)
+        table, rows, _, _, _, _, size, _ = _REGISTER.unpack_from(self.told, self._program.of[node.id] * _BYTES)
+        if not rows:
+            return Delta.empty(node.schema)
+        return Delta.of_chunk(Chunk(node.schema, rows, self.arena.slice(table - self.arena.address, size), kept))
 
     def _batch(self, register: int, arrangement: Arrangement) -> Batch:
         return _batch(self.told, self.arena, register, arrangement)
 
-    def _chunk(self, schema: Schema, register: int, kept: Any) -> Chunk | None:
-        return _chunk(self.told, self.arena, schema, register, kept)
 
-
-def _batch(told: tuple[int, ...], arena: Any, register: int, arrangement: Arrangement) -> Batch:
+def _batch(told: bytes, arena: Any, register: int, arrangement: Arrangement) -> Batch:
     """What a tick wrote in order."""
-    chunk = _chunk(told, arena, arrangement.schema, register, None)
-    if chunk is None:
+    table, rows, *survey, size, _ = _REGISTER.unpack_from(told, register * _BYTES)
+    if not rows:
         return Batch.empty(arrangement)
-    begin = register * kr.REGISTER + kr.LARGEST
-    return surveyed(arrangement, chunk, told[begin : begin + 4])
+    return surveyed(
+        arrangement, Chunk(arrangement.schema, rows, arena.slice(table - arena.address, size), None), survey
+    )
 
 
-def _chunk(told: tuple[int, ...], arena: Any, schema: Schema, register: int, kept: Any) -> Chunk | None:
-    """What a tick wrote."""
-    begin = register * kr.REGISTER
-    table, rows, size = told[begin], told[begin + kr.ROWS], told[begin + kr.SIZE]
-    return Chunk(schema, rows, arena.slice(table - arena.address, size), kept) if rows else None
+def _behind(node: Node) -> Node:
+    while isinstance(node.operator, Exchange):
+        node = node.inputs[0]
+    return node
 
 
 def _memory(words: int) -> tuple[Any, Struct]:
@@ -435,4 +464,4 @@ def _lying(nodes: Collection[str], written: Mapping[str, Instruction]) -> set[st
     return found
 
 
-__all__ = ["LIMIT", "Guarded", "Late", "Program", "Tick"]
+__all__ = ["LIMIT", "Check", "Counts", "Guarded", "Late", "Program", "Tick"]

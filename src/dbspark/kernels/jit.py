@@ -27,6 +27,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -269,6 +270,38 @@ def prefetch(typingctx: Any, address: Any) -> Any:
         asked = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
         read, keep, data = (ir.Constant(number, n) for n in (0, 3, 1))
         builder.call(asked, [builder.inttoptr(args[0], byte), read, keep, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+def _of_python(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
+    """Call a function of the interpreter."""
+    kind = ir.FunctionType(result, [a.type for a in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+
+@intrinsic
+def keep_object(typingctx: Any, address: Any) -> Any:
+    """Count one more reference to an object of Python that no other thread knows of, so that no lock is needed."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _of_python(builder, "Py_IncRef", ir.VoidType(), builder.inttoptr(args[0], ir.IntType(8).as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
+def forget_object(typingctx: Any, address: Any) -> Any:
+    """Count one reference less, on whichever thread: the interpreter's lock is taken for it, if there still is one."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        alive = _of_python(builder, "Py_IsInitialized", ir.IntType(32))
+        with builder.if_then(builder.icmp_signed("!=", alive, ir.Constant(alive.type, 0))):
+            lock = _of_python(builder, "PyGILState_Ensure", ir.IntType(32))
+            _of_python(builder, "Py_DecRef", ir.VoidType(), builder.inttoptr(args[0], ir.IntType(8).as_pointer()))
+            _of_python(builder, "PyGILState_Release", ir.VoidType(), lock)
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen

@@ -1,9 +1,8 @@
 """Rows that are handed out, described for Arrow's C data interface: the other way round than `kernels.handed`.
 
 A record batch is a struct whose children are the columns. Each child points to memory of the chunk; the structs of the
-children, the pointers to them and to their buffers are written into room that is kept as long as the chunk is. The
-struct of the record batch is one that Arrow has exported of something that keeps both: its release gives them back, and
-asks every child to be released first, for which there is nothing to do but to say so (`released`).
+children, the pointers to them and to their buffers are written into room that is kept as long as the chunk is. Whoever
+releases the record batch, on whichever thread, gives both back to Python (`let_go`).
 """
 
 from __future__ import annotations
@@ -11,14 +10,17 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from dbspark.kernels.jit import c_function, i64, inlined, kernel, load_i64, store_i64
+from dbspark.kernels.jit import c_function, forget_object, i64, inlined, keep_object, kernel, load_i64, store_i64
 from dbspark.kernels.nodes import DATA, KIND, LANES, MASK, NODE_BYTES, OFFSETS, START, VALID, VARIABLE, WEIGHT
 
 STRUCT: Final = 10
 """Words of a struct."""
 CHILD: Final = STRUCT + 1 + 3
 """Words that a column takes: its struct, the pointer to it, and those to its buffers."""
+_COLUMNS: Final = 4
+_CHILDREN: Final = 6
 _RELEASE: Final = 8
+_OWNER: Final = 9
 
 
 @inlined
@@ -52,11 +54,15 @@ def _write_child(line: int, rows: int, release: int, child: int, buffers: int) -
 
 
 @kernel
-def describe(struct: int, table: int, rows: int, columns: int, weighted: int, release: int, room: int) -> int:
+def describe(
+    struct: int, table: int, rows: int, columns: int, weighted: int, release: int, let_go: int, owner: int, room: int
+) -> int:
     """Write the flat columns of a chunk, and its weights behind them if they are wanted, into a struct; 0 where it
-    cannot be done: then nobody may use it but to release it.
+    cannot be done.
 
-    `room` has CHILD words for each column, one more, and as many as there are rows where weights are wanted.
+    `owner` is the address of an object that keeps both the chunk and the room, and of which nobody else knows yet: it
+    is counted once more for the struct. The room has CHILD words for each column, one more, and as many as there are
+    rows where weights are wanted.
     """
     children = columns + weighted
     pointers = room + 8 * STRUCT * children
@@ -78,6 +84,9 @@ def describe(struct: int, table: int, rows: int, columns: int, weighted: int, re
         store_i64(buffers + 24 * columns, 1, none + 8)
     if done:
         _write_struct(struct, rows, i64(0), i64(0), i64(1), none, pointers, children)
+        store_i64(struct, _RELEASE, let_go)
+        store_i64(struct, _OWNER, owner)
+        keep_object(owner)
     return 1 if done else 0
 
 
@@ -86,7 +95,16 @@ def released(struct: int) -> None:
     store_i64(struct, _RELEASE, i64(0))
 
 
+def let_go(struct: int) -> None:
+    """What a record batch does to be released: its columns are released with it, and Python may free what it kept."""
+    children = load_i64(struct, _CHILDREN)
+    for c in range(load_i64(struct, _COLUMNS)):
+        store_i64(load_i64(children, c), _RELEASE, i64(0))
+    store_i64(struct, _RELEASE, i64(0))
+    forget_object(load_i64(struct, _OWNER))
+
+
 @cache
-def release() -> int:
-    """The address of `released` for C."""
-    return c_function(released)
+def releases() -> tuple[int, int]:
+    """The addresses of `released` and of `let_go` for C."""
+    return c_function(released), c_function(let_go)

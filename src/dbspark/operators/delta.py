@@ -47,9 +47,10 @@ class Delta:
     def of(batch: Batch) -> Delta:
         """The rows of a batch."""
         self = Delta.__new__(Delta)
-        self.schema = batch.schema
+        self.schema = batch.arrangement.schema
         self.rows = batch.rows
-        self._columns = self._weights = self._chunk = None
+        self._columns = self._weights = None
+        self._chunk = batch.chunks[0] if len(batch.chunks) == 1 else None
         self._batches = {batch.arrangement: batch}
         return self
 
@@ -123,10 +124,6 @@ class Delta:
 
     def _only_chunk(self) -> Chunk | None:
         """The chunk that holds all rows, if there is one already."""
-        if self._chunk is None and self._columns is None and len(self._batches) == 1:
-            batch = next(iter(self._batches.values()))
-            if len(batch.chunks) == 1:
-                self._chunk = batch.chunks[0]
         return self._chunk
 
     def arranged(self, arrangement: Arrangement) -> Batch:

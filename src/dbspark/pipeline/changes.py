@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -48,8 +48,7 @@ class TransactionError(DbsparkError):
     """A transaction that cannot be applied; nothing of it was. The message names the table and a row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """One call of a transaction."""
 
     kind: Kind
@@ -176,11 +175,12 @@ class TableState:
 
     def change(self, operations: list[Operation]) -> tuple[Delta, Checking | None]:
         """What operations change, together, and what finds out whether the result is a table, where it may not be."""
-        if len(operations) == 1 and operations[0].harmless:
-            return operations[0].delta, None
-        if len(operations) == 1 and operations[0].kind in ("insert", "apply"):
-            delta = operations[0].delta
-            return delta, self._check(operations[0].rows) if delta.rows else None
+        if len(operations) == 1:
+            kind, delta, harmless = operations[0]
+            if harmless or not delta.rows:
+                return delta, None
+            if kind in ("insert", "apply"):
+                return delta, self._check(delta.batch())
         pending: list[Batch] = []
         for operation in operations:
             if operation.kind in ("insert", "delete", "apply"):

@@ -6,19 +6,21 @@ computed again for anybody else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, SupportsInt
+from time import perf_counter
+from typing import Any, NamedTuple, SupportsInt
 
-from dbspark.batch import Arrangement
+from dbspark.batch import Arrangement, Batch
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Graph
 from dbspark.circuit.program import Guarded
 from dbspark.operators.delta import Delta
 from dbspark.pipeline.changes import Checking, Kind, Operation, TableDefinition, TableState, TransactionError
 from dbspark.pipeline.history import History
+from dbspark.pipeline.progress import Watch
 from dbspark.pipeline.reslice import rearranged, whole_states
-from dbspark.pipeline.runtime import Outcome, Runtime
+from dbspark.pipeline.runtime import Outcome, Runtime, Tally
 from dbspark.pipeline.sizes import sizes_of
 from dbspark.pipeline.state import restore, state_of
 from dbspark.pipeline.waiting import sound
@@ -34,6 +36,19 @@ only grows is not rewritten whenever it has doubled: nothing would be saved by i
 indices, which make it cheap to look up in many of them what few have."""
 HISTORIES = replace(MERGES, growing=16)
 """Views, and tables without a key, are not looked up in while they only grow."""
+
+
+class _Tally(NamedTuple):
+    """See `Tally`: tables and views, how many rows each has, and what the circuit keeps."""
+
+    tables: Sequence[str]
+    views: Sequence[str]
+    counts: Sequence[int]
+    nodes: Tally
+
+    def rows(self) -> dict[str, int]:
+        names = *(f"table {name}" for name in self.tables), *(f"view {name}" for name in self.views)
+        return {**dict(zip(names, self.counts, strict=True)), **self.nodes.rows()}
 
 
 class Embedded(Runtime):
@@ -119,25 +134,27 @@ class Embedded(Runtime):
         operations: Mapping[str, list[Operation]],
         tick: int,
         wanted: Collection[str],
-        lap: Callable[[str], None],
+        watch: Watch,
     ) -> Outcome:
         before, checks = self._circuit.snapshot(), dict[str, Checking]()
         try:
-            changes, places = {}, dict[str, int]()
+            given, changes = dict[str, int](), dict[str, Delta]()
             for name, ops in operations.items():
-                changes[name], check = self._tables[name].change(ops)
+                delta, check = self._tables[name].change(ops)
+                given[name] = delta.rows
+                if delta.rows:
+                    changes[name] = delta
                 if check is not None:
                     checks[name] = check
-                    if check.place:
-                        places[name] = check.place
-            lap("check")
-            left = dict(places)
-            out = self._circuit.step({name: delta for name, delta in changes.items() if delta.rows}, wanted, left)
-            told = {name: out[name].arranged(self._views[name].arrangement) for name in wanted if name in self._views}
-            view_changes = {name: sound(out[name], history.arrangement) for name, history in self._views.items()}
-            for name, check in checks.items():
-                if name in left or name not in places:
-                    check.done()
+            watch.checked = perf_counter()
+            out = self._circuit.step(changes, wanted, checks)
+            told, moved = dict[str, Batch](), dict[str, Delta]()
+            for name, history in self._views.items():
+                moved[name] = sound(out[name], history.arrangement)
+                if name in wanted:
+                    told[name] = moved[name].arranged(history.arrangement)
+            for check in checks.values():
+                check.done()
         except BaseException as error:
             self._circuit.reset(before)
             for check in checks.values():
@@ -147,12 +164,13 @@ class Embedded(Runtime):
                     check.done()
             raise
         # Nothing below can fail.
-        appended: dict[str, SupportsInt] = {}
-        for name, delta in (*changes.items(), *view_changes.items()):
-            appended[name] = self.readable(name, tick).append(delta, tick) if delta.rows else 0
-        lap("compute")
-        given = {name: delta.rows for name, delta in changes.items()}
-        return Outcome(given, {name: appended[name] for name in view_changes}, told)
+        for name, delta in changes.items():
+            self._tables[name].history.append(delta, tick)
+        taken: dict[str, SupportsInt] = {}
+        for name, delta in moved.items():
+            taken[name] = self._views[name].append(delta, tick) if delta.rows else 0
+        watch.computed = perf_counter()
+        return Outcome(given, taken, told)
 
     # ------------------------------------------------------------------ state
 
@@ -188,13 +206,10 @@ class Embedded(Runtime):
     def sizes(self) -> dict[str, Size]:
         return sizes_of(self.states())
 
-    def kept_rows(self) -> dict[str, int]:
-        out: dict[str, int] = {}
-        for name, table in self._tables.items():
-            out["table " + name] = table.history.kept_rows
-        for name, view in self._views.items():
-            out["view " + name] = view.kept_rows
-        return out | self._circuit.kept_rows()
+    def tally(self) -> Tally:
+        rows = [table.history.kept_rows for table in self._tables.values()]
+        rows += [history.kept_rows for history in self._views.values()]
+        return _Tally(tuple(self._tables), tuple(self._views), rows, self._circuit.tally())
 
     def close(self) -> None:
         self._circuit.close()

@@ -26,6 +26,7 @@ class Transaction:
 
     def __init__(self, pipe: Pipeline) -> None:
         self._pipe = pipe
+        self._runtime = pipe._runtime
         self._operations: dict[str, list[Any]] = {}
         self.tick: int | None = None
         """The tick that it became, once it is applied."""
@@ -60,8 +61,10 @@ class Transaction:
     def _add(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> None:
         if self.tick is not None:
             raise DbsparkError("the transaction has been applied; begin another one")
-        self._pipe._check_table(table)
-        self._operations.setdefault(table, []).append(self._pipe._runtime.operation(table, kind, data, weight))
+        if table not in self._runtime.tables:
+            self._pipe._check_table(table)
+        operation = self._runtime.operation(table, kind, data, weight)
+        self._operations.setdefault(table, []).append(operation)
 
     def _apply(self, offset: tuple[str, Any] | None = None) -> None:
         self.tick = self._pipe._commit(self._operations, offset)
@@ -158,7 +161,7 @@ class Subscription:
         self.view = view
         self._function = function
         pipe._check_writable("subscribe")
-        pipe._subscribers.append(self)
+        pipe._subscribers = (*pipe._subscribers, self)
 
     def _deliver(self, changes: Mapping[str, Batch], tick: int) -> None:
         batch = changes.get(self.view)
@@ -173,5 +176,4 @@ class Subscription:
 
     def cancel(self) -> None:
         """Stop calling."""
-        if self in self._pipe._subscribers:
-            self._pipe._subscribers.remove(self)
+        self._pipe._subscribers = tuple(s for s in self._pipe._subscribers if s is not self)

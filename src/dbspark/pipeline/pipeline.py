@@ -19,10 +19,10 @@ import logging
 import re
 import tempfile
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -38,7 +38,7 @@ from dbspark.pipeline.described import schema_of, schema_text, tables_of
 from dbspark.pipeline.embedded import Embedded
 from dbspark.pipeline.handles import Subscription, Table, Transaction, View
 from dbspark.pipeline.history import plain_rows
-from dbspark.pipeline.progress import Listener, Monitor, Progress
+from dbspark.pipeline.progress import Listener, Monitor, Progress, Watch
 from dbspark.pipeline.reader import Reader
 from dbspark.pipeline.runtime import Readable, Runtime, Shows
 from dbspark.pipeline.sharded import Sharded
@@ -84,7 +84,7 @@ class Pipeline:
         self._definitions: dict[str, dict[str, Any]] = {}
         """The views, as they are described beside the state."""
         self._lock = threading.RLock()
-        self._subscribers: list[Subscription] = []
+        self._subscribers: tuple[Subscription, ...] = ()
         self._feeds: dict[str, sinks.Feed] = {}
         self._streams = streams.Streams(None if location is None else f"{location}/streams")
         self._offsets: dict[str, Any] = {}
@@ -97,7 +97,7 @@ class Pipeline:
         self.id = str(uuid.uuid4())
         """The same whenever the location is opened; `run_id` is another one every time."""
         self.read_only = bool(self.config["read_only"])
-        self._monitor = Monitor()
+        self._monitor = Monitor(lambda: (self.id, self.name), self._label)
         if self.read_only and location is None:
             raise ConfigError("read_only: a pipeline in memory has no readers; give a location")
         self._temporary = None if shards is None or location is not None else tempfile.TemporaryDirectory("dbspark")
@@ -110,6 +110,8 @@ class Pipeline:
             if self._store is not None:
                 self._store.close()
             raise
+        self._runtime = cast(Runtime, self._shows)
+        """The same for whoever has checked that the pipeline writes."""
 
     def _opened(self, shards: int | None) -> Shows:
         """Whoever keeps tables and views, with what the store holds."""
@@ -135,10 +137,6 @@ class Pipeline:
                 self._define(given)
             runtime.recover(store, tables, found.tick, found.program)
         return runtime
-
-    @property
-    def _runtime(self) -> Runtime:
-        return cast(Runtime, self._shows)  # who asks has checked that the pipeline writes
 
     # ------------------------------------------------------------------ definitions
 
@@ -182,7 +180,7 @@ class Pipeline:
             self._check_writable("create_view")
             if not queries:
                 return []
-            begun = time.perf_counter()
+            begun = perf_counter()
             with self._all_or_nothing():
                 buckets = self.shards is not None
                 for name, (query, recursive) in queries.items():
@@ -192,7 +190,7 @@ class Pipeline:
                 self._runtime.add_views(list(queries), self.tick)
                 self._commit_definitions()
             preload.wait()  # so that the first tick is as fast as those after it
-            _log.info("view %s: %.0f ms", ", ".join(queries), 1e3 * (time.perf_counter() - begun))
+            _log.info("view %s: %.0f ms", ", ".join(queries), 1e3 * (perf_counter() - begun))
             return [View(self, name) for name in queries]
 
     def drop_view(self, name: str) -> None:
@@ -283,24 +281,30 @@ class Pipeline:
         return Transaction(self)
 
     def _commit(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None = None) -> int:
-        with self._lock, self._monitor.busy() as watch:
+        with self._lock:
             self._check_writable("a transaction")
-            tick = self.tick + 1
-            wanted = {subscription.view for subscription in self._subscribers}
-            outcome = self._runtime.step(operations, tick, wanted, watch.lap)
-            # It has happened here; a store that fails refuses to go on, and says so.
-            self.tick = tick
-            if offset is not None:
-                self._offsets = {**self._offsets, offset[0]: offset[1]}
-            self._commit_definitions()
-            watch.lap("commit")
-            for subscription in list(self._subscribers):
-                subscription._deliver(outcome.changes, tick)
-            for feed in self._feeds.values():
-                feed.committed(tick)
-            kept = self._shows.kept_rows()
-            self._monitor.note(self.id, self.name, tick, outcome.given, outcome.taken, kept, self._label, watch)
-            return tick
+            self._monitor.running += 1
+            try:
+                return self._applied(operations, offset)
+            finally:
+                self._monitor.running -= 1
+
+    def _applied(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None) -> int:
+        watch, tick, runtime = Watch(), self.tick + 1, self._runtime
+        subscribers = self._subscribers
+        outcome = runtime.step(operations, tick, [s.view for s in subscribers], watch)
+        # It has happened here; a store that fails refuses to go on, and says so.
+        self.tick = tick
+        if offset is not None:
+            self._offsets = {**self._offsets, offset[0]: offset[1]}
+        self._commit_definitions()
+        watch.committed = perf_counter()
+        for subscription in subscribers:
+            subscription._deliver(outcome.changes, tick)
+        for feed in self._feeds.values():
+            feed.committed(tick)
+        self._monitor.note(tick, outcome.given, outcome.taken, runtime.tally(), watch)
+        return tick
 
     def ingest(
         self,

@@ -9,12 +9,17 @@ get every one of them as it comes.
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, SupportsInt
+from time import perf_counter, time
+from typing import TYPE_CHECKING, Any, SupportsInt
+
+if TYPE_CHECKING:
+    from dbspark.pipeline.runtime import Tally
+
+    _Noted = tuple[int, Mapping[str, int], Mapping[str, SupportsInt], Tally, "Watch"]
 
 REMEMBERED = 100
 """Progresses that are kept, as many as Spark keeps of a query."""
@@ -28,17 +33,22 @@ _log = logging.getLogger("dbspark")
 class Monitor:
     """Times ticks, and tells of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, who: Callable[[], tuple[str, str]], label: Callable[[str], str]) -> None:
+        """`who` gives the id and the name of the pipeline, `label` what people call something that keeps rows."""
+        self._who = who
+        self._label = label
         self.run_id = str(uuid.uuid4())
-        self._recent: deque[tuple[Any, ...]] = deque(maxlen=REMEMBERED)
+        self._recent: deque[_Noted] = deque(maxlen=REMEMBERED)
         self.listeners: list[Listener] = []
-        self.totals: dict[str, float] = {"transactions": 0, "rows": 0, "seconds": 0.0}
+        self._transactions = self._rows = 0
+        self._seconds = 0.0
         self.running = 0
         """Transactions that are being applied."""
 
-    def busy(self) -> Watch:
-        """Time a transaction for as long as the block runs."""
-        return Watch(self)
+    @property
+    def totals(self) -> dict[str, float]:
+        """Of all ticks so far."""
+        return {"transactions": self._transactions, "rows": self._rows, "seconds": self._seconds}
 
     def status(self, active: bool) -> dict[str, Any]:
         """What is going on, with the keys of a StreamingQuery's status."""
@@ -46,15 +56,13 @@ class Monitor:
         return {"message": message, "isDataAvailable": bool(self.running), "isTriggerActive": bool(self.running)}
 
     def note(
-        self, id: str, name: str, tick: int, given: Mapping[str, int], taken: Mapping[str, SupportsInt],
-        state: Mapping[str, int], labels: Callable[[str], str], watch: Watch,
-    ) -> None:  # fmt: skip
+        self, tick: int, given: Mapping[str, int], taken: Mapping[str, SupportsInt], tally: Tally, watch: Watch
+    ) -> None:
         """A tick has happened: rows that came into tables, rows that views changed by, rows that are kept."""
-        rows = sum(given.values())
-        self.totals["transactions"] += 1
-        self.totals["rows"] += rows
-        self.totals["seconds"] += watch.total
-        self._recent.append((id, name, tick, given, taken, state, labels, watch))
+        self._transactions += 1
+        self._rows += sum(given.values())
+        self._seconds += watch.committed - watch.started
+        self._recent.append((tick, given, taken, tally, watch))
         if not self.listeners:
             return
         progress = self._progress(*self._recent[-1])
@@ -76,9 +84,9 @@ class Monitor:
         return [self._progress(*figures) for figures in list(self._recent)]
 
     def _progress(
-        self, id: str, name: str, tick: int, given: Mapping[str, int], taken: Mapping[str, SupportsInt],
-        state: Mapping[str, int], labels: Callable[[str], str], watch: Watch,
-    ) -> Progress:  # fmt: skip
+        self, tick: int, given: Mapping[str, int], taken: Mapping[str, SupportsInt], tally: Tally, watch: Watch
+    ) -> Progress:
+        id, name = self._who()
         seconds, rows = watch.total, sum(given.values())
         return {
             "id": id,
@@ -92,42 +100,33 @@ class Monitor:
             "durationMs": watch.durations(),
             "sources": [{"description": f"table {t}", "numInputRows": n} for t, n in given.items()],
             "numOutputRows": {view: int(rows) for view, rows in taken.items()},
-            "stateOperators": [{"operatorName": labels(n), "numRowsTotal": r} for n, r in state.items()],
+            "stateOperators": [{"operatorName": self._label(n), "numRowsTotal": r} for n, r in tally.rows().items()],
         }
 
 
 class Watch:
-    """How long the parts of a transaction take."""
+    """When a transaction began, and when its parts were over; whoever does a part says so."""
 
-    __slots__ = ("_at", "_laps", "_monitor", "begun")
+    __slots__ = ("begun", "checked", "committed", "computed", "started")
 
-    def __init__(self, monitor: Monitor) -> None:
-        self._monitor = monitor
-        self.begun = time.time()
-        self._at = time.perf_counter()
-        self._laps: list[tuple[str, float]] = []
-
-    def __enter__(self) -> Watch:
-        self._monitor.running += 1
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._monitor.running -= 1
-
-    def lap(self, part: str) -> None:
-        """A part is done."""
-        now = time.perf_counter()
-        self._laps.append((part, now - self._at))
-        self._at = now
+    def __init__(self) -> None:
+        self.begun = time()
+        """By the clock on the wall; all others by that of the processor."""
+        self.started = self.checked = self.computed = self.committed = perf_counter()
 
     @property
     def total(self) -> float:
-        return sum(seconds for _, seconds in self._laps)
+        return self.committed - self.started
 
     def durations(self) -> dict[str, float]:
         """Milliseconds by part, and of all."""
-        out = {part: round(1e3 * seconds, 3) for part, seconds in self._laps}
-        return {**out, "transaction": round(1e3 * self.total, 3)}
+        parts = {
+            "check": self.checked - self.started,
+            "compute": self.computed - self.checked,
+            "commit": self.committed - self.computed,
+            "transaction": self.total,
+        }
+        return {part: round(1e3 * seconds, 3) for part, seconds in parts.items()}
 
 
 __all__ = ["Listener", "Monitor", "Progress", "Watch"]

@@ -37,9 +37,6 @@ class Reader(Shows):
     def sizes(self) -> dict[str, Size]:
         return {name: size_of(given) for name, given in self._records.items()}
 
-    def kept_rows(self) -> dict[str, int]:
-        return {name: size.rows for name, size in self.sizes().items()}
-
     def close(self) -> None:
         self._store.close()
 

@@ -8,28 +8,35 @@ jobs; a `Reader` only shows what somebody else has committed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, SupportsInt
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, SupportsInt
 
 import pyarrow as pa
 
 from dbspark.batch import Batch
 from dbspark.pipeline.changes import Kind, TableDefinition
+from dbspark.pipeline.progress import Watch
 from dbspark.sql.explain import Size
 from dbspark.storage.store import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a tick has done."""
 
-    given: dict[str, int]
+    given: Mapping[str, int]
     """Rows by which it changed tables."""
     taken: Mapping[str, SupportsInt]
     """Rows by which it changed views; counted when somebody asks."""
-    changes: dict[str, Batch] = field(default_factory=dict)
+    changes: Mapping[str, Batch]
     """The changes of the views that were asked for."""
+
+
+class Tally(Protocol):
+    """How many rows there were at one moment, before consolidation; added up when somebody asks."""
+
+    def rows(self) -> dict[str, int]:
+        """By what keeps them: `table t`, `view v`, or the id of a node."""
+        ...
 
 
 class Readable(Protocol):
@@ -61,10 +68,6 @@ class Shows(ABC):
         """How much is kept under each name."""
 
     @abstractmethod
-    def kept_rows(self) -> dict[str, int]:
-        """Rows kept under each name. It is asked for in every tick, so it must not depend on how many they are."""
-
-    @abstractmethod
     def close(self) -> None:
         """Let go of what outlives a tick."""
 
@@ -89,13 +92,16 @@ class Runtime(Shows):
         """What a user hands in for a table, checked against its schema."""
 
     @abstractmethod
-    def step(
-        self, operations: Mapping[str, list[Any]], tick: int, wanted: Collection[str], lap: Callable[[str], None]
-    ) -> Outcome:
+    def step(self, operations: Mapping[str, list[Any]], tick: int, wanted: Collection[str], watch: Watch) -> Outcome:
         """Make a tick. One that raises has not happened.
 
-        `wanted` are views whose changes somebody waits for; `lap` is told when a part of the work is done.
+        `wanted` are views whose changes somebody waits for; `watch` is told when operations have been checked, and when
+        the tick has been computed.
         """
+
+    @abstractmethod
+    def tally(self) -> Tally:
+        """The rows that are kept now. It is asked for in every tick, so it must not depend on how many they are."""
 
     @abstractmethod
     def states(self) -> dict[str, Any]:

@@ -12,21 +12,24 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import pyarrow as pa
 
 from dbspark.batch import Arrangement, Batch, merge
+from dbspark.circuit.executor import NodeTally
 from dbspark.circuit.graph import Graph
 from dbspark.errors import ConfigError
 from dbspark.operators.asked import Asked
 from dbspark.operators.delta import Delta
 from dbspark.pipeline.changes import Kind, TableDefinition, TableState
 from dbspark.pipeline.history import Histories, History, history_of
+from dbspark.pipeline.progress import Watch
 from dbspark.pipeline.reader import size_of
 from dbspark.pipeline.reslice import AT, Kept, Reslice, trace_of
 from dbspark.pipeline.routing import Routed, routed, sent
-from dbspark.pipeline.runtime import Outcome, Runtime
+from dbspark.pipeline.runtime import Outcome, Runtime, Tally
 from dbspark.spark.balance import chosen
 from dbspark.spark.levels import Level, Policies, layout
 from dbspark.spark.loop import ITERATIONS, to_the_end, unrolled
@@ -199,9 +202,7 @@ class Sharded(Runtime):
     def operation(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> Any:
         return routed(self.tables[table], kind, data, weight)
 
-    def step(
-        self, operations: Mapping[str, list[Any]], tick: int, wanted: Collection[str], lap: Callable[[str], None]
-    ) -> Outcome:
+    def step(self, operations: Mapping[str, list[Any]], tick: int, wanted: Collection[str], watch: Watch) -> Outcome:
         job = Job(tick, self.shards, self._files(), wanted=frozenset(wanted))
         rows: list[Row] = []
         frames: list[Any] = []
@@ -212,7 +213,7 @@ class Sharded(Runtime):
                 frames += made.frames(self.shards)
         self._balance(tick)
         plan = self._present(self._iterations)
-        lap("check")
+        watch.checked = perf_counter()
         out = self._run(job, plan, self._records, rows, frames)
         given_rows: dict[str, int] = dict.fromkeys(operations, 0)
         taken: dict[str, int] = dict.fromkeys(sorted(self._views), 0)
@@ -231,7 +232,7 @@ class Sharded(Runtime):
                 told.setdefault(trace.removeprefix("view "), []).append(batch)
         if plan.resumed:
             self._iterations = unrolled(iterations)
-        lap("compute")
+        watch.computed = perf_counter()
         return Outcome(given_rows, taken, {name: merge(batches) for name, batches in told.items()})
 
     def _run(
@@ -427,8 +428,8 @@ class Sharded(Runtime):
     def sizes(self) -> dict[str, Size]:
         return {name: size_of(list(by_shard.values())) for name, by_shard in self._records.items()}
 
-    def kept_rows(self) -> dict[str, int]:
-        return {name: size.rows for name, size in self.sizes().items()}
+    def tally(self) -> Tally:
+        return NodeTally({name: size.rows for name, size in self.sizes().items()})
 
     def close(self) -> None:
         if self._steps is not None:
