@@ -15,7 +15,6 @@ from dbspark.batch.arrangement import weakened_hash
 from dbspark.circuit import Builder, Circuit
 from dbspark.circuit.program import Guarded
 from dbspark.kernels.preload import compile_machine
-from dbspark.operators.delta import Delta
 from dbspark.pipeline import changes
 from dbspark.pipeline.changes import Operation, TableDefinition, TableState, TransactionError
 from dbspark.pipeline.embedded import MERGES
@@ -48,14 +47,14 @@ class Alone:
         self.state = TableState(table, History(table.arrangement, 0, 0, config=MERGES if beside else DEFAULT))
         self._beside = beside
 
-    def changed(self, operations: list[Operation]) -> Delta:
-        """What operations change."""
+    def apply(self, operations: list[Operation], tick: int) -> None:
+        """A tick."""
         with patch.object(changes, "BESIDE", 1 if self._beside else 1 << 62):
             delta, check = self.state.change(operations)
         if check is not None:
             check.wait()
             check.done()
-        return delta
+        self.state.history.append(delta, tick)
 
 
 class InCircuit(Alone):
@@ -70,7 +69,7 @@ class InCircuit(Alone):
         guarded = Guarded(table.arrangement, bool(table.primary_key))
         self._circuit = Circuit(b.graph, tables={table.name: guarded})
 
-    def changed(self, operations: list[Operation]) -> Delta:
+    def apply(self, operations: list[Operation], tick: int) -> None:
         delta, check = self.state.change(operations)
         before = self._circuit.snapshot()
         checks = {} if check is None else {"t": check}
@@ -78,9 +77,10 @@ class InCircuit(Alone):
         self._circuit.step({"t": delta} if delta.rows else {}, (), checks)
         for left in checks.values():
             self._circuit.reset(before)
+            self.state.history.unlist()
             left.done()
             raise AssertionError("a change was left that is none to refuse")
-        return delta
+        self.state.history.append(delta, tick, check is not None and check.listing)
 
 
 @given(ticks=TICKS, mask=MASKS, keyed=st.booleans(), how=st.sampled_from(["alone", "beside", "in the circuit"]))
@@ -102,10 +102,10 @@ def test_a_change_is_refused_where_counting_refuses_it_and_only_there(
             operations = [table.operation("apply", rows)]
             if refused(after, keyed):
                 with pytest.raises(TransactionError):
-                    checked.changed(operations)
+                    checked.apply(operations, tick + 1)
                 continue
             held, tick = after, tick + 1
-            state.history.append(checked.changed(operations), tick)
+            checked.apply(operations, tick)
             kept = state.history.spine.consolidated()
             found = zip(*(c.to_pylist() for c in kept.to_arrow().columns), strict=True)
             assert dict(zip(found, kept.weights().tolist(), strict=True)) == {r: w for r, w in held.items() if w}

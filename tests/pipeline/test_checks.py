@@ -152,6 +152,39 @@ def test_large_changes_are_refused_beside_the_circuit(spark: Any, key: list[str]
         }
 
 
+@pytest.mark.parametrize("key", [None, ["k"]])
+def test_a_small_change_beside_a_large_one_that_is_refused_has_not_happened(spark: Any, key: list[str] | None) -> None:
+    """The circuit has looked at the small one, and listed it, before the other core has looked at the large one."""
+    n = 2 * BESIDE
+    with dbspark.Pipeline("beside", spark=spark) as pipe:
+        for name in "tu":
+            pipe.create_table(name, "k BIGINT, v BIGINT", primary_key=key)
+        pipe.create_view("sums", "SELECT t.v, count(*) AS n FROM t JOIN u USING (k) GROUP BY t.v")
+        with pipe.transaction() as tx:
+            for name in "tu":
+                tx.insert(name, pa.table({"k": range(n), "v": [k % 7 for k in range(n)]}))
+        before = sorted(pipe.view("sums").to_arrow().to_pylist(), key=str)
+        wrong = pa.table({"k": [*range(BESIDE), -1], "v": [*(i % 7 for i in range(BESIDE)), 0]})
+
+        def both(small: pa.Table) -> None:
+            with pipe.transaction() as tx:
+                tx.apply("t", small, weight="w")
+                tx.delete("u", wrong)
+
+        for k in range(CHANGES + 3):
+            gone = pa.table({"k": [k], "v": [k % 7], "w": [-1]})
+            with pytest.raises(TransactionError, match="table 'u'"):
+                both(gone)
+            assert sorted(pipe.view("sums").to_arrow().to_pylist(), key=str) == before
+            with pipe.transaction() as tx:
+                tx.apply("t", gone, weight="w")  # it is still there
+            with pytest.raises(TransactionError, match="table 't'"), pipe.transaction() as tx:
+                tx.apply("t", gone, weight="w")  # and now it is not
+            with pipe.transaction() as tx:
+                tx.insert("t", gone.select(["k", "v"]))
+        assert sorted(pipe.view("sums").to_arrow().to_pylist(), key=str) == before
+
+
 def test_a_wrong_change_is_told_before_what_comes_of_it(spark: Any) -> None:
     """The circuit divides by the row that is not there; users want to know of the row."""
     with dbspark.Pipeline("beside", spark=spark) as pipe:

@@ -1,8 +1,9 @@
 """Where batches live, and the working memory of kernels.
 
-What is small comes from Python, what is large from regions that this process keeps (`dbspark.batch.regions`), and what
-is in between from Arrow's memory pool over the system's allocator. All of it recycles what is freed, so a steady stream
-of merges touches warm pages instead of asking the kernel for new ones. `allocated()` is what batches hold now.
+What is small comes from Python, what is large from regions that this process keeps (`dbspark.batch.regions`). Both
+recycle what is freed, so a steady stream of merges touches warm pages instead of asking the kernel for new ones. To ask
+one of Arrow's memory pools means to give up the interpreter's lock and to wait for it again, behind the thread of the
+merges. `allocated()` is what batches hold now.
 """
 
 from __future__ import annotations
@@ -16,23 +17,21 @@ import pyarrow as pa
 from dbspark.batch.regions import REGIONS
 
 _POOL: Any = pa.system_memory_pool()
-_SMALL = 1 << 16
 _LARGE = 1 << 16
 """Bytes from which on memory comes from regions."""
+_FEW = 1 << 12
+"""Bytes up to which it costs less to have them filled with zeros than to leave them as they are."""
+_BYTE = np.dtype(np.uint8)
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 
 def allocate(size: int) -> Any:
-    """A buffer of `size` bytes, uninitialised.
-
-    To ask the pool means to give up the interpreter's lock and to wait for it again, behind the thread of the merges.
-    What is small, as most of it is, comes from Python.
-    """
-    if size < _SMALL:
+    """A buffer of `size` bytes, uninitialised."""
+    if size <= _FEW:
         return pa.py_buffer(bytearray(size))
-    return pa.py_buffer(REGIONS.take(size)) if size >= _LARGE else pa.allocate_buffer(size, _POOL)
+    return pa.py_buffer(np.empty(size, _BYTE) if size < _LARGE else REGIONS.take(size))
 
 
 def reserve(size: int) -> None:

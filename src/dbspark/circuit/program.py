@@ -69,6 +69,8 @@ class Check(Protocol):
 
     place: int
     """Where the directory of the table is; 0 where the program is not to look."""
+    listing: bool
+    """Whether it is to list the change there when all is done."""
 
 
 class Late(NamedTuple):
@@ -109,7 +111,7 @@ class Program:
         sources = {str(n.name): self.given[n.id] for n in graph if n.role == "source" and n.id in self.given}
         checked = {n: registers.new() for n in tables or {} if n in sources}
         self._checked = [(n, register * kr.REGISTER) for n, register in checked.items()]
-        """Where the places of the tables' directories are told."""
+        """Where it is told where the tables' directories are, and, one behind it, whether to list changes in them."""
         flags = {n: registers.new() for n in graph.outputs}
         self._flags = [(n, register * kr.REGISTER + kr.ROWS) for n, register in flags.items()]
         """Where it is told which outputs are wanted in order."""
@@ -156,6 +158,8 @@ class Program:
                 code += arranging(by_row, registers.of[node.id], out, 1, registers.mask, flags[name])
         for node_id, taken in self.later.items():
             code += line(km.LIST, taken, registers.states.index(node_id), self._most_listed)
+        for name, place in checked.items():
+            code += line(km.LIST_CHANGE, sources[name], place)
         cuts.append((begin, len(code)))
         self.of = dict(registers.of)
         self._code, self._held = np.array(code, np.int64), [i.kept for i in written.values()]
@@ -297,7 +301,7 @@ class Program:
         cells[at + kr.ROWS] = cells[at + kr.LARGEST] = 0
         for name, at in self._checked:
             check = checks.get(name) if checks else None
-            cells[at] = 0 if check is None else check.place
+            cells[at], cells[at + 1] = (0, 0) if check is None else (check.place, check.listing)
         for name, at in self._flags:
             cells[at] = name in wanted
         for i, node in self.others:

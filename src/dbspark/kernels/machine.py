@@ -11,7 +11,7 @@ Instructions change neither states nor what they read; all they write is memory 
 up (`ODD`: weights beyond int64, an error in an expression, too many pairs, a change that a table has to refuse) or runs
 out of memory (`ROOM`) has not happened, and can be run again or left to the operators. The exception comes last, when
 nothing can go wrong any more: `LIST` puts what a tick has brought into the directory of its state, where that is the
-program's own.
+program's own, `LIST_CHANGE` what has come in into the directory of a table, which is that table's own.
 
     line = instruction, length of the line, operands …
 """
@@ -88,6 +88,7 @@ SUM: Final = 6
 CONSOLIDATE: Final = 7
 LIST: Final = 8
 CHECK: Final = 9
+LIST_CHANGE: Final = 10
 
 STATE: Final = 3
 """Words of a state: its directory, how many chunks that has, and how many rows have been listed in it."""
@@ -566,6 +567,15 @@ def _list(f: int, regs: int, states: int) -> int:
 
 
 @inlined
+def _list_change(f: int, regs: int) -> int:
+    """in, the register of a table that has been checked: what comes in is listed in its directory if it says so."""
+    given, table = register(regs, load_i64(f, 0)), register(regs, load_i64(f, 1))
+    if load_i64(table, ROWS) == 1 and load_i64(given, ROWS) > 0:
+        append_batch(load_i64(table, TABLE), load_i64(given, TABLE), load_i64(given, ROWS))
+    return i64(DONE)
+
+
+@inlined
 def _check(f: int, regs: int) -> int:
     """in, a register with the place where the directory of a table is, or 0; whether keys are unique, columns, nodes,
     number of key nodes, and they: rows in the order of the table, which has to stay one (`kernels.check`)."""
@@ -603,6 +613,8 @@ def run(code: int, length: int, regs: int, states: int, memory: int) -> int:
             status = _list(f, regs, states)
         elif instruction == CHECK:
             status = _check(f, regs)
+        elif instruction == LIST_CHANGE:
+            status = _list_change(f, regs)
         else:
             status = _consolidate(f, regs, memory)
         if status != DONE:

@@ -117,17 +117,17 @@ class TableDefinition:
 class Checking:
     """Whether a table stays one under a change: looked at by the circuit, beside it, or by itself.
 
-    A small change in one piece is looked at by the program of the tick (`place` is where it finds the table), a large
-    one on another core, because both wait for memory. Until it is done nothing may be written into the history of the
-    table.
+    A small change in one piece is looked at by the program of the tick (`place` is where it finds the table, where it
+    also puts the change if `listing`), a large one on another core, because both wait for memory. Until it is done
+    nothing may be written into the history of the table.
     """
 
-    __slots__ = ("_change", "_directory", "_spine", "_table", "_task", "place")
+    __slots__ = ("_change", "_directory", "_spine", "_table", "_task", "listing", "place")
 
     def __init__(self, table: TableState, change: Batch) -> None:
         self._table, self._change = table, change
         self._task: Task[bool] | None = None
-        self.place = 0
+        self.place, self.listing = 0, False
         # A key may have rows in two chunks; then all of them are looked up in.
         self._spine: Spine | None = None
         if len(change.chunks) > 1:
@@ -139,6 +139,7 @@ class Checking:
                 self._task = Task(change.rows, self._broken, awaited=True)
             else:
                 self.place = table.history.place
+                self.listing = table.history.has_room(change.rows)
 
     def _broken(self) -> bool:
         table = self._table

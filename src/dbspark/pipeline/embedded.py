@@ -136,9 +136,13 @@ class Embedded(Runtime):
         wanted: Collection[str],
         watch: Watch,
     ) -> Outcome:
-        before, checks = self._circuit.snapshot(), dict[str, Checking]()
+        before = self._circuit.snapshot()
+        given: dict[str, int] = {}
+        changes: dict[str, Delta] = {}
+        checks: dict[str, Checking] = {}
+        moved: dict[str, Delta] = {}
+        told: dict[str, Batch] = {}
         try:
-            given, changes = dict[str, int](), dict[str, Delta]()
             for name, ops in operations.items():
                 delta, check = self._tables[name].change(ops)
                 given[name] = delta.rows
@@ -147,8 +151,8 @@ class Embedded(Runtime):
                 if check is not None:
                     checks[name] = check
             watch.checked = perf_counter()
+            listing = {name for name, check in checks.items() if check.listing}
             out = self._circuit.step(changes, wanted, checks)
-            told, moved = dict[str, Batch](), dict[str, Delta]()
             for name, history in self._views.items():
                 moved[name] = sound(out[name], history.arrangement)
                 if name in wanted:
@@ -159,13 +163,15 @@ class Embedded(Runtime):
             self._circuit.reset(before)
             for check in checks.values():
                 check.wait()
+            for name in operations:
+                self._tables[name].history.unlist()
             if isinstance(error, Exception) and not isinstance(error, TransactionError):
                 for check in checks.values():  # what is wrong with a change says more than what has come of it
                     check.done()
             raise
         # Nothing below can fail.
         for name, delta in changes.items():
-            self._tables[name].history.append(delta, tick)
+            self._tables[name].history.append(delta, tick, name in listing and name not in checks)
         taken: dict[str, SupportsInt] = {}
         for name, delta in moved.items():
             taken[name] = self._views[name].append(delta, tick) if delta.rows else 0

@@ -93,12 +93,18 @@ class History:
         """Rows held, before consolidation."""
         return self._trace.spine.rows + self._waiting.rows
 
-    def append(self, delta: Delta, tick: int) -> Change:
-        """The change of a tick. Ticks that change nothing may be left out: whoever asks for their times adds them."""
+    def append(self, delta: Delta, tick: int, listed: bool = False) -> Change:
+        """The change of a tick. Ticks that change nothing may be left out: whoever asks for their times adds them.
+
+        `listed`: it is in the directory already.
+        """
         change = Change(delta, tick, self.arrangement)
         out = self._waiting.add(change)
         if out is not None:
             self._take(out)
+        elif listed:
+            self._room -= 1
+            self._read = None
         elif self._listed is not None or self._read is not None:
             self._and_one(change.batch() if delta.in_order else None)
         return change
@@ -107,7 +113,7 @@ class History:
         """One more change, where it is in order, that whoever adds up has to read."""
         if batch is not None and not batch.rows:
             return
-        if self._listed is not None and self._room and batch is not None and batch.rows < _FEW:
+        if batch is not None and self.has_room(batch.rows):
             append(self.place, batch.chunks[0].table, batch.rows)
             self._room -= 1
             self._read = None
@@ -152,6 +158,14 @@ class History:
             self._listed = self.everything()
             self._directory, self._room = self._own.copy(self._listed, CHANGES), CHANGES
         return self._directory
+
+    def has_room(self, rows: int) -> bool:
+        """Whether a change of so many rows can be listed there."""
+        return self._listed is not None and self._room > 0 and rows < _FEW
+
+    def unlist(self) -> None:
+        """Something may have been listed that has not happened."""
+        self._listed = None
 
     def at(self, tick: int | None, now: int) -> Batch:
         """Everything as it was at a tick."""
