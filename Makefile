@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-spark test-rest lint format fuzz soak warm clean FORCE
+.PHONY: help demo test lint format fuzz soak warm clean FORCE
 .PHONY: bench bench-full bench-report bench-peers bench-zset bench-trace bench-circuit bench-sql bench-spark bench-state
 
 VENV     := .venv
@@ -29,20 +29,14 @@ help:  ## Show this list
 demo: $(STAMP) warm  ## Run the main job: streams into a shop on Spark, seven views on two shards, checked against Spark
 	$(VENV)/bin/dbspark demo
 
-# Tests that need Spark share one session, so they run in one process, beside the others: Spark leaves most of a
-# core to them. Their lines come mixed; each run ends with a summary of its own.
-test: $(STAMP) warm  ## Run the tests of Z-sets with each backend and all others, beside those that need Spark
-	@unset DBSP_BACKEND; $(MAKE) --no-print-directory --keep-going -j $(JOBS) test-spark test-rest
-
-test-spark: $(STAMP)
-	$(PYTEST) -q -m spark tests
-
-test-rest: $(STAMP)
+# Tests that need Spark share one session, so they run apart, in one process.
+test: $(STAMP) warm  ## Run the tests of Z-sets with each backend, those that need Spark, then all others
 	@for backend in $(BACKENDS); do \
 	  echo "tests/zset with DBSP_BACKEND=$$backend"; \
 	  DBSP_BACKEND=$$backend $(PYTEST) -q -n $(JOBS) tests/zset || exit 1; \
 	done
-	$(PYTEST) -q -n $(JOBS) -m "not spark" tests
+	unset DBSP_BACKEND; $(PYTEST) -m spark tests
+	unset DBSP_BACKEND; $(PYTEST) -n $(JOBS) -m "not spark" tests
 
 lint: $(STAMP)  ## Check style, formatting and types
 	$(PY) -m ruff check .

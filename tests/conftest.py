@@ -1,7 +1,7 @@
 """What all tests share: one Spark session, and how long hypothesis searches.
 
-Tests that ask for the fixture `spark` are marked `spark`. `make test` runs them in one process beside
-the others, so that one session serves them all. (The groups of xdist, which are made for this, have no effect with pytest 9.2:
+Tests that ask for the fixture `spark` are marked `spark`. `make test` runs them apart, in one process, so that
+one session serves them all. (The groups of xdist, which are made for this, have no effect with pytest 9.2:
 pytest-xdist issue 1386.)
 """
 
