@@ -70,13 +70,13 @@ def tick_suite(spark: Any) -> list[Target]:
     rows, targets = [], []
     for name, view in VIEWS.items():
         with opened(spark, view) as pipe:
-            apply(pipe, work.base)
+            apply(pipe, tables_of(work.base))
             count = exchanges(pipe)
             ticks: list[float] = []
             jobs: list[float] = []
             for i, change in enumerate(work.ticks):
                 bare = _bare(pipe, change, count)
-                turns = [(ticks, partial(apply, pipe, change)), (jobs, bare)]
+                turns = [(ticks, partial(apply, pipe, tables_of(change))), (jobs, bare)]
                 for times, turn in turns if i % 2 else reversed(turns):
                     times.append(timed(turn))
             progress = pipe.last_progress or {}
@@ -128,10 +128,10 @@ def growth_suite(spark: Any) -> list[Target]:
         for orders in (size, 10 * size):
             pipes.append(stack.enter_context(opened(spark, VIEW)))
             works.append(w1.generate(orders, CHANGES, WARM + ROUNDS))
-            apply(pipes[-1], works[-1].base)
+            apply(pipes[-1], tables_of(works[-1].base))
         for i in range(WARM + ROUNDS):
             for which in (0, 1) if i % 2 else (1, 0):
-                times[which].append(timed(partial(apply, pipes[which], works[which].ticks[i])))
+                times[which].append(timed(partial(apply, pipes[which], tables_of(works[which].ticks[i]))))
         for pipe, work in zip(pipes, works, strict=True):
             columns = [c.to_pylist() for c in pipe.view("v").to_arrow().columns]
             if {r: (c, t) for r, c, t in zip(*columns, strict=True)} != work.views[-1]:

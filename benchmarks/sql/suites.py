@@ -220,18 +220,14 @@ def _w1(spark: Any, size: int, changes: int, location: str | None) -> tuple[floa
         pipe.create_view("revenue", VIEW)
         base = tables_of(work.base)
         begun = time.perf_counter()
-        with pipe.transaction() as tx:
-            for name, table in base.items():
-                tx.apply(name, table, weight="w")
+        apply(pipe, base)
         load = work.base.rows / (time.perf_counter() - begun)
         times = []
         with no_gc():  # once: a collection in front of every tick would empty the caches of the processor for it
             for change, expected in w1_data.pairs(work):
                 given = tables_of(change)
                 begun = time.perf_counter()
-                with pipe.transaction() as tx:
-                    for name, table in given.items():
-                        tx.apply(name, table, weight="w")
+                apply(pipe, given)
                 times.append(time.perf_counter() - begun)
                 shown = pipe.view("revenue").to_arrow()
                 got = {r: (c, t) for r, c, t in zip(*(c.to_pylist() for c in shown.columns), strict=True)}
@@ -240,9 +236,8 @@ def _w1(spark: Any, size: int, changes: int, location: str | None) -> tuple[floa
     return statistics.median(times), load
 
 
-def apply(pipe: dbspark.Pipeline, change: w1_data.Change) -> None:
-    """A change of W1 as a transaction."""
-    given = tables_of(change)
+def apply(pipe: dbspark.Pipeline, given: dict[str, pa.Table]) -> None:
+    """A change of W1, as `tables_of` gives it, as a transaction."""
     with pipe.transaction() as tx:
         for name, table in given.items():
             tx.apply(name, table, weight="w")

@@ -18,23 +18,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 import dbspark
 from benchmarks.circuit import w1
 from benchmarks.harness import QUICK, MismatchError, no_gc
 from benchmarks.peers.nexmark import READ
 from benchmarks.report import Target, save, show
-from benchmarks.sql.suites import VIEW, apply, refreshed, run_suites, tpch_pipeline
+from benchmarks.sql.suites import VIEW, apply, refreshed, run_suites, tables_of, tpch_pipeline
 from benchmarks.state.operators import VIEWS
 from benchmarks.workloads import nexmark, tpch
 
 TIMES: Final = (1, 10, 100)
-ROUNDS: Final = 5 if QUICK else 31
+REFRESHES: Final = 5 if QUICK else 8
+WARM: Final = 3
+TICKS: Final = WARM + (5 if QUICK else 101)
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -77,43 +81,47 @@ def _growths(spark: Any) -> Iterator[tuple[str, list[float]]]:
 
 
 def _w1(spark: Any, orders: int) -> float:
-    work = w1.generate(orders, 100, ROUNDS + 3)
+    work = w1.generate(orders, 100, TICKS)
     with dbspark.Pipeline("growth", spark=spark, config={"history": 0}) as pipe:
         pipe.create_table("orders", w1.ORDERS)
         pipe.create_table("customers", w1.CUSTOMERS)
         pipe.create_view("revenue", VIEW)
-        apply(pipe, work.base)
-        times = [_timed(lambda change=change: apply(pipe, change)) for change in work.ticks]
+        apply(pipe, tables_of(work.base))
+        given = [tables_of(change) for change in work.ticks]
+        median = _median([partial(apply, pipe, tables) for tables in given])
         held = [c.to_pylist() for c in pipe.view("revenue").to_arrow().columns]
         if {r: (n, t) for r, n, t in zip(*held, strict=True)} != work.views[-1]:
             raise MismatchError("W1: the view is not what counting gives")
-    return statistics.median(times[3:])
+    return median
 
 
 def _nexmark(spark: Any, query: str, events: int, batch: int) -> float:
     """A batch of events more, after so many that came at once."""
-    whole = nexmark.tables(events + (ROUNDS + 3) * batch)
+    whole = nexmark.tables(events + TICKS * batch)
     read = list(READ[query])
+
+    def rows(begin: int, end: int) -> dict[str, pa.Table]:
+        cuts = {name: np.searchsorted(whole[name]["seq"].to_numpy(), [begin, end]) for name in read}
+        return {name: whole[name].slice(a, b - a) for name, (a, b) in cuts.items()}
+
     with dbspark.Pipeline("growth", spark=spark, config={"history": 0}) as pipe:
         for name in read:
             pipe.create_table(name, nexmark.TABLES[name])
         pipe.create_view(query, nexmark.QUERIES[query])
 
-        def insert(begin: int, end: int) -> None:
-            cuts = {name: np.searchsorted(whole[name]["seq"].to_numpy(), [begin, end]) for name in read}
+        def insert(given: dict[str, pa.Table]) -> None:
             with pipe.transaction() as tx:
-                for name, (a, b) in cuts.items():
-                    tx.insert(name, whole[name].slice(a, b - a))
+                for name, table in given.items():
+                    tx.insert(name, table)
 
-        insert(0, events)
-        begins = range(events, events + (ROUNDS + 3) * batch, batch)
-        times = [_timed(lambda begin=begin: insert(begin, begin + batch)) for begin in begins]
-    return statistics.median(times[3:])
+        insert(rows(0, events))
+        ticks = [rows(events + i * batch, events + (i + 1) * batch) for i in range(TICKS)]
+        return _median([partial(insert, given) for given in ticks])
 
 
 def _tpch(spark: Any, query: str, scale: float, fraction: float) -> float:
     data = tpch.generate(scale)
-    ticks = list(itertools.islice(tpch.refresh(data, fraction, 1), min(ROUNDS, 8)))
+    ticks = list(itertools.islice(tpch.refresh(data, fraction, 1), REFRESHES))
     with tpch_pipeline(spark, query) as pipe:
         words = set(re.findall(r"\w+", tpch.QUERIES[query]))
         read = [name for name in tpch.TABLES if name in words]
@@ -121,11 +129,16 @@ def _tpch(spark: Any, query: str, scale: float, fraction: float) -> float:
     return statistics.median(times[1:])
 
 
-def _timed(call: Callable[[], Any]) -> float:
+def _median(ticks: Sequence[Callable[[], Any]]) -> float:
+    """The median time of ticks one after the other, without the first. Nobody collects garbage in between: what empties
+    the caches of the processor makes all sizes alike."""
+    times = []
     with no_gc():
-        begun = time.perf_counter()
-        call()
-        return time.perf_counter() - begun
+        for tick in ticks:
+            begun = time.perf_counter()
+            tick()
+            times.append(time.perf_counter() - begun)
+    return statistics.median(times[WARM:])
 
 
 # ---------------------------------------------------------------------- memory
@@ -198,7 +211,7 @@ def _reopened(spark: Any, size: int) -> list[list[Any]]:
             while pipe.metrics()["state_bytes"] < size:
                 shifted = w1.Change(dict(work.base.orders), work.base.customers if rounds == 0 else _none(work.base))
                 shifted.orders["order_id"] = work.base.orders["order_id"] + rounds * 10 * part
-                apply(pipe, shifted)
+                apply(pipe, tables_of(shifted))
                 rounds += 1
             held = pipe.metrics()["state_bytes"]
             shown = pipe.view("revenue").to_arrow().sort_by("region")
@@ -208,7 +221,7 @@ def _reopened(spark: Any, size: int) -> list[list[Any]]:
             if not pipe.view("revenue").to_arrow().sort_by("region").equals(shown):
                 raise MismatchError("the view is not what it was")
             read = time.perf_counter()
-            apply(pipe, work.ticks[0])
+            apply(pipe, tables_of(work.ticks[0]))
             ticked = time.perf_counter()
     return [
         ["state, MB", held / 1e6],
