@@ -199,8 +199,8 @@ def _w3(runs: Sequence[Mapping[str, Any]], plots: Path) -> str:
     parts = [
         "## W3: Nexmark\n\nEvents of the tables that a query reads, a second. Flink and Pathway are given the batches "
         "one after the other without waiting for results, as serves them best. Where dbspark is alone, with the most "
-        "events, every run has a process of its own and takes its memory before it begins (`reserve`), so that sizes "
-        "can be compared.\n"
+        "events, every size has a process of its own, which takes its memory before it begins (`reserve`), and the "
+        "processes take turns, so that sizes can be compared.\n"
     ]
     for events, batch in sorted({(dict(case[2:])["events"], dict(case[2:])["batch"]) for case in cases}):
         mine = {c: row for c, row in cases.items() if dict(c[2:]) == {"events": events, "batch": batch}}

@@ -61,8 +61,9 @@ class Case:
     reserve: int = 0
     """Bytes of memory that a system may take before the load."""
     repeat: int = 1
-    """How often it is run in a round, one after the other: a short case would have a quiet moment to itself, or a bad
-    one."""
+    """How often it is run in a round, one after the other."""
+    turn: int = 0
+    """Ticks after which another case has its turn, if it is compared with one (`benchmarks.peers.turns`)."""
     folder: Path = field(default_factory=Path)
 
     @property

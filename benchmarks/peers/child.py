@@ -2,7 +2,8 @@
 
 The job names the system, the folders of the cases, the budget of seconds for the ticks of a case, and where the outcome
 goes: `<i>.json` and `<i>.arrow` for the i-th case, `versions.json` for the packages. A system that cannot express a
-view says so in `refused`; one that fails says how in `failed`, and the next case is tried.
+view says so in `refused`; one that fails says how in `failed`, and the next case is tried. With `turns` it waits
+for its turn before every stretch of ticks (`benchmarks.peers.turns`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from benchmarks.peers import turns
 from benchmarks.peers.case import Case, write_arrow
 from benchmarks.peers.contender import NotExpressible
 from benchmarks.peers.registry import SYSTEMS
@@ -25,6 +27,8 @@ def main(job: dict[str, Any]) -> None:
     out = Path(job["out"])
     kind = SYSTEMS[job["system"]].load()
     contender = kind(out / "scratch")
+    if job.get("turns"):
+        contender.pause = turns.pause
     contender.scratch.mkdir(parents=True, exist_ok=True)
     versions = {"python": platform.python_version(), **kind.versions()}
     (out / "versions.json").write_text(json.dumps(versions))

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -70,6 +71,8 @@ class Contender(ABC):
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
         """A folder for files that the system wants."""
+        self.pause: Callable[[], None] = lambda: None
+        """Called before every `case.turn` ticks: others may have their turn (`benchmarks.peers.turns`)."""
 
     @classmethod
     def versions(cls) -> dict[str, str]:
@@ -145,6 +148,8 @@ class Ticking(Contender):
                 out.complete = False
                 self._check(case, case.ticks, out)
                 break
+            if case.turn and tick % case.turn == 1 % case.turn:
+                self.pause()
             if not ready:
                 ready.extend(self._given(source, t) for t in range(tick, min(tick + _AHEAD, case.ticks + 1)))
             out.ticks.append(self._timed(self.tick, ready.popleft()))

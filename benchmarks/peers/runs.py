@@ -1,7 +1,8 @@
 """Running cases with systems: one process for a system and a round, the rounds of all systems in turn.
 
-A machine drifts, so that a system's rounds are never one after the other. What a system gives is compared with the
-expected views in every round; a run with a wrong view has no time at all.
+A machine drifts, so that a system's rounds are never one after the other; sizes that are compared with each other even
+take turns within a round (`benchmarks.peers.turns`). What a system gives is compared with the expected views in every
+round; a run with a wrong view has no time at all.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ import os
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers import turns
 from benchmarks.peers.case import Case, read_arrow
 from benchmarks.peers.compare import wrong
 from benchmarks.peers.registry import ROOT, SYSTEMS
@@ -55,10 +57,9 @@ class Run:
         return (max(times) - min(times)) / min(times) if times else float("nan")
 
     def slower_than(self, other: Run) -> float:
-        """Time a row, as a multiple of that of another case: the median of the rounds, each of which had both of them.
+        """Time a row, as a multiple of that of another case: the median of the rounds, in each of which both had turns.
 
-        Not that of the best rounds: of a short case one round in a few has a quiet moment to itself, of one that takes
-        ten times as long none has.
+        Not that of the best rounds, which may be another for each of the two.
         """
         pairs = zip(self.rounds, other.rounds, strict=True)
         return statistics.median(seconds(a) / a["rows"] * b["rows"] / seconds(b) for a, b in pairs)
@@ -106,11 +107,11 @@ def run(
     budget: float,
     timeout: float = 3600.0,
     waited_for: Callable[[str, Case], bool] = lambda system, case: True,
-    alone: bool = False,
+    in_turns: Callable[[Case], Hashable] | None = None,
 ) -> tuple[list[Run], dict[str, dict[str, str]]]:
     """All cases with all systems, as far as these are waited for; and the versions of what each system consists of.
 
-    `alone`: every case has a process of its own.
+    `in_turns`: cases of which this gives the same take turns, each in a process of its own.
     """
     runs = {(name, case.folder): Run(name, case) for case in cases for name in systems if waited_for(name, case)}
     versions: dict[str, dict[str, str]] = {}
@@ -122,50 +123,76 @@ def run(
             for c in asked:
                 if c.workload not in kind.workloads:
                     runs[name, c.folder].problem = "not written for this workload"
-            for batch in [[c] for c in mine] if kind.alone or alone else [mine] if mine else []:
-                versions[name] = _batch(name, batch, runs, budget, timeout) or versions.get(name, {})
+            for batch in _batches(mine, kind.alone, in_turns):
+                found = _batch(name, batch, runs, budget, timeout, taking_turns=in_turns is not None)
+                versions[name] = found or versions.get(name, {})
     return list(runs.values()), versions
 
 
+def _batches(
+    cases: Sequence[Case], alone: bool, in_turns: Callable[[Case], Hashable] | None
+) -> Iterable[Sequence[Case]]:
+    """Cases that are run together."""
+    if in_turns is None:
+        return [[c] for c in cases] if alone else [cases] if cases else []
+    out: dict[Hashable, list[Case]] = {}
+    for case in cases:
+        out.setdefault(in_turns(case), []).append(case)
+    return out.values()
+
+
 def _batch(
-    name: str, cases: Sequence[Case], runs: dict[tuple[str, Path], Run], budget: float, timeout: float
+    name: str,
+    cases: Sequence[Case],
+    runs: dict[tuple[str, Path], Run],
+    budget: float,
+    timeout: float,
+    taking_turns: bool,
 ) -> dict[str, str]:
-    """One process; returns the versions that it has."""
+    """Cases in one process, or in one each; returns the versions that it has."""
+    versions: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="dbspark-peers-") as folder:
-        out = Path(folder)
-        job = out / "job.json"
-        write_job(job, name, cases, budget, out)
-        log = _process(name, job, timeout)
-        for i, case in enumerate(cases):
-            mine = runs[name, case.folder]
-            path = out / f"{i}.json"
-            content = json.loads(path.read_text()) if path.exists() else {"failed": log or "its process has died"}
-            problem = content.get("refused") or content.get("failed") or wrong(read_arrow(out / f"{i}.arrow"), case)
-            if problem:
-                mine.problem = problem
-                print(f"{name}, {case.name}: {problem}", flush=True)
-            else:
-                mine.rounds.append(content)
-        path = out / "versions.json"
-        found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-        return found
+        jobs = []
+        for i, given in enumerate([[c] for c in cases] if taking_turns else [cases]):
+            out = Path(folder) / str(i)
+            out.mkdir()
+            write_job(out / "job.json", name, given, budget, out, taking_turns)
+            jobs.append((out, given))
+        paths = [out / "job.json" for out, _ in jobs]
+        logs = _in_turns(name, paths, timeout) if taking_turns else [_process(name, paths[0], timeout)]
+        for (out, given), log in zip(jobs, logs, strict=True):
+            versions |= _taken(name, given, runs, out, log)
+    return versions
 
 
-def write_job(path: Path, system: str, cases: Sequence[Case], budget: float, out: Path) -> None:
+def _taken(name: str, cases: Sequence[Case], runs: dict[tuple[str, Path], Run], out: Path, log: str) -> dict[str, str]:
+    """Take over what a process has left, and return the versions that it has."""
+    for i, case in enumerate(cases):
+        mine = runs[name, case.folder]
+        path = out / f"{i}.json"
+        content = json.loads(path.read_text()) if path.exists() else {"failed": log or "its process has died"}
+        problem = content.get("refused") or content.get("failed") or wrong(read_arrow(out / f"{i}.arrow"), case)
+        if problem:
+            mine.problem = problem
+            print(f"{name}, {case.name}: {problem}", flush=True)
+        else:
+            mine.rounds.append(content)
+    path = out / "versions.json"
+    found: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def write_job(
+    path: Path, system: str, cases: Sequence[Case], budget: float, out: Path, taking_turns: bool = False
+) -> None:
     """What `benchmarks.peers.child` is told to do."""
-    job = {"system": system, "cases": [str(c.folder) for c in cases], "budget": budget, "out": str(out)}
-    path.write_text(json.dumps(job))
+    job: dict[str, Any] = {"system": system, "cases": [str(c.folder) for c in cases], "budget": budget, "out": str(out)}
+    path.write_text(json.dumps({**job, "turns": taking_turns}))
 
 
 def _process(name: str, job: Path, timeout: float) -> str:
     """Run a job to its end; the last words of one that fails."""
-    python = SYSTEMS[name].python
-    assert python is not None, name
-    source = os.pathsep.join([str(ROOT), *([str(ROOT / "src")] if not SYSTEMS[name].environment else [])])
-    environment = {**os.environ, "PYTHONPATH": source, "POLARS_MAX_THREADS": "2", "PATHWAY_THREADS": "1"}
-    if SYSTEMS[name].environment == "pyflink":
-        environment |= {"JAVA_HOME": str(find_java().home), "JVM_ARGS": "-Xms1g -Xmx6g"}
-    command = [str(python), "-m", "benchmarks.peers.child", str(job)]
+    command, environment = _command(name, job)
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, timeout=timeout, capture_output=True, text=True)
     except subprocess.TimeoutExpired:
@@ -173,3 +200,28 @@ def _process(name: str, job: Path, timeout: float) -> str:
     if done.returncode and done.stderr.strip():
         return done.stderr.strip().splitlines()[-1]
     return ""
+
+
+def _in_turns(name: str, jobs: Sequence[Path], timeout: float) -> list[str]:
+    """Run jobs to their ends in turns; the last words of those that fail."""
+    processes: list[turns.Process] = []
+    try:
+        for job in jobs:
+            command, environment = _command(name, job)
+            processes.append(turns.Process(command, ROOT, environment, job.with_name("log")))
+        turns.take_turns(processes, timeout)
+    finally:
+        for process in processes:
+            process.close()
+    return [process.last_words() for process in processes]
+
+
+def _command(name: str, job: Path) -> tuple[list[str], dict[str, str]]:
+    """How to run a job, and in which environment."""
+    python = SYSTEMS[name].python
+    assert python is not None, name
+    source = os.pathsep.join([str(ROOT), *([str(ROOT / "src")] if not SYSTEMS[name].environment else [])])
+    environment = {**os.environ, "PYTHONPATH": source, "POLARS_MAX_THREADS": "2", "PATHWAY_THREADS": "1"}
+    if SYSTEMS[name].environment == "pyflink":
+        environment |= {"JAVA_HOME": str(find_java().home), "JVM_ARGS": "-Xms1g -Xmx6g"}
+    return [str(python), "-m", "benchmarks.peers.child", str(job)], environment

@@ -3,9 +3,10 @@
 * `w1`: join and aggregate under inserts, deletes and updates; median milliseconds of a tick;
 * `w2`: reachability with deletions; median milliseconds of a tick;
 * `w3`: Nexmark in batches of events; events of the tables that a query reads, a second;
-* `growth`: the same for dbspark alone, with ten times the events: does an event take longer? Every run has a process of
-  its own, so that none lives in memory that another has left, and has its memory from the beginning, as a JVM that
-  touches its heap: in a virtual machine memory may be cheap up to what the machine has had before, and dear beyond.
+* `growth`: the same for dbspark alone, with ten times the events: does an event take longer? Both sizes have a process
+  and take turns: after every tenth of the many events the few are run once. Each has its memory from the beginning, as
+  a JVM that touches its heap: in a virtual machine memory may be cheap up to what the machine has had before, and dear
+  beyond.
 
 A star marks a system that recomputes and did not get to the last tick within its budget: its figure is of the part
 that it did, when there was less to recompute.
@@ -34,8 +35,6 @@ RIVALS: Final = ("pathway", "flink", "streaming")
 RECOMPUTING: Final = ("duckdb", "polars")
 _COPIES: Final = 6
 """How often the rows of the tables may be in memory: in the tables, in states and in the view."""
-_REPEATS: Final = 5
-"""How often smaller sizes are run for each run of a larger one, at most."""
 LARGE: Final = 2_000_000
 """Events above which dbspark is alone: others would take hours, and what is asked is whether we slow down."""
 
@@ -127,12 +126,13 @@ def growth(settings: Settings) -> list[Target]:
         for case in made:
             source = case.open()
             case.reserve = (1 << 28) + _COPIES * sum(source.whole(name).nbytes for name in case.tables)
-            case.repeat = min(max(settings.growing) // case.parameters["events"], _REPEATS)
+            case.repeat = max(settings.growing) // case.parameters["events"]
+            case.turn = settings.growing[0] // case.parameters["batch"]
             case.save()
         return made
 
     alone = replace(settings, systems=[s for s in settings.systems if s == "dbspark"])
-    done, versions = _run("w3", alone, cases, alone=True)
+    done, versions = _run("w3", alone, cases, in_turns=lambda case: case.view)
     targets = []
     by_size: dict[int, dict[str, Run]] = {}
     for r in done:
@@ -193,7 +193,7 @@ def _run(
     settings: Settings,
     make: Callable[[Path], list[Case]],
     waited_for: Callable[[str, Case], bool] = lambda system, case: True,
-    alone: bool = False,
+    in_turns: Callable[[Case], str] | None = None,
 ) -> tuple[list[Run], dict[str, dict[str, str]]]:
     """Make the cases and run them with all systems that are there, as far as these are waited for; and their
     versions."""
@@ -206,7 +206,7 @@ def _run(
                 mine = [c for c in cases if waited_for(system, c)]
                 runs.write_job(folder / f"{workload}-{system}.json", system, mine, settings.budget, folder)
         return runs.run(
-            systems, cases, rounds=settings.rounds, budget=settings.budget, waited_for=waited_for, alone=alone
+            systems, cases, rounds=settings.rounds, budget=settings.budget, waited_for=waited_for, in_turns=in_turns
         )
 
 

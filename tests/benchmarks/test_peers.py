@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks.peers import joined, nexmark, reach, runs
+from benchmarks.peers import joined, nexmark, reach, runs, turns
 from benchmarks.peers.case import Case, at_tick, read_arrow, write_arrow
 from benchmarks.peers.compare import difference
 from benchmarks.peers.contender import Contender, NotExpressible, Recomputing
@@ -255,15 +257,55 @@ def test_a_case_is_compared_with_another_round_by_round(w1):
 
 def test_a_case_can_have_a_process_of_its_own(w1, monkeypatch):
     ran = []
-    monkeypatch.setattr(runs, "_batch", lambda name, cases, *rest: ran.append([c.folder for c in cases]) or {})
-    runs.run(["hand"], w1[:2], rounds=1, budget=1.0, alone=True)
+    monkeypatch.setattr(runs, "_batch", lambda name, cases, *rest, **named: ran.append([c.folder for c in cases]) or {})
+    runs.run(["hand"], w1[:2], rounds=1, budget=1.0, in_turns=lambda case: case.name)
     runs.run(["hand"], w1[:2], rounds=1, budget=1.0)
-    assert ran == [[w1[0].folder], [w1[1].folder], [w1[0].folder, w1[1].folder]]
+    runs.run(["hand"], w1[:2], rounds=1, budget=1.0, in_turns=lambda case: case.workload)
+    both = [w1[0].folder, w1[1].folder]
+    assert ran == [[w1[0].folder], [w1[1].folder], both, both]
+
+
+def test_cases_take_turns_and_only_one_runs_at_a_time(w1, tmp_path):
+    log = tmp_path / "log"
+    work = (
+        "import sys, time\n"
+        "from benchmarks.peers.turns import pause\n"
+        "name, stretches = sys.argv[1], int(sys.argv[2])\n"
+        "for _ in range(stretches):\n"
+        "    pause()\n"
+        f"    with open({str(log)!r}, 'a') as out:\n"
+        "        out.write(name)\n"
+        "        out.flush()\n"
+        "        time.sleep(0.02)\n"
+        "        out.write(name)\n"
+        "sys.exit('no more')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(runs.ROOT)}
+    processes = [
+        turns.Process([sys.executable, "-c", work, name, stretches], tmp_path, environment, tmp_path / name)
+        for name, stretches in (("a", "3"), ("b", "2"))
+    ]
+    assert not log.exists(), "nobody runs before the first turn"
+    turns.take_turns(processes, timeout=60.0)
+    assert log.read_text() == "aabbbbaaaa"
+    assert [p.last_words() for p in processes] == ["no more", "no more"]
+
+
+def test_turns_are_taken_by_whole_runs(w1, monkeypatch):
+    small, large = w1
+    for case, turn in ((small, 6), (large, 5)):
+        case.turn, case.repeat = turn, 2
+        case.save()
+    done, versions = runs.run(["hand"], w1, rounds=1, budget=60.0, in_turns=lambda case: case.workload)
+    assert [(r.problem, len(r.rounds), len(r.rounds[0]["ticks"])) for r in done] == [("", 1, 24), ("", 1, 10)]
+    assert "numba" in versions["hand"]
 
 
 def test_systems_that_are_not_waited_for_are_not_run(w1, monkeypatch):
     ran = []
-    monkeypatch.setattr(runs, "_batch", lambda name, cases, *rest: ran.extend((name, c.folder) for c in cases) or {})
+    monkeypatch.setattr(
+        runs, "_batch", lambda name, cases, *rest, **named: ran.extend((name, c.folder) for c in cases) or {}
+    )
     done, _ = runs.run(
         ["dbspark", "hand"], w1, rounds=1, budget=1.0, waited_for=lambda system, case: system == "hand" or case is w1[0]
     )
