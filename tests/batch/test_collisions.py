@@ -18,7 +18,7 @@ from dbspark.batch import batch as module
 from dbspark.batch.arrangement import weakened_hash
 from dbspark.batch.batch import Plan
 from dbspark.kernels import nodes as nd
-from dbspark.kernels import probe as kp
+from dbspark.kernels import weigh as kw
 from tests.batch.model import check, contents, in_chunks, order_key, plus, rows, zset
 from tests.batch.test_batch import arrangements, batches
 from tests.kernels.test_hash import VALUES
@@ -181,9 +181,9 @@ def test_every_row_is_found_with_its_weight_and_no_other(mask: int, data: st.Dat
         asked = rows(Batch(arrangement, (chunk,)).to_arrow())
         out = np.empty(chunk.rows, np.int64)
         size = (schema.columns, schema.node_count)
-        assert kp.sum_weights(tables, lens, fences, starts, chunk.table, chunk.rows, *size, out) == 0
+        assert kw.sum_weights(tables, lens, fences, starts, chunk.table, chunk.rows, *size, out) == 0
         assert out.tolist() == [total.get(row, 0) for row in asked]
-        kp.locate(tables, lens, fences, starts, chunk.table, chunk.rows, *size, out)
+        kw.locate(tables, lens, fences, starts, chunk.table, chunk.rows, *size, out)
         begins = np.cumsum([0, *made[0].lens])
         places = [-1 if p < 0 else int(begins[p >> nd.ROW_BITS]) + (p & nd.ROW_MASK) for p in out.tolist()]
         assert places == [first.get(row, -1) for row in asked]

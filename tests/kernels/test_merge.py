@@ -19,8 +19,8 @@ from dbspark.batch.chunk import CHUNK_ROWS
 from dbspark.errors import WeightOverflowError
 from dbspark.kernels import nodes as nd
 from dbspark.kernels.merge import OVERFLOW, consolidate, merge_ranges, merge_two, same_batches, survey_weights
-from dbspark.kernels.probe import choose_split, split_at
 from dbspark.kernels.sort import sort_hashes
+from dbspark.kernels.split import choose_split, split_at
 from tests.kernels.build import HASHES, TOP, Item, at, batch_of, chunk_of, distinct, several, total
 from tests.strategies import INT64_MAX, INT64_MIN
 

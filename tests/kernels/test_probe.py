@@ -16,6 +16,7 @@ from dbspark.batch import Arrangement, Batch, Schema
 from dbspark.batch.chunk import import_arrays
 from dbspark.kernels import nodes as nd
 from dbspark.kernels import probe as kp
+from dbspark.kernels import weigh as kw
 from dbspark.kernels.merge import OVERFLOW
 from dbspark.kernels.seek import DIRECTORY, PLACE, fill_index
 from dbspark.trace.listed import directory_of
@@ -64,14 +65,14 @@ def test_rows_are_found_with_the_weight_that_they_have(drawn: Any, strangers: li
     probes = data.draw(st.lists(known | relatives, max_size=15)) + strangers
     chunk = chunk_of(probes, data.draw(st.sampled_from([0, 5])))
     found = np.full(len(probes), -99, np.int64)
-    assert kp.sum_weights(*sources(batches), chunk.table, len(probes), *ONE_COLUMN, found) == 0
+    assert kw.sum_weights(*sources(batches), chunk.table, len(probes), *ONE_COLUMN, found) == 0
     weights: dict[Any, int] = {}
     for item in (i for group in groups for i in group):
         weights[item.row] = weights.get(item.row, 0) + item.weight
     assert found.tolist() == [weights.get(p.row, 0) for p in probes]
 
     places = np.full(len(probes), -99, np.int64)
-    kp.locate(*sources(batches), chunk.table, len(probes), *ONE_COLUMN, places)
+    kw.locate(*sources(batches), chunk.table, len(probes), *ONE_COLUMN, places)
     first = [item.row for item in groups[0]]
     for probe, place in zip(probes, places.tolist(), strict=True):
         if probe.row in first:
@@ -87,9 +88,9 @@ def test_nothing_is_found_where_there_is_nothing() -> None:
     empty = Batch(Arrangement(chunk.schema), ())
     for batches in ([empty], [empty, empty]):
         out = np.full(2, -99, np.int64)
-        assert kp.sum_weights(*sources(batches), chunk.table, 2, *ONE_COLUMN, out) == 0
+        assert kw.sum_weights(*sources(batches), chunk.table, 2, *ONE_COLUMN, out) == 0
         assert out.tolist() == [0, 0]
-        kp.locate(*sources(batches), chunk.table, 2, *ONE_COLUMN, out)
+        kw.locate(*sources(batches), chunk.table, 2, *ONE_COLUMN, out)
         assert out.tolist() == [-1, -1]
         for find in (kp.probe_ranges, kp.walk_ranges, through_indices):
             ranges = np.full((2, len(batches), 3), -99, np.int64)
@@ -103,7 +104,7 @@ def test_colliding_rows_are_found_by_value_across_chunks(cuts: Any) -> None:
     batch = batch_of(items, list(cuts))
     probe = chunk_of([Item(8, 9, v, 1) for v in range(125)])
     out = np.empty(125, np.int64)
-    kp.sum_weights(*sources([batch, batch]), probe.table, 125, *ONE_COLUMN, out)
+    kw.sum_weights(*sources([batch, batch]), probe.table, 125, *ONE_COLUMN, out)
     assert out.tolist() == [2 * (v + 1) if v % 2 == 0 and v < 120 else 0 for v in range(125)]
 
 
@@ -115,7 +116,7 @@ def test_a_total_beyond_int64_is_reported(weights: tuple[int, int], overflows: b
     batches = [batch_of([Item(1, 1, 1, 7), Item(2, 2, 2, w)]) for w in weights]
     probe = chunk_of([Item(1, 1, 1, 1), Item(2, 2, 2, 1)])
     out = np.empty(2, np.int64)
-    told = kp.sum_weights(*sources(batches), probe.table, 2, *ONE_COLUMN, out)
+    told = kw.sum_weights(*sources(batches), probe.table, 2, *ONE_COLUMN, out)
     assert told == (OVERFLOW if overflows else 0)
     assert overflows or out.tolist() == [14, sum(weights)]
 

@@ -44,6 +44,7 @@ from dbspark.kernels import probe as kp
 from dbspark.kernels import seek as ks
 from dbspark.kernels import timed as kt
 from dbspark.kernels.sort import sort_hashes
+from dbspark.kernels.split import choose_split, split_at
 from dbspark.lazy import Lazy
 
 INT64_MAX = (1 << 63) - 1
@@ -623,7 +624,7 @@ class Plan:
     def _stops(self, limit: int) -> tuple[Int64s, int]:
         """Cursors, the same row on one side of them in all inputs, and the rows before them: `limit` if possible."""
         stops = np.empty_like(self.cursors)
-        return stops, kp.choose_split(self.tables, self.lens, self.cursors, self.ends, limit, stops)
+        return stops, choose_split(self.tables, self.lens, self.cursors, self.ends, limit, stops)
 
     def _step_timed(self, limit: int) -> list[Chunk]:
         schema, own_key = self.arrangement.schema, self.arrangement.own_key
@@ -674,7 +675,7 @@ class Plan:
     def split(self, key_hash: int) -> Int64s:
         """Cursors at the first row of each input whose key hash is not below `key_hash`."""
         out = np.empty_like(self.cursors)
-        kp.split_at(self.tables, self.lens, self.cursors, self.ends, np.uint64(key_hash), np.uint64(0), out)
+        split_at(self.tables, self.lens, self.cursors, self.ends, np.uint64(key_hash), np.uint64(0), out)
         return out
 
 

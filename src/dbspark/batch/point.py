@@ -25,7 +25,7 @@ from dbspark.batch.memory import Int64s
 from dbspark.batch.rows import Row
 from dbspark.batch.schema import Schema
 from dbspark.kernels import nodes as nd
-from dbspark.kernels import probe as kp
+from dbspark.kernels import weigh as kw
 
 Directory = tuple[int, Any]
 """An address for a kernel, and what has to stay alive as long as it is used."""
@@ -84,7 +84,7 @@ class Encoding:
         self.places = places
         self.size = size
         self.pool: list[Probe] = []
-        space |= {"pool": self.pool, "make": self._make, "kernel": kp.weigh_point, "hashing": hashing}
+        space |= {"pool": self.pool, "make": self._make, "kernel": kw.weigh_point, "hashing": hashing}
         packing = [
             *lines, "try:", "    probe = pool.pop()", "except IndexError:", "    probe = make()",
             "buffer = probe.buffer", "try:", *["    " + line for line in store or ["pass"]],
@@ -216,13 +216,13 @@ class Codec:
                 weight = encoding.weigh(directory[0], row)
             except UNFIT:
                 continue
-            return None if weight == kp.LEAST else weight
+            return None if weight == kw.LEAST else weight
         return None
 
     def directory(self, sources: tuple[Any, Any, Any, Any]) -> Directory:
         """What `weigh` wants to know of some batches, given as `Spine.sources`. They are ordered by the whole row."""
         schema = self.plain.schema
-        directory: Int64s = kp.directory_of(*sources, schema.columns, schema.node_count)
+        directory: Int64s = kw.directory_of(*sources, schema.columns, schema.node_count)
         return directory.ctypes.data, (directory, sources)
 
 

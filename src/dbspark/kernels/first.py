@@ -33,7 +33,7 @@ from dbspark.kernels.nodes import (
     WIDTH,
 )
 from dbspark.kernels.order import compare_cells
-from dbspark.kernels.probe import same_key
+from dbspark.kernels.probe import ask_for_match, same_key
 from dbspark.kernels.seek import (
     BATCHES,
     NOWHERE,
@@ -208,8 +208,9 @@ def first_row(directory: int, h: Any, probe: int, row: int, key: Any, columns: i
 
 @borrowing
 def _find_ahead(
-    directory: int, d: int, row: int, heads: Any, some: Any, which: Any, near: Any, begun: Any, lowest: Any, found: Any
-) -> int:
+    directory: int, d: int, row: int, key: Any, heads: Any, some: Any, which: Any, near: Any, begun: Any, lowest: Any,
+    found: Any,
+) -> int:  # fmt: skip
     """Where the next key hashes of the last batch, from a row on, are in those before it; returns how many they are.
 
     found[b, k] = the position of the first row of hash k in batch b, or GONE, from batch lowest[k] on. All of them wait
@@ -246,6 +247,7 @@ def _find_ahead(
             found[b, k] = at = rest_of(directory, behind, begun[j], heads[k])
             if at >= 0:
                 prefetch(lane(table_at(directory, at), HASH) + 8 * (at & ROW_MASK))
+                ask_for_match(table_at(directory, at), at & ROW_MASK, key)
     return count
 
 
@@ -268,7 +270,7 @@ def change_of_first(
     out = i64(0)
     while d < end:
         if k == known:
-            known = _find_ahead(directory, d, row, heads, some, which, near, begun, lowest, found)
+            known = _find_ahead(directory, d, row, key, heads, some, which, near, begun, lowest, found)
             k = i64(0)
         h = heads[k]
         runs = i64(0)

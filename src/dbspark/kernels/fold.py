@@ -26,18 +26,20 @@ import numpy as np
 from dbspark.kernels.first import BEYOND, end_of_run, first_row, one_key
 from dbspark.kernels.group import LIMBS, count_rows, finish_sums, group_rows, sum_integers
 from dbspark.kernels.hash import fold_columns, is_valid
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i64, load_u64
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i64, load_u64, prefetch
 from dbspark.kernels.merge import lane, lane_mask
 from dbspark.kernels.nodes import DATA, FIELDS, HASH, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, START, VALID, WEIGHT
 from dbspark.kernels.order import compare_cells, compare_nulls, equal_rows
-from dbspark.kernels.probe import same_key
+from dbspark.kernels.probe import ask_for_match, same_key
 from dbspark.kernels.seek import (
     BATCHES,
     NOWHERE,
     address,
     ask_for_word,
+    begin_of,
     find_key,
     first_chunk,
+    has_index,
     length_at,
     place_of,
     table_at,
@@ -55,22 +57,25 @@ WRONG = -2
 NOBODY = -1
 MANY = -2
 _AHEAD = 32
-"""Groups whose words in the indices are asked for at a time."""
+"""Groups that are looked for at a time."""
 _GOING = 64
 """Rows of a key that may have been seen going before another way is taken."""
 
 
 @borrowing
 def newest_row(
-    directory: int, lowest: int, h: Any, probe: int, row: int, probe_key: Any, key: Any, columns: int, nodes: int,
-    gone: Any,
+    directory: int, lowest: int, newest: int, h: Any, probe: int, row: int, probe_key: Any, key: Any, columns: int,
+    nodes: int, gone: Any,
 ) -> int:  # fmt: skip
     """Where the row of a key is, in batches from one on, that has come and not gone since; NOBODY where there is none.
 
-    `gone` is working memory for positions of rows that were seen going; MANY where they are more than fit there.
+    Of the batches that have an index, none behind `newest` has the key. `gone` is working memory for positions of rows
+    that were seen going; MANY where they are more than fit there.
     """
     seen = i64(0)
     for b in range(load_i64(directory, BATCHES) - 1, lowest - 1, -1):
+        if b > newest and has_index(place_of(directory, b)):
+            continue
         begin = find_key(directory, b, h)
         if begin == NOWHERE:
             continue
@@ -94,6 +99,48 @@ def newest_row(
                     return i64(c) << ROW_BITS | at
             at += 1
     return i64(NOBODY)
+
+
+@borrowing
+def _ask_for_groups(
+    directory: int, heads: Any, lowest: Any, begin: int, end: int, state_keys: Any, count_node: int, folds: Any,
+    newest: Any, at: Any,
+) -> None:  # fmt: skip
+    """Ask for the memory that `newest_row` and the folds will read for keys begin … end-1, which are few.
+
+    newest[k] = the newest batch whose index knows of a key, counted from `begin`. In much state every look waits for
+    memory: at the indices, at the key hash of the row that they point to, at its key, weight and words. So each look
+    is for all of the keys before the next.
+    """
+    batches = load_i64(directory, BATCHES)
+    for b in range(batches):
+        for k in range(begin, end):
+            if b >= lowest[k]:
+                ask_for_word(place_of(directory, b), heads[k])
+    for k in range(begin, end):
+        b, found = batches - 1, i64(NOWHERE)
+        while b >= lowest[k]:
+            first, last, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
+            if first < last and has_index(place):
+                found = begin_of(directory, first, last, place, heads[k])
+                if found != NOWHERE:
+                    break
+            b -= 1
+        newest[k - begin], at[k - begin] = b, found
+    for k in range(end - begin):
+        if at[k] != NOWHERE:
+            table, row = table_at(directory, at[k]), at[k] & ROW_MASK
+            ask_for_match(table, row, state_keys)
+            _ask_for_word(table, count_node, row, i64(1))
+            for f in range(folds.shape[0]):
+                words = i64(1) if folds[f, 0] == COUNT else i64(2)
+                _ask_for_word(table, folds[f, 3], row, words)
+
+
+@inlined
+def _ask_for_word(table: int, node: int, row: int, words: int) -> None:
+    at = table + node * NODE_BYTES
+    prefetch(load_i64(at, DATA) + 8 * words * (load_i64(at, START) + row))
 
 
 @borrowing
@@ -236,13 +283,15 @@ def fold_groups(
     for g in range(groups):
         heads[g] = hashes[first[g]]
     lowest = lowest_batches(directory, address(heads), groups)
+    newest, asked = np.empty(_AHEAD, np.int64), np.empty(_AHEAD, np.int64)
     for g in range(groups):
-        if g % _AHEAD == 0:
-            for b in range(load_i64(directory, BATCHES)):
-                for k in range(g, min(g + _AHEAD, groups)):
-                    if b >= lowest[k]:
-                        ask_for_word(place_of(directory, b), heads[k])
-        at = newest_row(directory, lowest[g], heads[g], table, first[g], keys, state_keys, columns, nodes, going)
+        ahead = g % _AHEAD
+        if ahead == 0:
+            end = min(g + _AHEAD, groups)
+            _ask_for_groups(directory, heads, lowest, g, end, state_keys, count_node, folds, newest, asked)
+        at = newest_row(
+            directory, lowest[g], newest[ahead], heads[g], table, first[g], keys, state_keys, columns, nodes, going
+        )
         if at == MANY:
             return i64(LARGE)
         old[g] = at

@@ -40,8 +40,7 @@ from dbspark.kernels.jit import (
     store_u64,
 )
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
-from dbspark.kernels.nodes import DATA, FIELDS, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, WEIGHT
-from dbspark.kernels.order import equal_rows
+from dbspark.kernels.nodes import DATA, FIELDS, KEY, NODE_BYTES, ROW_BITS, WEIGHT
 from dbspark.kernels.probe import meet_rows
 from dbspark.kernels.registers import (
     DONE,
@@ -62,21 +61,16 @@ from dbspark.kernels.seek import (
     DIRECTORY,
     FENCES,
     LENS,
-    NOWHERE,
     PLACE,
     PLACES,
     SIEVE,
     STARTS,
     TABLES,
     append_batch,
-    find_key,
-    first_chunk,
-    length_at,
-    table_at,
 )
 from dbspark.kernels.shown import write_columns
-from dbspark.kernels.sieve import lowest_batches
 from dbspark.kernels.values import evaluate, slot_bytes
+from dbspark.kernels.weigh import add_weights
 
 ARRANGE: Final = 0
 PROJECT: Final = 1
@@ -321,14 +315,15 @@ def _distinct(f: int, regs: int, states: int, memory: int) -> int:
     tables, pos, weights = ints_at(scratch, 1), ints_at(scratch + 8, rows), scratch + 8 + 8 * rows
     tables[0] = table
     own, mask = lane(table, WEIGHT), lane_mask(table, WEIGHT)
-    lowest = lowest_batches(directory, lane(table, KEY), rows)
+    before = np.zeros(rows, np.int64)
+    if not add_weights(directory, table, rows, columns, nodes, before):
+        return i64(ODD)
     n = i64(0)
     for r in range(rows):
         w = load_i64(own, r & mask)
-        before = _weight_of(directory, lowest[r], table, i64(r), columns, nodes)
-        if abs(w) >= 1 << 62 or abs(before) >= 1 << 62:
+        if abs(w) >= 1 << 62:
             return i64(ODD)
-        change = i64(before + w > 0) - i64(before > 0)
+        change = i64(before[r] + w > 0) - i64(before[r] > 0)
         if change != 0:
             pos[n] = r
             store_i64(weights, n, change)
@@ -339,33 +334,6 @@ def _distinct(f: int, regs: int, states: int, memory: int) -> int:
         f + 48, columns, tables, pos, tables, pos, n, i64(1) if n == rows else i64(0), i64(0), nodes, weights, i64(0),
         memory, arena_of(memory, load_i64(f, 3)), out,
     )  # fmt: skip
-
-
-@inlined
-def _weight_of(directory: int, lowest: int, probe: int, row: int, columns: int, nodes: int) -> int:
-    """The total weight of a row in batches by whole rows, from one on; 2^62 where it is so much or more."""
-    h, total = load_u64(lane(probe, KEY), row), i64(0)
-    for b in range(lowest, load_i64(directory, BATCHES)):
-        at, last = find_key(directory, b, h), first_chunk(directory, b + 1)
-        if at == NOWHERE:
-            continue
-        c, i = at >> ROW_BITS, at & ROW_MASK
-        while True:
-            if i >= length_at(directory, c):
-                c += 1
-                i = i64(0)
-                if c >= last:
-                    break
-            table = table_at(directory, c << ROW_BITS)
-            if load_u64(lane(table, KEY), i) != h:
-                break
-            if equal_rows(table, i, probe, row, columns, nodes):
-                w = load_i64(lane(table, WEIGHT), i & lane_mask(table, WEIGHT))
-                if abs(w) >= 1 << 61 or abs(total) >= 1 << 61:
-                    return i64(1 << 62)
-                total += w
-            i += 1
-    return total
 
 
 @inlined

@@ -1,4 +1,4 @@
-"""Finding keys and rows in sorted chunks.
+"""Finding keys in sorted chunks.
 
 Where a key is in a batch is told by `kernels.seek`, at a cost that hardly depends on the number of rows; keys are
 looked for a block at a time, each step for all of them before the next, so that they wait for memory together. Where
@@ -14,35 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.hash import NULL_WORD, SEED, bytes_word, double_word, fixed_word, fold, is_valid
+from dbspark.kernels.hash import is_valid
 from dbspark.kernels.jit import (
-    add_overflows,
-    bits_f32,
-    bits_f64,
     borrowing,
     i64,
     inlined,
     kernel,
-    load_i32,
     load_i64,
-    load_u32,
     load_u64,
     multiply_overflows,
     prefetch,
     store_i64,
-    store_u64,
 )
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
 from dbspark.kernels.nodes import (
-    BIT,
     DATA,
-    FIXED,
-    FLOAT32,
-    FLOAT64,
-    HASH,
     KEY,
     KIND,
-    LANES,
     NODE_BYTES,
     NULL,
     OFFSETS,
@@ -54,7 +42,7 @@ from dbspark.kernels.nodes import (
     WEIGHT,
     WIDTH,
 )
-from dbspark.kernels.order import compare_rows, equal_cells
+from dbspark.kernels.order import equal_cells
 from dbspark.kernels.seek import (
     BATCHES,
     DIRECTORY,
@@ -74,11 +62,6 @@ from dbspark.kernels.seek import (
 )
 from dbspark.kernels.sieve import covered_batches, sift
 
-LEAST = -(1 << 63)
-"""No weight is this; a kernel that returns one weight says with it that the sum is beyond int64."""
-_TOP = np.uint64(0xFFFFFFFFFFFFFFFF)
-_NEAR = 8
-"""Rows of one key that are walked over before their hashes are searched."""
 _BLOCK = 96
 """Keys that are looked for at a time."""
 
@@ -94,312 +77,6 @@ def weights_at(tables: Any, pos: Any, out: Any) -> None:
     for i in range(pos.shape[0]):
         table = tables[pos[i] >> ROW_BITS]
         out[i] = load_i64(lane(table, WEIGHT), (pos[i] & ROW_MASK) & lane_mask(table, WEIGHT))
-
-
-@inlined
-def _split(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any, out: Any) -> int:
-    total = i64(0)
-    for s in range(cursors.shape[0]):
-        chunk = cursors[s, 0]
-        row = cursors[s, 1]
-        while True:
-            end = ends[s, 1] if chunk == ends[s, 0] else lens[chunk]
-            keys = lane(tables[chunk], KEY)
-            at = row
-            if row < end and load_u64(keys, end - 1) >= key:
-                at = lower_bound(keys, row, end, key)
-                if rh != np.uint64(0) and load_u64(keys, at) == key:
-                    above = end
-                    if key != np.uint64(0xFFFFFFFFFFFFFFFF):
-                        above = lower_bound(keys, at, end, key + np.uint64(1))
-                    at = lower_bound(lane(tables[chunk], HASH), at, above, rh)
-            else:
-                at = max(row, end)
-            total += at - row
-            if at < end or chunk == ends[s, 0]:
-                out[s, 0] = chunk
-                out[s, 1] = at
-                break
-            chunk += 1
-            row = i64(0)
-    return total
-
-
-@kernel
-def split_at(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any, out: Any) -> int:
-    """out[s] = (chunk, row) of the first row of source s, from its cursor on, at or above (key, row hash).
-
-    Returns how many rows lie between the cursors and there.
-    """
-    return _split(tables, lens, cursors, ends, key, rh, out)
-
-
-@borrowing
-def _remaining(lens: Any, cursors: Any, ends: Any) -> int:
-    total = i64(0)
-    for s in range(cursors.shape[0]):
-        for chunk in range(cursors[s, 0], ends[s, 0] + 1):
-            end = ends[s, 1] if chunk == ends[s, 0] else lens[chunk]
-            total += end - (cursors[s, 1] if chunk == cursors[s, 0] else 0)
-    return total
-
-
-@kernel
-def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, out: Any) -> int:
-    """Fill `out` with a split that leaves at most about `limit` rows before it, and at least one.
-
-    Bisects the key hashes, starting where a uniform distribution would have it; where one key alone is too much,
-    its row hashes. Returns the number of rows before the split.
-    """
-    total = _remaining(lens, cursors, ends)
-    if total <= limit:
-        for s in range(cursors.shape[0]):
-            out[s, 0] = ends[s, 0]
-            out[s, 1] = ends[s, 1]
-        return total
-    top = np.uint64(0xFFFFFFFFFFFFFFFF)
-    low = top
-    for s in range(cursors.shape[0]):
-        chunk, row = cursors[s, 0], cursors[s, 1]
-        while chunk < ends[s, 0] and row >= lens[chunk]:
-            chunk += 1
-            row = i64(0)
-        if chunk < ends[s, 0] or row < ends[s, 1]:
-            low = min(low, load_u64(lane(tables[chunk], KEY), row))
-    zero = np.uint64(0)
-    a = low  # at most nothing lies before it
-    b = top
-    guess = a + np.uint64(np.float64(b - a) * (0.9 * limit / total))
-    while b - a > np.uint64(1):
-        if guess <= a:
-            guess = a + np.uint64(1)
-        n = _split(tables, lens, cursors, ends, guess, zero, out)
-        if n > limit:
-            b = guess
-        elif n < max(limit >> 1, 1):
-            a = guess
-        else:
-            return n
-        guess = a + ((b - a) >> np.uint64(1))
-    n = _split(tables, lens, cursors, ends, a, zero, out)
-    if n > 0:
-        return n
-    # All of a key hash in one go would be too much: split inside it.
-    c = zero
-    d = top
-    for _ in range(70):
-        middle = c + ((d - c) >> np.uint64(1)) + np.uint64(1)
-        n = _split(tables, lens, cursors, ends, a, middle, out)
-        if n > limit:
-            d = middle - np.uint64(1)
-        elif n < max(limit >> 1, 1):
-            c = middle
-        else:
-            return n
-        if d <= c or d - c <= np.uint64(1):
-            break
-    n = _split(tables, lens, cursors, ends, a, c, out)
-    if n > 0:
-        return n
-    if d < top:
-        n = _split(tables, lens, cursors, ends, a, d + np.uint64(1), out)
-        if n > 0:
-            return n
-    if a < top:
-        n = _split(tables, lens, cursors, ends, a + np.uint64(1), zero, out)
-        if n > 0:
-            return n
-    for s in range(cursors.shape[0]):
-        out[s, 0] = ends[s, 0]
-        out[s, 1] = ends[s, 1]
-    return total
-
-
-@inlined
-def find_row(
-    tables: int, lens: int, fences: int, first: int, last: int,
-    probe: int, row: int, key: Any, rh: Any, columns: int, nodes: int,
-) -> int:  # fmt: skip
-    """Position in one batch of the row equal to row `row` of chunk table `probe`, or -1.
-
-    The batch is chunks first … last-1 of those whose tables, lengths and first keys are at these addresses.
-    """
-    if first >= last:
-        return -1
-    chunk = find_chunk(fences, first, last, key)
-    at = lower_bound(lane(load_i64(tables, chunk), KEY), i64(0), load_i64(lens, chunk), key)
-    near = i64(0)
-    while True:
-        if at >= load_i64(lens, chunk):
-            chunk += 1
-            if chunk >= last:
-                return -1
-            at = i64(0)
-        table = load_i64(tables, chunk)
-        if load_u64(lane(table, KEY), at) != key:
-            return -1
-        hashes = lane(table, HASH)
-        found = load_u64(hashes, at)
-        if found > rh:
-            return -1
-        if found == rh:
-            order = compare_rows(table, at, probe, row, columns, nodes)
-            if order == 0:
-                return chunk << ROW_BITS | at
-            if order > 0:
-                return -1
-            at += 1
-        elif near < _NEAR:
-            near += 1
-            at += 1
-        else:
-            # A key of many rows: they are sorted by row hash, so search for it instead of walking there.
-            above = load_i64(lens, chunk)
-            if key != _TOP:
-                above = lower_bound(lane(table, KEY), at, above, key + np.uint64(1))
-            at = lower_bound(hashes, at, above, rh)
-
-
-@kernel
-def sum_weights(
-    tables: Any, lens: Any, fences: Any, starts: Any, probe: int, rows: int, columns: int, nodes: int, out: Any
-) -> int:
-    """out[i] = total weight, over all batches, of the row equal to row i of the probe chunk. Returns 0 or OVERFLOW."""
-    keys = lane(probe, KEY)
-    hashes = lane(probe, HASH)
-    where = address(tables), address(lens), address(fences)
-    for i in range(rows):
-        key = load_u64(keys, i)
-        rh = load_u64(hashes, i)
-        total = i64(0)
-        for b in range(starts.shape[0] - 1):
-            at = find_row(*where, starts[b], starts[b + 1], probe, i, key, rh, columns, nodes)
-            if at >= 0:
-                table = tables[at >> ROW_BITS]
-                w = load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
-                if add_overflows(total, w):
-                    return OVERFLOW
-                total += w
-        out[i] = total
-    return 0
-
-
-@kernel
-def count_change(
-    tables: Any, lens: Any, fences: Any, starts: Any,
-    more_tables: Any, more_lens: Any, more_fences: Any, more_starts: Any,
-    probe: int, rows: int, columns: int, nodes: int,
-) -> int:  # fmt: skip
-    """How many rows more there are when the rows of the probe chunk are added to those of two lists of batches.
-
-    No sum overflows; that is the caller's promise.
-    """
-    keys = lane(probe, KEY)
-    hashes = lane(probe, HASH)
-    own = lane(probe, WEIGHT)
-    mask = lane_mask(probe, WEIGHT)
-    change = i64(0)
-    here = address(tables), address(lens), address(fences)
-    more = address(more_tables), address(more_lens), address(more_fences)
-    for i in range(rows):
-        key = load_u64(keys, i)
-        rh = load_u64(hashes, i)
-        total = i64(0)
-        for b in range(starts.shape[0] - 1):
-            at = find_row(*here, starts[b], starts[b + 1], probe, i, key, rh, columns, nodes)
-            if at >= 0:
-                table = tables[at >> ROW_BITS]
-                total += load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
-        for b in range(more_starts.shape[0] - 1):
-            at = find_row(*more, more_starts[b], more_starts[b + 1], probe, i, key, rh, columns, nodes)
-            if at >= 0:
-                table = more_tables[at >> ROW_BITS]
-                total += load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
-        if total == 0:
-            change += 1
-        elif total + load_i64(own, i & mask) == 0:
-            change -= 1
-    return change
-
-
-@inlined
-def _word(node: int) -> Any:
-    """The word that the first value of a flat column contributes to a hash; see `dbspark.kernels.hash`."""
-    kind = load_i64(node, KIND)
-    valid = load_i64(node, VALID)
-    if kind == NULL or (valid != 0 and not is_valid(valid, i64(0))):
-        return NULL_WORD
-    data = load_i64(node, DATA)
-    if kind == FIXED:
-        return fixed_word(data, load_i64(node, WIDTH), i64(0))
-    if kind == FLOAT64:
-        return double_word(bits_f64(load_u64(data, 0)))
-    if kind == FLOAT32:
-        return double_word(bits_f32(load_u32(data, 0)))
-    if kind == BIT:
-        return np.uint64(is_valid(data, i64(0)))
-    offsets = load_i64(node, OFFSETS)
-    low = i64(load_i32(offsets, 0))
-    return bytes_word(data + low, i64(load_i32(offsets, 1)) - low)
-
-
-@inlined
-def _hash_point(probe: int, columns: int, mask: int) -> Any:
-    h = SEED
-    for column in range(LANES, LANES + columns):
-        h = fold(h, _word(probe + column * NODE_BYTES))
-    h &= np.uint64(mask)
-    store_u64(lane(probe, HASH), 0, h)
-    return h
-
-
-@kernel
-def hash_point(probe: int, columns: int, mask: int) -> None:
-    """Set the hash lane of a probe of one row, which is also its key lane; columns are flat."""
-    _hash_point(probe, columns, mask)
-
-
-@kernel
-def weigh_point(directory: int, probe: int, mask: int) -> int:
-    """Hash the one row of a probe and return its total weight over all batches, or LEAST if that is beyond int64.
-
-    `directory` is the address of what `directory_of` has written: a call takes longer the more arguments it has.
-    """
-    tables, lens, fences = load_i64(directory, 0), load_i64(directory, 1), load_i64(directory, 2)
-    starts, batches = load_i64(directory, 3), load_i64(directory, 4)
-    columns, nodes = load_i64(directory, 5), load_i64(directory, 6)
-    h = _hash_point(probe, columns, mask)
-    total = i64(0)
-    for b in range(batches):
-        first, last = load_i64(starts, b), load_i64(starts, b + 1)
-        at = find_row(tables, lens, fences, first, last, probe, i64(0), h, h, columns, nodes)
-        if at >= 0:
-            table = load_i64(tables, at >> ROW_BITS)
-            w = load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
-            if add_overflows(total, w):
-                return i64(LEAST)
-            total += w
-    return total
-
-
-def directory_of(tables: Any, lens: Any, fences: Any, starts: Any, columns: int, nodes: int) -> Any:
-    """Some batches for `weigh_point`; their arrays must be kept as long as it is used."""
-    where = [array.ctypes.data for array in (tables, lens, fences, starts)]
-    return np.array([*where, len(starts) - 1, columns, nodes], np.int64)
-
-
-@kernel
-def locate(
-    tables: Any, lens: Any, fences: Any, starts: Any, probe: int, rows: int, columns: int, nodes: int, out: Any
-) -> None:
-    """out[i] = position, in the first batch, of the row equal to row i of the probe chunk, or -1."""
-    keys = lane(probe, KEY)
-    hashes = lane(probe, HASH)
-    where = address(tables), address(lens), address(fences)
-    for i in range(rows):
-        out[i] = find_row(
-            *where, starts[0], starts[1], probe, i, load_u64(keys, i), load_u64(hashes, i), columns, nodes
-        )
 
 
 @kernel
@@ -603,7 +280,7 @@ def _key_is_null(table: int, row: int, key: Any) -> Any:
 
 
 @borrowing
-def _ask_for_match(table: int, row: int, key: Any) -> None:
+def ask_for_match(table: int, row: int, key: Any) -> None:
     """Ask for the weight of a row, and for the value or the place of the text which will be compared first."""
     prefetch(lane(table, WEIGHT) + 8 * (row & lane_mask(table, WEIGHT)))
     if key.shape[0] > 0:
@@ -654,7 +331,7 @@ def meet_rows(
                 at, i = rest_of(directory, last, begun[j], load_u64(sought, begin + near[j])), begin + near[j]
                 i = which[i] if b < covered else i
                 if at != NOWHERE and (null_safe != 0 or not _key_is_null(probe, i, probe_key)):
-                    _ask_for_match(table_at(directory, at), at & ROW_MASK, key)
+                    ask_for_match(table_at(directory, at), at & ROW_MASK, key)
                     near[hits], begun[hits] = i, at
                     hits += 1
             # Room is made before pairs are written: an array that might become another one is counted at every pair.

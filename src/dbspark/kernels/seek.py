@@ -227,21 +227,35 @@ def fill_index(tables: Any, lens: Any, first: int, shift: int, out: Any) -> None
 
     Chunks have at most 2^15 rows each. Others may read the words of the chunks before them meanwhile.
     """
+    # Keys rise, so a word is done when another begins: it is kept at hand, and written whenever a row has changed it.
+    # How many rows a word has nobody can guess, so there is no branch that says whether a row begins one.
+    words, by, to_part = address(out), np.uint64(shift), np.uint64(shift - _PART_BITS)
+    before, word = i64(-1), np.uint64(0)
     for c in range(tables.shape[0]):
-        keys = lane(tables[c], KEY)
+        keys, here = lane(tables[c], KEY), i64(first + c) << INDEX_ROW_BITS
+        if before < 0 and lens[c] > 0:  # some rows of its word may be in a chunk that was added before
+            mine = i64(load_u64(keys, 0) >> by)
+            word = load_u64(words, mine)
+            before = mine if word != np.uint64(0) else before
         for i in range(lens[c]):
             key = load_u64(keys, i)
-            mine, part = i64(key >> np.uint64(shift)), key >> np.uint64(shift - _PART_BITS) & np.uint64(31)
-            word = out[mine]
-            if word & _PARTS == np.uint64(0):
-                word = np.uint64((first + c) << INDEX_ROW_BITS | i) << _32
-            out[mine] = word | _ONE << part
+            mine = i64(key >> by)
+            word = word if mine == before else np.uint64(here | i) << _32
+            word |= _ONE << (key >> to_part & np.uint64(31))
+            store_u64(words, mine, word)
+            before = mine
+
+
+@inlined
+def has_index(place: int) -> Any:
+    """Whether a batch has an index."""
+    return load_i64(place, 0) != 0
 
 
 @inlined
 def ask_for_word(place: int, key: Any) -> None:
     """Ask for the memory that `begin_of` reads first."""
-    if load_i64(place, 0) != 0:
+    if has_index(place):
         prefetch(load_i64(place, 0) + 8 * i64(key >> load_u64(place, 1)))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from dbspark.batch import Arrangement, Batch
 from dbspark.batch.chunk import Chunk, check_plan
 from dbspark.batch.memory import Int64s, int64s
-from dbspark.kernels import probe as kp
+from dbspark.kernels import weigh as kw
 from dbspark.kernels.merge import OVERFLOW
 from dbspark.kernels.nodes import ROW_BITS, WEIGHT
 from dbspark.trace.listed import Sources, sources_of
@@ -46,7 +46,7 @@ def positions_in(batch: Batch, probe: Batch) -> Int64s:
     sources = sources_of((batch,))
     at = 0
     for chunk in probe.chunks:
-        kp.locate(*sources, chunk.table, chunk.rows, schema.columns, schema.node_count, out[at : at + chunk.rows])
+        kw.locate(*sources, chunk.table, chunk.rows, schema.columns, schema.node_count, out[at : at + chunk.rows])
         at += chunk.rows
     return out
 
@@ -57,7 +57,7 @@ def weights_in(sources: Sources, probe: Batch) -> Int64s:
     at = 0
     for chunk in probe.chunks:
         part = out[at : at + chunk.rows]
-        if kp.sum_weights(*sources, chunk.table, chunk.rows, schema.columns, schema.node_count, part) == OVERFLOW:
+        if kw.sum_weights(*sources, chunk.table, chunk.rows, schema.columns, schema.node_count, part) == OVERFLOW:
             check_plan(np.array((OVERFLOW,), np.int64))
         at += chunk.rows
     return out

@@ -26,7 +26,7 @@ from dbspark.kernels import probe as kp
 from dbspark.kernels import timed as kt
 from dbspark.kernels.ends import ends_of_keys
 from dbspark.kernels.merge import OVERFLOW
-from dbspark.kernels.probe import LEAST
+from dbspark.kernels.weigh import LEAST
 from dbspark.lazy import Lazy
 from dbspark.trace.spine import END, Spine
 

@@ -13,7 +13,7 @@ from typing import Any
 from dbspark.batch import Arrangement, Batch
 from dbspark.batch.point import codec_of
 from dbspark.batch.rows import Row
-from dbspark.kernels.probe import count_change
+from dbspark.kernels.weigh import count_change
 from dbspark.trace.listed import sources_of
 from dbspark.trace.spine import Spine
 from dbspark.zset.config import ZSetConfig

@@ -26,8 +26,8 @@ from dbspark.batch.point import Probe, codec_of, hash_mask
 from dbspark.batch.rows import Row, encode_rows
 from dbspark.errors import WeightOverflowError
 from dbspark.kernels import nodes as nd
-from dbspark.kernels import probe as kp
 from dbspark.kernels import table as kt
+from dbspark.kernels import weigh as kw
 from dbspark.kernels.sort import sort_hashes
 from dbspark.zset.versions import Moment
 
@@ -469,7 +469,7 @@ class Memtable:
             probe = batch_of_rows(self.arrangement, {row: 1}).chunks[0]
             return weight + int(table.weights_of(probe)[0])
         point, pool = made
-        kp.hash_point(point.table, table.arrangement.schema.columns, hash_mask())
+        kw.hash_point(point.table, table.arrangement.schema.columns, hash_mask())
         weight += table.weight_of(point)
         pool.append(point)
         return weight
