@@ -41,8 +41,10 @@ from dbspark.trace.spine import Spine
 
 LIMIT: Final = km.CHUNK
 """Rows of a delta up to which a tick is run as a program."""
-MOST: Final = 8
+MOST: Final = 64
 """Ticks that states take in at once."""
+_WAITING: Final = 4096
+"""Rows that a state takes in at once."""
 _FEW: Final = 512
 """Rows from which on a batch is not kept waiting: to be looked up in without an index costs more than to take it in."""
 _LIGHT: Final = 1 << 31
@@ -271,7 +273,12 @@ class Program:
         most = cells[begin + kr.ROWS]
         if not most:
             return late
-        tick.enough = most >= _FEW or cells[begin + kr.LARGEST] >= _LIGHT or len(late) + 1 >= self._most
+        tick.enough = (
+            most >= _FEW
+            or cells[begin + km.LISTED] >= _WAITING
+            or cells[begin + kr.LARGEST] >= _LIGHT
+            or len(late) + 1 >= self._most
+        )
         return (*late, Late(tick.told, tick.arena))
 
     def taken_in(self, states: Mapping[str, State], late: Sequence[Late]) -> dict[str, State]:
@@ -298,7 +305,7 @@ class Program:
         for node, at in self._head:
             cells[at], cells[at + 1] = tick.word(node)
         at = self._most_listed * kr.REGISTER
-        cells[at + kr.ROWS] = cells[at + kr.LARGEST] = 0
+        cells[at + kr.ROWS] = cells[at + kr.LARGEST] = cells[at + km.LISTED] = 0
         for name, at in self._checked:
             check = checks.get(name) if checks else None
             cells[at], cells[at + 1] = (0, 0) if check is None else (check.place, check.listing)

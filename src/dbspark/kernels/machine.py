@@ -67,6 +67,8 @@ from dbspark.kernels.seek import (
     STARTS,
     TABLES,
     append_batch,
+    index_bits,
+    index_rows,
 )
 from dbspark.kernels.shown import write_columns
 from dbspark.kernels.values import evaluate, slot_bytes
@@ -87,10 +89,14 @@ LIST_CHANGE: Final = 10
 STATE: Final = 3
 """Words of a state: its directory, how many chunks that has, and how many rows have been listed in it."""
 WAITING: Final = 2
+LISTED: Final = 3
+"""The word of the register that LIST fills with the most rows that are listed in any state."""
 STATE_BYTES: Final = 8 * STATE
 
 CHUNK: Final = 32768
 """Rows of a delta at the most."""
+INDEXED: Final = 48
+"""Rows from which on a batch that is listed gets an index."""
 PAIRS: Final = 1 << 18
 """Pairs of a join at the most."""
 
@@ -518,8 +524,11 @@ def _consolidate(f: int, regs: int, memory: int) -> int:
 
 
 @inlined
-def _list(f: int, regs: int, states: int) -> int:
-    """in, state, and the register of the most rows and weights that have been listed in any state."""
+def _list(f: int, regs: int, states: int, memory: int) -> int:
+    """in, state, and the register of the most rows and weights that have been listed in any state.
+
+    What is not small gets an index, if there is memory for it: it is looked up in by many ticks, each of which would
+    have to walk along it."""
     given, state, most = (
         register(regs, load_i64(f, 0)),
         states + STATE_BYTES * load_i64(f, 1),
@@ -527,9 +536,17 @@ def _list(f: int, regs: int, states: int) -> int:
     )
     rows = load_i64(given, ROWS)
     if rows > 0:
-        append_batch(state, load_i64(given, TABLE), rows)
+        words, bits = i64(0), index_bits(rows)
+        if rows >= INDEXED:
+            words = take(arena_of(memory, i64(1)), i64(8) << bits)
+            if words != 0:
+                for k in range(1 << bits):
+                    store_i64(words, k, i64(0))
+                index_rows(lane(load_i64(given, TABLE), KEY), rows, i64(0), 64 - bits, words)
+        append_batch(state, load_i64(given, TABLE), rows, words, 64 - bits)
         store_i64(state, WAITING, load_i64(state, WAITING) + rows)
         store_i64(most, ROWS, max(load_i64(most, ROWS), rows))
+        store_i64(most, LISTED, max(load_i64(most, LISTED), load_i64(state, WAITING)))
         store_i64(most, LARGEST, max(load_i64(most, LARGEST), load_i64(given, LARGEST)))
     return i64(DONE)
 
@@ -539,7 +556,7 @@ def _list_change(f: int, regs: int) -> int:
     """in, the register of a table that has been checked: what comes in is listed in its directory if it says so."""
     given, table = register(regs, load_i64(f, 0)), register(regs, load_i64(f, 1))
     if load_i64(table, ROWS) == 1 and load_i64(given, ROWS) > 0:
-        append_batch(load_i64(table, TABLE), load_i64(given, TABLE), load_i64(given, ROWS))
+        append_batch(load_i64(table, TABLE), load_i64(given, TABLE), load_i64(given, ROWS), i64(0), i64(0))
     return i64(DONE)
 
 
@@ -578,7 +595,7 @@ def run(code: int, length: int, regs: int, states: int, memory: int) -> int:
         elif instruction == SUM:
             status = _sum(f, regs, memory)
         elif instruction == LIST:
-            status = _list(f, regs, states)
+            status = _list(f, regs, states, memory)
         elif instruction == CHECK:
             status = _check(f, regs)
         elif instruction == LIST_CHANGE:

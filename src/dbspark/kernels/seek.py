@@ -160,24 +160,26 @@ def list_batch(
 
 
 @inlined
-def append_batch(listed: int, table: int, rows: int) -> None:
-    """The same for a directory of one's own, without an index. listed = its address, how many chunks it has."""
+def append_batch(listed: int, table: int, rows: int, words: int, shift: int) -> None:
+    """The same for a directory of one's own. listed = its address, how many chunks it has; `words`: an index, or 0."""
     directory, chunk = load_i64(listed, 0), load_i64(listed, 1)
     batch, places = load_i64(directory, BATCHES), load_i64(directory, PLACES)
     _listed(
         load_i64(directory, TABLES), load_i64(directory, LENS), load_i64(directory, FENCES),
         load_i64(directory, STARTS), chunk, batch, table, rows,
     )  # fmt: skip
-    for k in range(PLACE):
-        store_i64(places, PLACE * batch + k, i64(0))
+    store_i64(places, PLACE * batch, words)
+    store_i64(places, PLACE * batch + 1, shift)
+    store_i64(places, PLACE * batch + 2, i64(0))
+    store_i64(places, PLACE * batch + 3, i64(0))
     store_i64(directory, BATCHES, batch + 1)
     store_i64(listed, 1, chunk + 1)
 
 
 @kernel
 def append(listed: int, table: int, rows: int) -> None:
-    """See `append_batch`."""
-    append_batch(listed, table, rows)
+    """See `append_batch`; there is no index."""
+    append_batch(listed, table, rows, i64(0), i64(0))
 
 
 def directory_words(chunks: int, batches: int, more: int) -> int:
@@ -221,29 +223,44 @@ def place_of(directory: int, b: int) -> int:
     return load_i64(directory, PLACES) + b * (8 * PLACE)
 
 
+@inlined
+def index_rows(keys: int, rows: int, here: int, shift: int, words: int) -> None:
+    """Add the rows of a chunk, whose position is `here`, to the words of an index; their key hashes are at an address.
+
+    Keys rise, so a word is done when another begins: it is kept at hand, and written whenever a row has changed it. How
+    many rows a word has nobody can guess, so there is no branch that says whether a row begins one.
+    """
+    by, to_part = np.uint64(shift), np.uint64(shift - _PART_BITS)
+    before, word = i64(-1), np.uint64(0)
+    if rows > 0:  # its first rows may be of a word that a chunk before it has begun
+        word = load_u64(words, i64(load_u64(keys, 0) >> by))
+        before = i64(load_u64(keys, 0) >> by) if word != np.uint64(0) else before
+    for i in range(rows):
+        key = load_u64(keys, i)
+        mine = i64(key >> by)
+        word = word if mine == before else np.uint64(here | i) << _32
+        word |= _ONE << (key >> to_part & np.uint64(31))
+        store_u64(words, mine, word)
+        before = mine
+
+
 @kernel
 def fill_index(tables: Any, lens: Any, first: int, shift: int, out: Any) -> None:
     """Add chunks, from a number on, to the index of a batch: words that were zero when its first chunk was added.
 
     Chunks have at most 2^15 rows each. Others may read the words of the chunks before them meanwhile.
     """
-    # Keys rise, so a word is done when another begins: it is kept at hand, and written whenever a row has changed it.
-    # How many rows a word has nobody can guess, so there is no branch that says whether a row begins one.
-    words, by, to_part = address(out), np.uint64(shift), np.uint64(shift - _PART_BITS)
-    before, word = i64(-1), np.uint64(0)
     for c in range(tables.shape[0]):
-        keys, here = lane(tables[c], KEY), i64(first + c) << INDEX_ROW_BITS
-        if before < 0 and lens[c] > 0:  # some rows of its word may be in a chunk that was added before
-            mine = i64(load_u64(keys, 0) >> by)
-            word = load_u64(words, mine)
-            before = mine if word != np.uint64(0) else before
-        for i in range(lens[c]):
-            key = load_u64(keys, i)
-            mine = i64(key >> by)
-            word = word if mine == before else np.uint64(here | i) << _32
-            word |= _ONE << (key >> to_part & np.uint64(31))
-            store_u64(words, mine, word)
-            before = mine
+        index_rows(lane(tables[c], KEY), lens[c], i64(first + c) << INDEX_ROW_BITS, shift, address(out))
+
+
+@inlined
+def index_bits(rows: int) -> int:
+    """How many bits of a key hash point to the words of the index of so many rows: two to four rows have one word."""
+    bits = i64(0)
+    while 4 << bits < rows:
+        bits += 1
+    return bits
 
 
 @inlined
@@ -363,7 +380,7 @@ def _walk(own: int, size: int, chunk: int, keys: int, begin: int, end: int, whic
     n, row, before = i64(0), i64(0), np.uint64(0)
     for i in range(begin, end):
         key = load_u64(keys, i)
-        if key < before:
+        if i == begin or key < before:
             row = lower_bound(own, i64(0), size, key)
         before = key
         while row < size and load_u64(own, row) < key:

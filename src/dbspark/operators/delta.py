@@ -126,6 +126,16 @@ class Delta:
         """The chunk that holds all rows, if there is one already."""
         return self._chunk
 
+    @property
+    def held(self) -> int:
+        """Bytes that cannot be freed while it is kept, where its rows lie in one piece of memory or in part of one."""
+        if self._chunk is None:
+            return 0
+        buffer = self._chunk.buffer
+        whole = buffer.parent
+        size: int = buffer.size if whole is None else whole.size
+        return size
+
     def arranged(self, arrangement: Arrangement) -> Batch:
         """The rows sorted and consolidated by an arrangement; computed once."""
         found = self._batches.get(arrangement)

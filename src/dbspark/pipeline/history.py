@@ -147,6 +147,8 @@ class History:
     def everything(self) -> Spine:
         """All rows as they are now, for adding up, without times."""
         if self._read is None:
+            if len(self._waiting.changes) > CHANGES:  # they are more than should be looked through one by one
+                _ = self.trace
             batches = (*self._trace.reading().batches, *(change.batch() for change in self._waiting.changes))
             self._read = Spine(self.arrangement, batches, self._trace.spine.config)
         return self._read

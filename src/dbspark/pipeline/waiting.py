@@ -1,14 +1,16 @@
 """Changes on their way into a trace: they wait as they came, and are put in order beside the ticks.
 
-To write one small change costs as much as to write sixteen, so they wait in a list and are written together. To sort a
+To write one small change costs as much as to write many, so they wait in a list and are written together. To sort a
 large one costs as much as half of its tick, so the thread of the merges does it (`trace.background`): it makes of
 changes what the trace takes (`Written`), which `History` hands over when it is next touched; whoever cannot wait asks
 for it at once. Small changes are not worth the thread: it would keep the interpreter's lock from the ticks for longer
 than its kernels run without it. A change leaves the list when the trace has it, so everything is at any moment either
 there or here. Sorting cannot fail for what a change holds (`sound`): it has happened, and nobody could be told.
 
-What waits is bounded: by `CHANGES` and `ROWS` where nothing is being written (by `MANY` rows where they only come), and
-by `FAR` times that beside what the thread has in hand; then a tick waits for it.
+What waits is bounded: by `CHANGES`, `ROWS` and `HELD` where nothing is being written, where rows only come and nobody
+asks for them by `QUIET` and `MANY`. Beside what the thread has in hand it is `FAR` times that, or as many rows as it
+has in hand if they are more; then a tick waits for it. So a load of millions, which takes the thread a second to sort,
+is waited for by nobody before as much has come again.
 """
 
 from __future__ import annotations
@@ -27,17 +29,24 @@ from dbspark.kernels.nodes import TIME
 from dbspark.operators.delta import Delta, joined
 from dbspark.trace.background import Task
 
-CHANGES = 16
+CHANGES = 64
 """Changes that wait at most."""
 ROWS = 4096
 """Rows that wait at most: with more a change is worth a batch of its own."""
+HELD = 1 << 25
+"""Bytes that wait at most: a small change of a view may lie in the memory of a large tick."""
 FAR = 32
 """How many times as much may wait while the thread is busy."""
+BESIDE = ROWS
+"""Rows from which on changes are written by the thread."""
+QUIET = 32
+"""Changes that wait at most where they only come and nobody asks for them."""
 MANY = 1 << 16
-"""Rows that wait at most where they only come and nobody asks for them: to sort them together costs less than to sort
-those of each tick and to merge them."""
+"""Rows that wait at most there: to sort them together costs less than to sort those of each tick and to merge them."""
 CALM = 64
 """Changes after which nobody is expected to ask any more."""
+_LONG = 1024
+"""Rows from which on a change is long: to copy several into one before they are sorted costs more than it spares."""
 
 
 class Change:
@@ -46,7 +55,7 @@ class Change:
     It is let go of when it has been written; then it only knows how many rows it had.
     """
 
-    __slots__ = ("_batch", "_delta", "_rows", "arrangement", "given", "tick")
+    __slots__ = ("_batch", "_delta", "_rows", "arrangement", "given", "held", "tick")
 
     def __init__(self, delta: Delta, tick: int, arrangement: Arrangement) -> None:
         self._delta: Delta | None = delta
@@ -55,6 +64,8 @@ class Change:
         self.arrangement = arrangement
         self.given = delta.rows
         """Rows that came, equal ones and such as cancel each other counted one by one."""
+        self.held = delta.held
+        """Bytes that cannot be freed while it is here."""
         self.tick = tick
 
     def batch(self) -> Batch:
@@ -99,7 +110,7 @@ class Written(NamedTuple):
     rows: Sequence[int]
     """Of each of them."""
     together: Batch | None
-    """All of them with their times, if they are few rows and their sums are known to fit; else it takes each."""
+    """All of them with their times, if they are short and their sums are known to fit; else it takes each."""
 
 
 def written(changes: Sequence[Change], keep: int, counted: bool = True) -> Written:
@@ -109,7 +120,7 @@ def written(changes: Sequence[Change], keep: int, counted: bool = True) -> Writt
     """
     oldest = max(changes[-1].tick - keep, 0)
     given = sum([change.given for change in changes])
-    few = len(changes) > 1 and given <= 2 * ROWS
+    few = len(changes) > 1 and given <= max(2 * ROWS, min(_LONG * len(changes), MANY))
     if len(changes) > 1 and (few or not counted) and (changes[0].tick >= oldest or not counted):
         at_once = _sorted_at_once(changes, oldest, counted, few) if given <= BUILD_ROWS else None
         if at_once is not None:
@@ -127,7 +138,7 @@ def written(changes: Sequence[Change], keep: int, counted: bool = True) -> Writt
 def _sorted_at_once(changes: Sequence[Change], oldest: int, counted: bool, few: bool) -> Written | None:
     """Changes of different ticks, all of them flat and in no order, by one sort: to merge them later costs more.
 
-    Where they are `few` rows, they are copied into one chunk first: a call for each costs more.
+    Where they have `few` rows each, they are copied into one chunk first: a call for each costs more.
     """
     chunks = [chunk for change in changes if (chunk := change.loose()) is not None]
     if len(chunks) != len(changes):
@@ -151,7 +162,9 @@ def _sorted_at_once(changes: Sequence[Change], oldest: int, counted: bool, few: 
 class Waiting:
     """The changes of one history that its trace does not have yet."""
 
-    __slots__ = ("_beside", "_in_hand", "_job", "_keep", "_patient", "_rows_in_hand", "_since_asked", "changes", "rows")
+    __slots__ = (
+        "_beside", "_held", "_in_hand", "_job", "_keep", "_patient", "_rows_in_hand", "_since_asked", "changes", "rows",
+    )  # fmt: skip
 
     def __init__(self, keep: int, beside: bool, patient: bool = False) -> None:
         """`beside`: whether a thread may write them. `patient`: rows mostly come and are seldom asked for, and nobody
@@ -168,23 +181,26 @@ class Waiting:
         self.changes: list[Change] = []
         self.rows = 0
         """Those of all of them."""
+        self._held = 0
+        """Bytes, of all of them."""
 
     def add(self, change: Change) -> Written | None:
         """One more; gives what the trace is to take now, as `due`."""
         self.changes.append(change)
         self.rows += change.given
+        self._held += change.held
         self._since_asked += 1
-        if self._job is None and len(self.changes) < CHANGES and self.rows < ROWS:  # as it mostly is
-            return None
+        if self._job is None and len(self.changes) < CHANGES and self.rows < ROWS and self._held < HELD:
+            return None  # as it mostly is
         return self.due()
 
     def due(self) -> Written | None:
         """What the trace is to take now, if anything; begins to write what has become enough."""
         out = None
-        if self._job is not None and (self._job.done or self._enough(FAR)):
+        if self._job is not None and (self._job.done or self._too_much()):
             out = self._taken()
         if self._job is None and self._enough():
-            if self._beside and (self.changes[-1].given >= ROWS or self.rows >= 4 * ROWS):
+            if self._beside and (self.changes[-1].given >= ROWS or self.rows >= BESIDE):
                 for change in self.changes:
                     change.loose()  # so that the thread need not ask Arrow for it
                 self._in_hand, self._rows_in_hand = len(self.changes), self.rows
@@ -203,12 +219,17 @@ class Waiting:
         """Somebody looks for rows, among those that wait, too."""
         self._since_asked = 0
 
-    def _enough(self, times: int = 1) -> bool:
-        """Whether so many times as much waits as should, what the job writes not counted."""
-        changes, rows = len(self.changes) - self._in_hand, self.rows - self._rows_in_hand
-        if times == 1 and self._patient and self._since_asked > CALM and changes < FAR and ROWS <= rows < MANY:
+    def _enough(self) -> bool:
+        """Whether so much waits that it should be written."""
+        changes, rows = len(self.changes), self.rows
+        if self._patient and self._since_asked > CALM and changes < QUIET and rows < MANY:
             return self.changes[-1].loose() is None
-        return changes >= CHANGES * times or rows >= ROWS * times
+        return changes >= CHANGES or rows >= ROWS or self._held >= HELD
+
+    def _too_much(self) -> bool:
+        """Whether so much waits behind what the job writes that somebody has to wait for the job."""
+        rows, most = self.rows - self._rows_in_hand, max(FAR * ROWS, self._rows_in_hand)
+        return rows >= most or (len(self.changes) - self._in_hand) * ROWS >= CHANGES * most
 
     def _taken(self) -> Written:
         job, self._job = self._job, None
@@ -219,4 +240,5 @@ class Waiting:
     def _leave(self, out: Written) -> Written:
         del self.changes[: len(out.changes)]
         self.rows -= sum([change.given for change in out.changes])
+        self._held -= sum([change.held for change in out.changes])
         return out
