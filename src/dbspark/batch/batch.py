@@ -67,15 +67,20 @@ Place = tuple[int, int, int, int]
 class Index(NamedTuple):
     """Where the keys of a batch are (`kernels.seek`)."""
 
-    words: UInt64s
+    words: Any
+    """Kept for it."""
     place: Place
 
     @staticmethod
     def empty(rows: int) -> Index:
         """One for so many rows, of which it has none yet."""
-        bits = (rows - 1).bit_length() - 2
-        words = zeros(1 << bits)
-        return Index(words, (words.ctypes.data, 64 - bits, 0, 0))
+        words = zeros(1 << (rows - 1).bit_length() - 2)
+        return Index.at(words.ctypes.data, rows, words)
+
+    @staticmethod
+    def at(address: int, rows: int, kept: Any) -> Index:
+        """One of so many rows, whose words are at an address."""
+        return Index(kept, (address, 66 - (rows - 1).bit_length(), 0, 0))
 
 
 NO_PLACE: Place = (0, 0, 0, 0)

@@ -7,7 +7,7 @@ with what the delays hold. An operator that raises leaves every state, every del
 A tick of small deltas is run as a program (`circuit.program`), a larger one operator by operator, to the same end.
 
 Large merges of states may run beside the ticks (`config.background`): they begin when a tick is over, and the next one
-takes over what has been merged.
+that finds nothing late takes over what has been merged.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ class Circuit:
         if not inputs.keys() <= self._sources.keys():
             unknown = ", ".join(sorted(set(inputs) - set(self._sources)))
             raise CircuitError(f"no source {unknown}; the sources are {', '.join(self._sources)}")
-        self._take_over()
+        if not self._late:  # else all directories of the program would be written anew
+            self._take_over()
         values: dict[str, Any] = dict(self._held)
         for name, node in self._sources.items():
             change = inputs.get(name)

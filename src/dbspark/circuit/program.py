@@ -25,7 +25,7 @@ import numpy as np
 
 from dbspark.batch import Arrangement, Batch, merge
 from dbspark.batch import arrangement as hashing
-from dbspark.batch.batch import surveyed
+from dbspark.batch.batch import Index, surveyed
 from dbspark.batch.chunk import Chunk
 from dbspark.batch.memory import allocate
 from dbspark.circuit.graph import Graph, Node
@@ -45,6 +45,8 @@ MOST: Final = 64
 """Ticks that states take in at once."""
 _WAITING: Final = 4096
 """Rows that a state takes in at once."""
+_MUCH: Final = 1024
+"""Rows of all deltas from which on a tick is run without the interpreter's lock, and nothing of it is kept waiting."""
 _FEW: Final = 512
 """Rows from which on a batch is not kept waiting: to be looked up in without an index costs more than to take it in."""
 _LIGHT: Final = 1 << 31
@@ -174,7 +176,7 @@ class Program:
         self._waiting_at = {n: self.states.index(n) * _STATE.size + 8 * km.WAITING for n in self.later}
         """Where the machine counts the rows that states have not taken in."""
         self._listed: Mapping[str, State] | None = None
-        """The states whose batches are listed in directories of our own, and the ticks listed behind them."""
+        """The states whose batches are listed in directories of our own, if they are, and the ticks behind them."""
         self._late: tuple[Late, ...] | None = None
         self._owns = {n: Own(self._lines, self.states.index(n) * _STATE.size) for n in self.later}
         self._most = MOST
@@ -223,21 +225,29 @@ class Program:
         """
         if hashing._mask is not self.mask:
             return None
+        rows = 0
         for node, _ in self._head:
             value = values[node]
             if value.rows > LIMIT or type(value) is Parts:
                 return None
-        if late is not self._late or states is not self._listed:
+            rows += value.rows
+        much = rows >= _MUCH
+        if much and not late:
+            self._point(states)
+        elif late is not self._late or states is not self._listed:
             self._list(states, late)
         while True:
             tick = Tick(self, values, states, self._room)
             self._write(tick, wanted, checks)
-            status = self._run(tick)
+            status = self._run(tick, int(much))
             used, kept = self._arena[kr.USED], self._arena[kr.ARENA + kr.USED]
             if status == kr.DONE:
                 # The next tick is given half as much again as this one has used.
                 self._room = max(_ROOM, min(self._room, 2 * kept), kept + kept // 2)
-                tick.late = self._late = self._and_one(late, tick)
+                tick.late = self._and_one(late, tick)
+                tick.enough |= much
+                if self._listed is not None:
+                    self._late = tick.late
                 return tick
             if status == kr.ODD:
                 return None
@@ -250,6 +260,13 @@ class Program:
         for name, _ in self._checked:
             if name in checks and checks[name].place:
                 del checks[name]
+
+    def _point(self, states: Mapping[str, State]) -> None:
+        """Have all states read where they are, in directories that are not our own."""
+        self._listed = self._late = None
+        for node in self.later:
+            spine = states[node][0]
+            _STATE.pack_into(self._lines, self.states.index(node) * _STATE.size, spine.directory, spine.chunks, -1)
 
     def _list(self, states: Mapping[str, State], late: tuple[Late, ...]) -> None:
         """Write directories anew."""
@@ -317,10 +334,10 @@ class Program:
         arena[0], arena[1], arena[2] = self._temporary.address, 0, self._temporary.size
         arena[3], arena[4], arena[5] = tick.arena.address, 0, tick.arena.size
 
-    def _run(self, tick: Tick) -> int:
+    def _run(self, tick: Tick, much: int) -> int:
         for step in self.steps:
             if isinstance(step, tuple):
-                status = km.run(*step, *self._addresses)
+                status = km.run(*step, *self._addresses, much)
                 if status != kr.DONE:
                     return int(status)
                 tick.told = self._cells.tobytes()
@@ -417,12 +434,12 @@ class Tick:
 
 def _batch(told: bytes, arena: Any, register: int, arrangement: Arrangement) -> Batch:
     """What a tick wrote in order."""
-    table, rows, *survey, size, _ = _REGISTER.unpack_from(told, register * _BYTES)
+    table, rows, *survey, size, index = _REGISTER.unpack_from(told, register * _BYTES)
     if not rows:
         return Batch.empty(arrangement)
-    return surveyed(
-        arrangement, Chunk(arrangement.schema, rows, arena.slice(table - arena.address, size), None), survey
-    )
+    chunk = Chunk(arrangement.schema, rows, arena.slice(table - arena.address, size), None)
+    batch = surveyed(arrangement, chunk, survey)
+    return batch.with_index(Index.at(index, rows, arena)) if index else batch
 
 
 def _behind(node: Node) -> Node:

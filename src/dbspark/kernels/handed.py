@@ -18,16 +18,19 @@ from numba.extending import intrinsic
 
 from dbspark.kernels.arrange import fill_arena, plan_rows
 from dbspark.kernels.jit import (
+    MANY,
+    brief,
     copy_bytes,
     i64,
     inlined,
-    kernel,
     load_i32,
     load_i64,
     load_u8,
     store_i32,
     store_i64,
     store_u8,
+    with_lock,
+    without_lock,
 )
 from dbspark.kernels.nodes import (
     ALIGN,
@@ -55,6 +58,8 @@ _CHILDREN: Final = 6
 _RELEASE: Final = 8
 _LEAST: Final = -(1 << 63)
 UNFIT: Final = -(1 << 61)
+_SORTED: Final = 1 << 10
+"""Rows from which on it takes long to put them in order."""
 _COLUMNS: Final = 0
 _WEIGHT: Final = 1
 _ZERO: Final = 2
@@ -136,7 +141,7 @@ def _table(struct: int, rows: int, form: int, table: int) -> Any:
     return done
 
 
-@kernel
+@brief
 def describe(struct: int, rows: int, form: int, table: int) -> int:
     """Write the node table of flat columns of a record batch, and give the struct back; 0 where that cannot be done.
 
@@ -165,7 +170,7 @@ def _copy_bits(source: int, start: int, rows: int, target: int) -> None:
         store_u8(target, k, low | high)
 
 
-@kernel
+@brief
 def measure(struct: int, rows: int, form: int, scratch: int) -> int:
     """Bytes that a copy of a record batch takes, whose node table is written to working memory; the struct is given
     back. UNFIT where it is not as it should be."""
@@ -192,10 +197,10 @@ def measure(struct: int, rows: int, form: int, scratch: int) -> int:
     return size
 
 
-@kernel
+@brief
 def copy(scratch: int, rows: int, form: int, arena: int) -> None:
     """Copy what `measure` has described into an arena: node table, weights where they are not all one, and columns."""
-    nodes = load_i64(form, _NODES)
+    nodes, state = load_i64(form, _NODES), without_lock(rows > MANY)
     copy_bytes(arena, scratch, nodes * NODE_BYTES)
     at = arena + _aligned(nodes * NODE_BYTES)
     if load_i64(form, _WEIGHT) >= 0:
@@ -232,9 +237,10 @@ def copy(scratch: int, rows: int, form: int, arena: int) -> None:
             copy_bytes(at, data + start * load_i64(line, WIDTH), size)
         store_i64(line, DATA, at)
         at += _aligned(size)
+    with_lock(state)
 
 
-@kernel
+@brief
 def arrange(struct: int, rows: int, form: int, told: int, mask: int, scratch: int, arena: int, room: int) -> int:
     """The rows of a record batch in order, in an arena if it has room for them; returns their size (`kernels.arrange`).
 
@@ -242,8 +248,15 @@ def arrange(struct: int, rows: int, form: int, told: int, mask: int, scratch: in
     """
     if not _table(struct, rows, form, scratch):
         return i64(UNFIT)
-    plan = scratch + load_i64(form, _NODES) * NODE_BYTES
-    size = plan_rows(told, i64(0), np.uint64(mask), scratch, rows, rows, plan)
-    if 0 < size <= room:
-        fill_arena(told, rows, plan, arena)
+    plan, size, done = scratch + load_i64(form, _NODES) * NODE_BYTES, i64(0), True
+    state = without_lock(rows > _SORTED)
+    try:
+        size = plan_rows(told, i64(0), np.uint64(mask), scratch, rows, rows, plan)
+        if 0 < size <= room:
+            fill_arena(told, rows, plan, arena)
+    except Exception:
+        done = False
+    with_lock(state)
+    if not done:
+        raise MemoryError("there is not enough memory to put rows in order")
     return size

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numba
 import numpy as np
@@ -58,6 +58,8 @@ def _cache_dir() -> str:
     return ""
 
 
+MANY: Final = 1 << 14
+"""Rows from which on it takes long to look at each of them."""
 _CACHE_DIR = _cache_dir()
 KERNELS: list[Any] = []
 """All kernels of the modules that have been imported."""
@@ -75,9 +77,23 @@ def _cached() -> Iterator[None]:
 
 
 def kernel(fn: F) -> F:
-    """Compile `fn` on first call, without the interpreter lock, cached on disk."""
+    """Compile `fn` on first call, cached on disk. It gives up the interpreter's lock while it runs."""
+    return _kernel(fn, nogil=True)
+
+
+def brief(fn: F) -> F:
+    """The same for what takes microseconds, and keeps the lock.
+
+    To give it up hands it to the thread of the merges, if that waits for it, and to get it back takes longer than such
+    a kernel runs: until that thread gives it up again, and this one has been woken. What may take long after all gives
+    it up itself (`without_lock`).
+    """
+    return _kernel(fn, nogil=False)
+
+
+def _kernel(fn: F, nogil: bool) -> F:
     with _cached():
-        compiled: F = numba.njit(nogil=True, cache=True, no_cfunc_wrapper=True, _nrt=True)(fn)
+        compiled: F = numba.njit(nogil=nogil, cache=True, no_cfunc_wrapper=True, _nrt=True)(fn)
     KERNELS.append(compiled)
     return compiled
 
@@ -305,3 +321,38 @@ def forget_object(typingctx: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
+
+
+@intrinsic
+def _let_go(typingctx: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        state = _of_python(builder, "PyEval_SaveThread", ir.IntType(8).as_pointer())
+        return builder.ptrtoint(state, ir.IntType(64))
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def _get_back(typingctx: Any, state: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        state = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        _of_python(builder, "PyEval_RestoreThread", ir.VoidType(), state)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@inlined
+def without_lock(many: Any) -> int:
+    """In a `brief` kernel that is called by Python only: give up the lock where there is much to do.
+
+    What is given has to be handed to `with_lock` in the end, and nothing may be raised in between.
+    """
+    return _let_go() if many else i64(0)
+
+
+@inlined
+def with_lock(state: int) -> None:
+    """Have the lock again."""
+    if state != 0:
+        _get_back(state)

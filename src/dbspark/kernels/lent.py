@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from dbspark.kernels.jit import c_function, forget_object, i64, inlined, keep_object, kernel, load_i64, store_i64
+from dbspark.kernels.jit import brief, c_function, forget_object, i64, inlined, keep_object, load_i64, store_i64
 from dbspark.kernels.nodes import DATA, KIND, LANES, MASK, NODE_BYTES, OFFSETS, START, VALID, VARIABLE, WEIGHT
 
 STRUCT: Final = 10
@@ -53,7 +53,7 @@ def _write_child(line: int, rows: int, release: int, child: int, buffers: int) -
     return load_i64(line, DATA) != 0
 
 
-@kernel
+@brief
 def describe(
     struct: int, table: int, rows: int, columns: int, weighted: int, release: int, let_go: int, owner: int, room: int
 ) -> int:

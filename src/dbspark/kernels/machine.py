@@ -28,22 +28,25 @@ from dbspark.kernels.first import change_of_first
 from dbspark.kernels.fold import fold_groups
 from dbspark.kernels.group import sum_rows
 from dbspark.kernels.jit import (
+    brief,
     copy_bytes,
     i64,
     inlined,
     ints_at,
-    kernel,
     load_i64,
     load_u8,
     load_u64,
     store_i64,
     store_u64,
+    with_lock,
+    without_lock,
 )
 from dbspark.kernels.merge import OVERFLOW, lane, lane_mask
 from dbspark.kernels.nodes import DATA, FIELDS, KEY, NODE_BYTES, ROW_BITS, WEIGHT
 from dbspark.kernels.probe import meet_rows
 from dbspark.kernels.registers import (
     DONE,
+    INDEX,
     LARGEST,
     ODD,
     ROOM,
@@ -87,7 +90,8 @@ CHECK: Final = 9
 LIST_CHANGE: Final = 10
 
 STATE: Final = 3
-"""Words of a state: its directory, how many chunks that has, and how many rows have been listed in it."""
+"""Words of a state: its directory, how many chunks that has, and how many rows have been listed in it, or -1 where the
+directory is not the program's own."""
 WAITING: Final = 2
 LISTED: Final = 3
 """The word of the register that LIST fills with the most rows that are listed in any state."""
@@ -527,8 +531,8 @@ def _consolidate(f: int, regs: int, memory: int) -> int:
 def _list(f: int, regs: int, states: int, memory: int) -> int:
     """in, state, and the register of the most rows and weights that have been listed in any state.
 
-    What is not small gets an index, if there is memory for it: it is looked up in by many ticks, each of which would
-    have to walk along it."""
+    Only in the program's own directory it is listed at all. What is not small gets an index, if there is memory for it:
+    it is looked up in by many ticks, each of which would have to walk along it, and taken in with it."""
     given, state, most = (
         register(regs, load_i64(f, 0)),
         states + STATE_BYTES * load_i64(f, 1),
@@ -543,8 +547,10 @@ def _list(f: int, regs: int, states: int, memory: int) -> int:
                 for k in range(1 << bits):
                     store_i64(words, k, i64(0))
                 index_rows(lane(load_i64(given, TABLE), KEY), rows, i64(0), 64 - bits, words)
-        append_batch(state, load_i64(given, TABLE), rows, words, 64 - bits)
-        store_i64(state, WAITING, load_i64(state, WAITING) + rows)
+        store_i64(given, INDEX, words)
+        if load_i64(state, WAITING) >= 0:
+            append_batch(state, load_i64(given, TABLE), rows, words, 64 - bits)
+            store_i64(state, WAITING, load_i64(state, WAITING) + rows)
         store_i64(most, ROWS, max(load_i64(most, ROWS), rows))
         store_i64(most, LISTED, max(load_i64(most, LISTED), load_i64(state, WAITING)))
         store_i64(most, LARGEST, max(load_i64(most, LARGEST), load_i64(given, LARGEST)))
@@ -574,9 +580,8 @@ def _check(f: int, regs: int) -> int:
     return i64(ODD) if broken == 1 else i64(DONE)
 
 
-@kernel
-def run(code: int, length: int, regs: int, states: int, memory: int) -> int:
-    """Run so many words of a program; DONE, ROOM or ODD."""
+@inlined
+def _lines(code: int, length: int, regs: int, states: int, memory: int) -> int:
     at, end = code, code + 8 * length
     while at < end:
         instruction, f = load_i64(at, 0), at + 16
@@ -606,3 +611,15 @@ def run(code: int, length: int, regs: int, states: int, memory: int) -> int:
             return status
         at += 8 * load_i64(at, 1)
     return i64(DONE)
+
+
+@brief
+def run(code: int, length: int, regs: int, states: int, memory: int, much: int) -> int:
+    """Run so many words of a program; DONE, ROOM or ODD. `much`: 1 where that may take long (`kernels.jit.brief`)."""
+    status, lock = i64(ODD), without_lock(much == 1)
+    try:
+        status = _lines(code, length, regs, states, memory)
+    except Exception:  # where there is no memory left the operators will say so
+        status = i64(ODD)
+    with_lock(lock)
+    return status

@@ -16,7 +16,21 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import add_overflows, borrowing, i64, inlined, kernel, load_i64, load_u64, store_i64, store_u64
+from dbspark.kernels.jit import (
+    MANY,
+    add_overflows,
+    borrowing,
+    brief,
+    i64,
+    inlined,
+    kernel,
+    load_i64,
+    load_u64,
+    store_i64,
+    store_u64,
+    with_lock,
+    without_lock,
+)
 from dbspark.kernels.nodes import DATA, HASH, KEY, MASK, NODE_BYTES, ROW_BITS, ROW_MASK, START, WEIGHT
 from dbspark.kernels.order import compare_rows
 
@@ -493,14 +507,16 @@ def survey_more(weights: int, rows: int, times: int, info: Any) -> None:
     info[0], info[1], info[2], info[3] = largest, negative, high, low
 
 
-@kernel
+@brief
 def survey_weights(tables: Any, lens: Any, info: Any) -> None:
     """info = [largest magnitude, weights below zero, high and low half of their sum].
 
     The least int64 counts as the greatest. The sum is that of `high << 32 + low`, so it cannot wrap.
     """
     info[:4] = 0
+    state = without_lock(lens.sum() > MANY)
     for c in range(tables.shape[0]):
         constant = lane_mask(tables[c], WEIGHT) == 0
         rows = min(i64(1), lens[c]) if constant else lens[c]
         survey_more(lane(tables[c], WEIGHT), rows, lens[c] if constant else i64(1), info)
+    with_lock(state)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dbspark.kernels.jit import i64, kernel, load_i64, store_i64
+from dbspark.kernels.jit import brief, i64, load_i64, store_i64
 
 _FAR = 1 << 62
 
 
-@kernel
+@brief
 def window_bounds(times: int, rows: int, origin: int, slide: int, more: int, out: int) -> int:
     """Write, for each time, where the last slide from `origin` on begins before it, and `more`.
 

@@ -62,7 +62,7 @@ def compile_machine() -> None:
     from dbspark.kernels import machine
 
     run: Any = machine.run
-    run.compile((types.int64,) * 5)
+    run.compile((types.int64,) * 6)
 
 
 def _run() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from dbspark.kernels.hash import is_valid
 from dbspark.kernels.jit import (
     borrowing,
+    brief,
     i64,
     inlined,
     kernel,
@@ -66,7 +67,7 @@ _BLOCK = 96
 """Keys that are looked for at a time."""
 
 
-@kernel
+@brief
 def first_keys(tables: Any, out: Any) -> None:
     for c in range(tables.shape[0]):
         out[c] = load_u64(lane(tables[c], KEY), 0)

@@ -20,10 +20,12 @@ ODD: Final = 2
 
 TABLE: Final = 0
 """The words of a register: the address of its node table, its rows, the survey of its weights where it is in order
-(`kernels.merge.survey_weights`), and the bytes from the node table on that are its own."""
+(`kernels.merge.survey_weights`), the bytes from the node table on that are its own, and where its index is, if it has
+one."""
 ROWS: Final = 1
 LARGEST: Final = 2
 SIZE: Final = 6
+INDEX: Final = 7
 REGISTER: Final = 8
 
 BASE: Final = 0

@@ -29,17 +29,20 @@ from typing import Any, Final
 import numpy as np
 
 from dbspark.kernels.jit import (
+    MANY,
     borrowing,
+    brief,
     copy_bytes,
     count_bits,
     i64,
     inlined,
-    kernel,
     load_i64,
     load_u64,
     prefetch,
     store_i64,
     store_u64,
+    with_lock,
+    without_lock,
 )
 from dbspark.kernels.merge import lane
 from dbspark.kernels.nodes import KEY, ROW_BITS, ROW_MASK
@@ -65,6 +68,8 @@ SHIFT: Final = 7
 COVERED: Final = 8
 COUNTS: Final = 9
 DIRECTORY: Final = 10
+SPLICED: Final = 7
+"""Words of a batch that is spliced in."""
 _PART_BITS: Final = 5
 _STEPS: Final = 16
 """Rows that are walked over before they are searched."""
@@ -138,36 +143,79 @@ def address(array: Any) -> int:
     return i64(array.ctypes.data)
 
 
-@inlined
-def _listed(tables: int, lens: int, fences: int, starts: int, chunk: int, batch: int, table: int, rows: int) -> None:
-    store_i64(tables, chunk, table)
-    store_i64(lens, chunk, rows)
-    store_u64(fences, chunk, load_u64(lane(table, KEY), 0))
-    store_i64(starts, batch + 1, chunk + 1)
-
-
-@kernel
+@brief
 def list_batch(
     tables: int, lens: int, fences: int, starts: int, places: int, chunk: int, batch: int, table: int, rows: int,
     words: int, shift: int, gone: int, before: int,
 ) -> None:  # fmt: skip
     """Write one more batch of one chunk behind those of a directory, whose arrays have room for it, and its place."""
-    _listed(tables, lens, fences, starts, chunk, batch, table, rows)
+    store_i64(tables, chunk, table)
+    store_i64(lens, chunk, rows)
+    store_u64(fences, chunk, load_u64(lane(table, KEY), 0))
+    store_i64(starts, batch + 1, chunk + 1)
     store_i64(places, PLACE * batch, words)
     store_i64(places, PLACE * batch + 1, shift)
     store_i64(places, PLACE * batch + 2, gone)
     store_i64(places, PLACE * batch + 3, before)
 
 
+@brief
+def splice(given: int) -> int:
+    """List some batches of a directory, then others, then those at its end; returns the number of all chunks.
+
+    given = addresses of its arrays; how many batches there are, how many of them come first, and the first of those at
+    the end; addresses of the arrays to write, which may be the same where none come at the end; how many others there
+    are, and for each of them the number of its chunks, the address of their node tables and that of their lengths (of
+    a single chunk the table itself and its rows), and its place.
+    """
+    tables, lens, fences = load_i64(given, TABLES), load_i64(given, LENS), load_i64(given, FENCES)
+    starts, places = load_i64(given, STARTS), load_i64(given, PLACES)
+    batches, low, last = load_i64(given, BATCHES), load_i64(given, 6), load_i64(given, 7)
+    target = given + 64
+    to_tables, to_lens, to_fences = load_i64(target, TABLES), load_i64(target, LENS), load_i64(target, FENCES)
+    to_starts, to_places, more = load_i64(target, STARTS), load_i64(target, PLACES), load_i64(target, 5)
+    chunk = load_i64(starts, low)
+    if to_tables != tables:
+        copy_bytes(to_tables, tables, 8 * chunk)
+        copy_bytes(to_lens, lens, 8 * chunk)
+        copy_bytes(to_fences, fences, 8 * chunk)
+        copy_bytes(to_starts, starts, 8 * (low + 1))
+        copy_bytes(to_places, places, 8 * PLACE * low)
+    for k in range(more):
+        other = target + 8 * (6 + SPLICED * k)
+        count, at, sizes = load_i64(other, 0), load_i64(other, 1), load_i64(other, 2)
+        for c in range(count):
+            table = load_i64(at, c) if count > 1 else at
+            store_i64(to_tables, chunk + c, table)
+            store_i64(to_lens, chunk + c, load_i64(sizes, c) if count > 1 else sizes)
+            store_u64(to_fences, chunk + c, load_u64(lane(table, KEY), 0))
+        chunk += count
+        store_i64(to_starts, low + k + 1, chunk)
+        copy_bytes(to_places + 8 * PLACE * (low + k), other + 24, i64(8 * PLACE))
+    if last < batches:
+        begin, end = load_i64(starts, last), load_i64(starts, batches)
+        copy_bytes(to_tables + 8 * chunk, tables + 8 * begin, 8 * (end - begin))
+        copy_bytes(to_lens + 8 * chunk, lens + 8 * begin, 8 * (end - begin))
+        copy_bytes(to_fences + 8 * chunk, fences + 8 * begin, 8 * (end - begin))
+        for b in range(last, batches):
+            store_i64(to_starts, low + more + b - last + 1, load_i64(starts, b + 1) - begin + chunk)
+        copy_bytes(to_places + 8 * PLACE * (low + more), places + 8 * PLACE * last, 8 * PLACE * (batches - last))
+        chunk += end - begin
+    return chunk
+
+
 @inlined
 def append_batch(listed: int, table: int, rows: int, words: int, shift: int) -> None:
-    """The same for a directory of one's own. listed = its address, how many chunks it has; `words`: an index, or 0."""
+    """One more batch, of one chunk, in a directory of one's own that has room for it.
+
+    listed = its address, how many chunks it has; `words`: an index, or 0.
+    """
     directory, chunk = load_i64(listed, 0), load_i64(listed, 1)
     batch, places = load_i64(directory, BATCHES), load_i64(directory, PLACES)
-    _listed(
-        load_i64(directory, TABLES), load_i64(directory, LENS), load_i64(directory, FENCES),
-        load_i64(directory, STARTS), chunk, batch, table, rows,
-    )  # fmt: skip
+    store_i64(load_i64(directory, TABLES), chunk, table)
+    store_i64(load_i64(directory, LENS), chunk, rows)
+    store_u64(load_i64(directory, FENCES), chunk, load_u64(lane(table, KEY), 0))
+    store_i64(load_i64(directory, STARTS), batch + 1, chunk + 1)
     store_i64(places, PLACE * batch, words)
     store_i64(places, PLACE * batch + 1, shift)
     store_i64(places, PLACE * batch + 2, i64(0))
@@ -176,7 +224,7 @@ def append_batch(listed: int, table: int, rows: int, words: int, shift: int) -> 
     store_i64(listed, 1, chunk + 1)
 
 
-@kernel
+@brief
 def append(listed: int, table: int, rows: int) -> None:
     """See `append_batch`; there is no index."""
     append_batch(listed, table, rows, i64(0), i64(0))
@@ -187,7 +235,7 @@ def directory_words(chunks: int, batches: int, more: int) -> int:
     return DIRECTORY + 3 * (chunks + more) + (1 + PLACE) * (batches + more) + 1
 
 
-@kernel
+@brief
 def copy_directory(directory: int, chunks: int, more: int, target: int) -> None:
     """Make a directory of one's own at an address, behind whose batches there is room for so many more."""
     batches, at = load_i64(directory, BATCHES), target + 8 * DIRECTORY
@@ -244,14 +292,16 @@ def index_rows(keys: int, rows: int, here: int, shift: int, words: int) -> None:
         before = mine
 
 
-@kernel
+@brief
 def fill_index(tables: Any, lens: Any, first: int, shift: int, out: Any) -> None:
     """Add chunks, from a number on, to the index of a batch: words that were zero when its first chunk was added.
 
     Chunks have at most 2^15 rows each. Others may read the words of the chunks before them meanwhile.
     """
+    state = without_lock(lens.sum() > MANY)
     for c in range(tables.shape[0]):
         index_rows(lane(tables[c], KEY), lens[c], i64(first + c) << INDEX_ROW_BITS, shift, address(out))
+    with_lock(state)
 
 
 @inlined

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i64, load_u64, prefetch, store_i64, store_u64
+from dbspark.kernels.jit import borrowing, brief, i64, inlined, load_i64, load_u64, prefetch, store_i64, store_u64
 from dbspark.kernels.merge import lane
 from dbspark.kernels.nodes import KEY
 from dbspark.kernels.seek import COUNTS, COVERED, SHIFT, SIEVE
@@ -39,7 +39,7 @@ def _bits(key: Any) -> Any:
     )
 
 
-@kernel
+@brief
 def add_keys(words: int, shift: int, table: int, begin: int, end: int) -> int:
     """Put the keys of rows begin … end-1 of a chunk into a sieve; returns how many of them it did not know."""
     keys, by, new = lane(table, KEY), np.uint64(shift), i64(0)

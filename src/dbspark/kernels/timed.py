@@ -18,7 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i64, load_u64, store_i64
+from dbspark.kernels.jit import (
+    MANY,
+    borrowing,
+    brief,
+    i64,
+    inlined,
+    kernel,
+    load_i64,
+    load_u64,
+    store_i64,
+    with_lock,
+    without_lock,
+)
 from dbspark.kernels.merge import OVERFLOW, compare_at, fold_sources, lane, lane_mask, same_row, sort_ties
 from dbspark.kernels.nodes import DATA, FIELDS, HASH, KEY, MASK, ROW_BITS, ROW_MASK, START, TIME, TIMES, WEIGHT
 from dbspark.kernels.order import compare_rows
@@ -284,10 +296,10 @@ def times_at(tables: Any, pos: Any, coordinate: int, out: Any) -> None:
         out[i] = load_i64(lane(table, TIME + coordinate), (pos[i] & ROW_MASK) & lane_mask(table, TIME + coordinate))
 
 
-@kernel
+@brief
 def survey_times(tables: Any, lens: Any, out: Any) -> None:
     """out = [1 if all rows have one time, then for each coordinate its least and greatest value]."""
-    same = i64(1)
+    same, state = i64(1), without_lock(lens.sum() > MANY)
     for c in range(TIMES):
         least, greatest = i64(0), i64(0)
         seen = False
@@ -303,9 +315,10 @@ def survey_times(tables: Any, lens: Any, out: Any) -> None:
             same = i64(0)
         out[1 + 2 * c], out[2 + 2 * c] = least, greatest
     out[0] = same
+    with_lock(state)
 
 
-@kernel
+@brief
 def retime(source: int, nodes: int, target: int, time: Any) -> None:
     """Copy a node table for rows that are all of one time, which is written behind the table."""
     words = nodes * FIELDS

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from struct import Struct
+from struct import Struct, pack
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from dbspark.batch import Batch
 from dbspark.batch.batch import Place
 from dbspark.batch.memory import Int64s, UInt64s, allocate
-from dbspark.kernels.seek import DIRECTORY, PLACE, copy_directory, directory_words, list_batch
+from dbspark.kernels.seek import DIRECTORY, PLACE, copy_directory, directory_words, list_batch, splice
 from dbspark.lazy import Lazy
 from dbspark.trace.sieve import Told
 
@@ -90,20 +91,19 @@ class Listed:
 
     @staticmethod
     def of(batches: tuple[Batch, ...], places: Sequence[Place]) -> Listed:
-        sources = sources_of(batches)
-        placed = np.array(places, np.int64).reshape(-1, PLACE)
-        return Listed(batches, len(sources[0]), _Room(sources, placed, len(batches)))
+        return _NONE._spliced(batches, 0, 0, batches, places)
 
     @Lazy
     def sources(self) -> Sources:
         """Node tables, lengths and fences of chunks, and where each batch's chunks start."""
-        tables, lens, fences, starts = self._room.sources
+        tables, lens, fences, starts, _ = self._room.arrays
         return tables[: self.chunks], lens[: self.chunks], fences[: self.chunks], starts[: len(self.batches) + 1]
 
     @property
     def places(self) -> Int64s:
         """Where the index of each batch is (`kernels.seek`)."""
-        return self._room.places[: len(self.batches)]
+        places: Int64s = self._room.arrays[4][: len(self.batches)]
+        return places
 
     def directory(self, sought: Sought) -> tuple[int, Any]:
         """What kernels are told of all this (`kernels.seek`): an address, and what has to be kept for it."""
@@ -112,48 +112,48 @@ class Listed:
     def turned_into(self, batches: tuple[Batch, ...], place: Callable[[Batch], Place]) -> Listed:
         """The list of other batches, of which the first and the last are those of this one: the rest is looked at."""
         before = self.batches
-        if batches == before:
-            return self
         most = min(len(before), len(batches))
         low = 0
         while low < most and before[low] is batches[low]:
             low += 1
+        if low == len(before) == len(batches):
+            return self
         high = 0
         while high < most - low and before[-1 - high] is batches[-1 - high]:
             high += 1
-        new, last = batches[low : len(batches) - high], len(before) - high
-        tables, lens, fences, starts = self.sources
-        begin, end = starts[low], starts[last]
-        counts = np.array([len(b.chunks) for b in new], np.int64)
-        behind = begin + np.cumsum(counts)
-        shift = (behind[-1] if new else begin) - end
-        sources = (
-            _joined((tables[:begin], *[b.tables for b in new], tables[end:])),
-            _joined((lens[:begin], *[b.lens for b in new], lens[end:])),
-            _joined((fences[:begin], *[b.fences for b in new], fences[end:])),
-            _joined((starts[: low + 1], behind, starts[last + 1 :] + shift)),
-        )
-        placed = np.array([place(b) for b in new], np.int64).reshape(-1, PLACE)
-        places = _joined((self.places[:low], placed, self.places[last:]))
-        return Listed(batches, int(self.chunks + shift), _Room(sources, places, len(batches)))
+        new = batches[low : len(batches) - high]
+        return self._spliced(batches, low, len(before) - high, new, [place(b) for b in new])
 
     def and_one(self, batch: Batch, place: Place) -> Listed:
         """The list with one more batch."""
-        room, chunks, more, count = self._room, self.chunks, len(batch.chunks), len(self.batches)
-        if room.written != count or not room.fits(chunks + more, count + 1):
-            lists = (_roomy(a, n) for a, n in zip(self.sources, (more, more, more, 1), strict=True))
-            tables, lens, fences, starts = lists
-            room = _Room((tables, lens, fences, starts), _roomy(self.places, 1), count)
-        if more == 1:
-            list_batch(*room.addresses, chunks, count, batch.chunks[0].table, batch.rows, *place)
-        else:
-            tables, lens, fences, starts = room.sources
-            end = chunks + more
-            tables[chunks:end], lens[chunks:end], fences[chunks:end] = batch.tables, batch.lens, batch.fences
-            starts[count + 1] = end
-            room.places[count] = place
-        room.written = count + 1
-        return Listed((*self.batches, batch), chunks + more, room)
+        room, count, chunks = self._room, len(self.batches), batch.chunks
+        if len(chunks) == 1 and room.written == count < room.batches and self.chunks < room.chunks:
+            list_batch(*room.addresses, self.chunks, count, chunks[0].table, batch.rows, *place)
+            room.written = count + 1
+            return Listed((*self.batches, batch), self.chunks + 1, room)
+        return self._spliced((*self.batches, batch), count, count, (batch,), (place,))
+
+    def _spliced(
+        self, batches: tuple[Batch, ...], low: int, last: int, new: Sequence[Batch], places: Sequence[Place]
+    ) -> Listed:
+        """The list of `batches`: of this one the first `low` and those from `last` on, and new ones in between."""
+        room, before = self._room, len(self.batches)
+        others: list[int] = []
+        more = 0
+        for batch, place in zip(new, places, strict=True):
+            chunks = batch.chunks
+            more += len(chunks)
+            if len(chunks) == 1:
+                others += (1, chunks[0].table, chunks[0].rows, *place)
+            else:
+                others += (len(chunks), batch.tables.ctypes.data, batch.lens.ctypes.data, *place)
+        count, needed = len(batches), self.chunks + more
+        if low < before or room.written != before or count > room.batches or needed > room.chunks:
+            room = _Room(2 * needed + 8, 2 * count + 8)
+        words = *self._room.addresses, before, low, last, *room.addresses, len(new), *others
+        given = pa.py_buffer(pack(f"{len(words)}q", *words))
+        room.written = count
+        return Listed(batches, splice(given.address), room)
 
 
 class Own:
@@ -189,33 +189,33 @@ class Own:
 
 
 class _Room:
-    """Memory that lists of batches share."""
+    """Memory that lists of batches share, for so many chunks and batches."""
 
-    __slots__ = ("__dict__", "_batches", "_chunks", "places", "sources", "written")
+    __slots__ = ("__dict__", "_memory", "addresses", "batches", "chunks", "written")
 
-    def __init__(self, sources: Sources, places: Int64s, written: int) -> None:
-        self.sources = sources
-        self.places = places
-        self.written = written
+    def __init__(self, chunks: int, batches: int) -> None:
+        self.chunks, self.batches = chunks, batches
+        self._memory = np.empty(3 * chunks + (1 + PLACE) * batches + 1, np.int64)
+        at = self._memory.ctypes.data
+        starts = at + 24 * chunks
+        self.addresses: _Addresses = at, at + 8 * chunks, at + 16 * chunks, starts, starts + 8 * (batches + 1)
+        """Of node tables, lengths, fences, starts and places."""
+        self.written = 0
         """How many batches have been written there."""
-        self._chunks = len(sources[0])
-        self._batches = min(len(sources[3]) - 1, len(places))
 
     @Lazy
-    def addresses(self) -> _Addresses:
-        return _addresses(self.sources, self.places)
-
-    def fits(self, chunks: int, batches: int) -> bool:
-        return chunks <= self._chunks and batches <= self._batches
-
-
-def _roomy(array: Any, more: int) -> Any:
-    return _joined((array,), more)
+    def arrays(self) -> tuple[Any, ...]:
+        """The same as arrays."""
+        n, m = self.chunks, self._memory
+        starts = 3 * n + self.batches + 1
+        return m[:n], m[n : 2 * n], m[2 * n : 3 * n].view(np.uint64), m[3 * n : starts], m[starts:].reshape(-1, PLACE)
 
 
-def _joined(parts: Sequence[Any], more: int = 0) -> Any:
-    """Arrays one behind the other, and room for as much again."""
-    rows = sum([len(part) for part in parts])
-    out = np.empty((2 * rows + more + 8, *parts[0].shape[1:]), parts[0].dtype)
-    np.concatenate(parts, out=out[:rows])
-    return out
+def _nothing() -> Listed:
+    room = _Room(0, 0)
+    room.arrays[3][0] = 0
+    return Listed((), 0, room)
+
+
+_NONE = _nothing()
+"""A list of no batches, behind which there is no room."""
