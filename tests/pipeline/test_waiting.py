@@ -20,7 +20,7 @@ from dbspark.pipeline import waiting
 from dbspark.pipeline.changes import TransactionError
 from dbspark.pipeline.embedded import HISTORIES
 from dbspark.pipeline.history import History
-from dbspark.pipeline.waiting import CHANGES, FAR, ROWS, sound
+from dbspark.pipeline.waiting import AHEAD, CHANGES, FAR, MANY, QUIET, ROWS, sound
 
 
 def held(table: pa.Table) -> Counter[Any]:
@@ -46,7 +46,7 @@ def test_rows_come_and_go_while_others_wait(history: int, slow: bool, monkeypatc
     states: list[Counter[Any]] = [Counter()]
     with dbspark.Pipeline("waiting", config={"history": history}) as pipe:
         pipe.create_table("t", "k BIGINT, v STRING")
-        for tick in range(1, 12 * CHANGES):
+        for tick in range(1, 4 * CHANGES):
             now = Counter(states[-1])
             size = rng.choice([1, 3, 3, ROWS // 3 if rng.random() < 0.1 else 2, ROWS if rng.random() < 0.3 else 2])
             come = [(rng.randrange(10 if size < ROWS else 5000), rng.choice([None, "a", "b"])) for _ in range(size)]
@@ -131,6 +131,59 @@ def test_what_waits_is_bounded(monkeypatch: Any) -> None:
     assert len(history._waiting.changes) == FAR
     assert history.spine.consolidated().rows == (FAR + 1) * ROWS
     assert not history._waiting.changes
+
+
+def test_what_nobody_asks_for_is_written_when_there_is_time(monkeypatch: Any) -> None:
+    """No tick waits for it before there is twice as much of it as has been written; who asks gets everything."""
+    go, fast = threading.Event(), waiting.written
+    pieces: list[int] = []
+
+    def held_up(changes: Any, *given: Any) -> Any:
+        go.wait(30)
+        pieces.append(sum(c.given for c in changes))
+        return fast(changes, *given)
+
+    monkeypatch.setattr(waiting, "written", held_up)
+    schema = Schema.parse("k BIGINT")
+    history = History(Arrangement(schema), 10, 0, config=HISTORIES, patient=True, counted=False)
+    n = 4 * MANY // ROWS
+    go.set()
+    for i in range(n):
+        history.append(many(schema, i), i + 1)
+    while history._waiting.rows >= MANY:  # until the trace has nearly all
+        time.sleep(0.001)
+        out = history._waiting.due(0)
+        if out is not None:
+            history._take(out)
+    there = history._trace.spine.rows
+    go.clear()
+    ahead = (AHEAD * there + MANY) // ROWS - len(history._waiting.changes) - 1
+    for i in range(n, n + ahead):
+        history.append(many(schema, i), i + 1)
+    assert history._waiting.rows > AHEAD * there > FAR * ROWS
+    threading.Timer(0.05, go.set).start()
+    for i in range(n + ahead, n + ahead + 2):
+        history.append(many(schema, i), i + 1)
+    assert go.is_set()
+    pieces.clear()
+    assert history.spine.consolidated().rows == (n + ahead + 2) * ROWS
+    assert max(pieces) <= 2 * MANY
+    assert history.at(n + ahead - 3, n + ahead + 2).rows == (n + ahead - 3) * ROWS
+
+
+def test_changes_of_a_view_are_written_together_and_counted() -> None:
+    """Where nobody asks, each is in order already, and how many rows it has is known."""
+    schema, n = Schema.parse("k BIGINT"), 3 * QUIET
+    arrangement = Arrangement(schema)
+    history = History(arrangement, 0, 0, config=HISTORIES, patient=True)
+    taken = []
+    for i in range(n):
+        delta = Delta.of(many(schema, i).arranged(arrangement))
+        taken.append(history.append(delta, i + 1))
+    assert {int(t) for t in taken} == {ROWS}
+    assert history._trace.spine.stats.inserts < n // 8
+    assert history.spine.consolidated().rows == n * ROWS
+    assert {int(t) for t in taken} == {ROWS}
 
 
 def many(schema: Schema, i: int) -> Delta:

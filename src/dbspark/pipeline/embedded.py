@@ -81,11 +81,9 @@ class Embedded(Runtime):
         views = dict(self._views)
         for name in names:
             # The rows belong to the tick that is past: a view has no history before it was made.
-            history = History(
-                Arrangement(self._program.views[name].schema), self._keep, tick - 1, known=False, config=HISTORIES
-            )
-            history.append(out[name], tick)
-            views[name] = history
+            arrangement = Arrangement(self._program.views[name].schema)
+            views[name] = History(arrangement, self._keep, tick - 1, known=False, config=HISTORIES, patient=True)
+            views[name].append(out[name], tick)
         self._circuit, self._views = circuit, views
 
     def remove(self, name: str, tick: int) -> None:
@@ -97,7 +95,7 @@ class Embedded(Runtime):
     def _table_history(self, table: TableDefinition, tick: int, spine: Spine | None = None) -> History:
         keyed = bool(table.primary_key)
         config = MERGES if keyed else HISTORIES
-        return History(table.arrangement, self._keep, tick, spine, config=config, patient=not keyed)
+        return History(table.arrangement, self._keep, tick, spine, config=config, patient=not keyed, counted=keyed)
 
     def _new_circuit(self) -> Circuit:
         tables = {n: Guarded(t.arrangement, bool(t.primary_key)) for n, t in self.tables.items()}
@@ -203,7 +201,7 @@ class Embedded(Runtime):
             spine = states[f"view {name}"][0]
             if spine.arrangement is not arrangement:  # as shards keep it
                 states[f"view {name}"] = (spine := rearranged(spine, arrangement),)
-            self._views[name] = History(arrangement, self._keep, tick, spine, config=HISTORIES)
+            self._views[name] = History(arrangement, self._keep, tick, spine, config=HISTORIES, patient=True)
         self._circuit = self._rebuilt(states, tick)
 
     def readable(self, name: str, tick: int) -> History:

@@ -45,10 +45,11 @@ class History:
         known: bool = True,
         config: SpineConfig = DEFAULT,
         patient: bool = False,
+        counted: bool = True,
     ) -> None:
         """What a spine holds up to and including `tick`; without one, nothing, or nothing that is known.
 
-        `patient`: see `Waiting`.
+        `patient`, `counted`: see `Waiting`.
         """
         self.keep = keep
         if spine is not None and spine.batches:
@@ -61,7 +62,7 @@ class History:
         self.arrangement = arrangement
         self.beside = config.background is not None
         """Whether there is a thread beside the ticks."""
-        self._waiting = Waiting(keep, self.beside, patient)
+        self._waiting = Waiting(keep, self.beside, patient, counted)
         self._read: Spine | None = None
         """Everything, those that wait included, as it was last read."""
         self._listed: Spine | None = None
@@ -75,6 +76,7 @@ class History:
     @property
     def trace(self) -> Trace:
         """The trace, with everything in it."""
+        self._waiting.asked()
         while (out := self._waiting.all()) is not None:
             self._take(out)
         return self._trace
@@ -99,7 +101,7 @@ class History:
         `listed`: it is in the directory already.
         """
         change = Change(delta, tick, self.arrangement)
-        out = self._waiting.add(change)
+        out = self._waiting.add(change, self._trace.spine.rows)
         if out is not None:
             self._take(out)
         elif listed:
@@ -137,7 +139,7 @@ class History:
 
     def close(self) -> None:
         """Stop what is being merged beside the ticks; all is readable as it is."""
-        self.trace.stop()
+        self._trace.stop()
 
     def rows(self, keys: Keys) -> Hits:
         """The rows of some keys as they are now, with their weights."""

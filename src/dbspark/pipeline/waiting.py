@@ -7,10 +7,14 @@ for it at once. Small changes are not worth the thread: it would keep the interp
 than its kernels run without it. A change leaves the list when the trace has it, so everything is at any moment either
 there or here. Sorting cannot fail for what a change holds (`sound`): it has happened, and nobody could be told.
 
-What waits is bounded: by `CHANGES`, `ROWS` and `HELD` where nothing is being written, where rows only come and nobody
-asks for them by `QUIET` and `MANY`. Beside what the thread has in hand it is `FAR` times that, or as many rows as it
-has in hand if they are more; then a tick waits for it. So a load of millions, which takes the thread a second to sort,
-is waited for by nobody before as much has come again.
+What waits is bounded: by `CHANGES`, `ROWS` and `HELD` where nothing is being written. Beside what the thread has in
+hand it is `FAR` times that, or as many rows as it has in hand if they are more; then a tick waits for it. So a load of
+millions, which takes the thread a second to sort, is waited for by nobody before as much has come again.
+
+Where nobody has asked for rows for a while, to write them is work that nobody may ever need. They wait until there are
+`QUIET` changes or `MANY` rows, then the thread writes so many at a time, when it has no merges to do; no tick waits for
+it before there are `AHEAD` times as many rows here as in the trace. Whoever asks first, after a long stretch of that,
+pays for it: once, and for at most as much as those ticks were spared.
 """
 
 from __future__ import annotations
@@ -40,11 +44,13 @@ FAR = 32
 BESIDE = ROWS
 """Rows from which on changes are written by the thread."""
 QUIET = 32
-"""Changes that wait at most where they only come and nobody asks for them."""
+"""Changes that wait at most where nobody has asked for rows for a while, if they are not small."""
 MANY = 1 << 16
-"""Rows that wait at most there: to sort them together costs less than to sort those of each tick and to merge them."""
+"""Rows that wait there, and are written together: it costs less than to write those of each tick and to merge them."""
 CALM = 64
 """Changes after which nobody is expected to ask any more."""
+AHEAD = 2
+"""How many times the rows of the trace may wait there."""
 _LONG = 1024
 """Rows from which on a change is long: to copy several into one before they are sorted costs more than it spares."""
 
@@ -113,10 +119,10 @@ class Written(NamedTuple):
     """All of them with their times, if they are short and their sums are known to fit; else it takes each."""
 
 
-def written(changes: Sequence[Change], keep: int, counted: bool = True) -> Written:
+def written(changes: Sequence[Change], keep: int, patient: bool = False, counted: bool = True) -> Written:
     """Put changes in order; those of ticks that nobody can ask for are moved to the oldest that is kept.
 
-    `counted`: somebody wants to know how many rows each of them has.
+    See `Waiting` for `patient` and `counted`.
     """
     oldest = max(changes[-1].tick - keep, 0)
     given = sum([change.given for change in changes])
@@ -127,7 +133,8 @@ def written(changes: Sequence[Change], keep: int, counted: bool = True) -> Writt
             return at_once
     batches = [change.batch() for change in changes]
     rows = [batch.rows for batch in batches]
-    if not few or sum(b.largest for b in batches) > INT64_MAX:
+    together = few or (patient and len(changes) > 1 and given <= 2 * MANY)
+    if not together or sum(b.largest for b in batches) > INT64_MAX:
         return Written(changes, rows, None)
     if oldest >= changes[-1].tick:  # they are all of one time
         return Written(changes, rows, merge(batches).at_time((oldest,)))
@@ -163,15 +170,17 @@ class Waiting:
     """The changes of one history that its trace does not have yet."""
 
     __slots__ = (
-        "_beside", "_held", "_in_hand", "_job", "_keep", "_patient", "_rows_in_hand", "_since_asked", "changes", "rows",
+        "_beside", "_counted", "_held", "_in_hand", "_job", "_keep", "_patient", "_rows_in_hand", "_since_asked",
+        "changes", "rows",
     )  # fmt: skip
 
-    def __init__(self, keep: int, beside: bool, patient: bool = False) -> None:
-        """`beside`: whether a thread may write them. `patient`: rows mostly come and are seldom asked for, and nobody
-        wants to know how many rows a change has."""
+    def __init__(self, keep: int, beside: bool, patient: bool = False, counted: bool = True) -> None:
+        """`beside`: whether a thread may write them. `patient`: they are seldom asked for. `counted`: somebody wants to
+        know how many rows a change has."""
         self._keep = keep
         self._beside = beside
         self._patient = patient
+        self._counted = counted
         self._since_asked = CALM
         """Changes that have come since somebody looked for rows."""
         self._job: Task[Written] | None = None
@@ -184,27 +193,29 @@ class Waiting:
         self._held = 0
         """Bytes, of all of them."""
 
-    def add(self, change: Change) -> Written | None:
-        """One more; gives what the trace is to take now, as `due`."""
+    def add(self, change: Change, there: int) -> Written | None:
+        """One more; gives what the trace, which has so many rows, is to take now, as `due`."""
         self.changes.append(change)
         self.rows += change.given
         self._held += change.held
         self._since_asked += 1
         if self._job is None and len(self.changes) < CHANGES and self.rows < ROWS and self._held < HELD:
             return None  # as it mostly is
-        return self.due()
+        return self.due(there)
 
-    def due(self) -> Written | None:
+    def due(self, there: int) -> Written | None:
         """What the trace is to take now, if anything; begins to write what has become enough."""
         out = None
-        if self._job is not None and (self._job.done or self._too_much()):
+        if self._job is not None and (self._job.done or self._too_much(there)):
             out = self._taken()
         if self._job is None and self._enough():
             if self._beside and (self.changes[-1].given >= ROWS or self.rows >= BESIDE):
-                for change in self.changes:
+                some = self._first()
+                for change in some:
                     change.loose()  # so that the thread need not ask Arrow for it
-                self._in_hand, self._rows_in_hand = len(self.changes), self.rows
-                self._job = Task(self.rows, partial(written, tuple(self.changes), self._keep, not self._patient))
+                self._in_hand, self._rows_in_hand = len(some), sum([change.given for change in some])
+                function = partial(written, some, self._keep, self._patient, self._counted)
+                self._job = Task(self._rows_in_hand, function, when_idle=self._calm)
             elif out is None:
                 out = self.all()
         return out
@@ -213,22 +224,42 @@ class Waiting:
         """Everything that waits, or the first part of it where a thread has that in hand."""
         if self._job is not None:
             return self._taken()
-        return self._leave(written(tuple(self.changes), self._keep, not self._patient)) if self.changes else None
+        if not self.changes:
+            return None
+        return self._leave(written(self._first(), self._keep, self._patient, self._counted))
 
     def asked(self) -> None:
         """Somebody looks for rows, among those that wait, too."""
         self._since_asked = 0
 
+    @property
+    def _calm(self) -> bool:
+        """Whether nobody has asked for rows for a while."""
+        return self._patient and self._since_asked > CALM
+
+    def _first(self) -> Sequence[Change]:
+        """What to write next: everything, or as much as is sorted well together."""
+        if not self._patient or self.rows < 2 * MANY:
+            return tuple(self.changes)
+        rows = 0
+        for count, change in enumerate(self.changes, 1):  # noqa: B007
+            rows += change.given
+            if rows >= MANY:
+                break
+        return tuple(self.changes[:count])
+
     def _enough(self) -> bool:
         """Whether so much waits that it should be written."""
         changes, rows = len(self.changes), self.rows
-        if self._patient and self._since_asked > CALM and changes < QUIET and rows < MANY:
-            return self.changes[-1].loose() is None
+        if self._calm and changes < QUIET and rows < MANY and self._held < HELD:
+            return False
         return changes >= CHANGES or rows >= ROWS or self._held >= HELD
 
-    def _too_much(self) -> bool:
+    def _too_much(self, there: int) -> bool:
         """Whether so much waits behind what the job writes that somebody has to wait for the job."""
         rows, most = self.rows - self._rows_in_hand, max(FAR * ROWS, self._rows_in_hand)
+        if self._calm:
+            most = max(most, AHEAD * there)
         return rows >= most or (len(self.changes) - self._in_hand) * ROWS >= CHANGES * most
 
     def _taken(self) -> Written:

@@ -9,7 +9,8 @@ tick loses nothing but a core.
 
 The thread asks after every step whose turn it is: of those that somebody waits for, and else of all, the merge of the
 fewest rows. A small merge has to be done before a few ticks are over, a large one has as long as its size; in the
-order in which they come, the small one would wait for the large one, and the ticks for the small one.
+order in which they come, the small one would wait for the large one, and the ticks for the small one. Behind all of
+them comes what nobody needs yet.
 
 Other work that ticks need not wait for takes its turns here as well (`Task`): with a thread of its own it would compete
 with the ticks for the second core.
@@ -76,10 +77,11 @@ class _Turn(ABC):
         """Rows: who has fewer comes first."""
         self._cancelled = False
         self._awaited = False
+        self._when_idle = False
 
-    def rank(self) -> tuple[bool, int]:
+    def rank(self) -> tuple[bool, bool, int]:
         """Whose turn it is: the least of all. One that is to stop holds what it has read until its turn comes."""
-        return not (self._awaited or self._cancelled), self.total
+        return not (self._awaited or self._cancelled), self._when_idle, self.total
 
     @abstractmethod
     def turn(self) -> bool:
@@ -89,10 +91,12 @@ class _Turn(ABC):
 class Task(_Turn, Generic[T]):
     """A function that is called beside the ticks, in one step."""
 
-    def __init__(self, rows: int, function: Callable[[], T], awaited: bool = False) -> None:
-        """`awaited`: somebody will wait for it soon, so it comes before all others."""
+    def __init__(self, rows: int, function: Callable[[], T], awaited: bool = False, when_idle: bool = False) -> None:
+        """`awaited`: somebody will wait for it soon, so it comes before all others; `when_idle`: behind them, until
+        somebody waits for it."""
         super().__init__(rows)
         self._awaited = awaited
+        self._when_idle = when_idle
         self._function = function
         self._future: Future[T] = Future()
         _turns.add(self)
