@@ -19,6 +19,7 @@ pays for it: once, and for at most as much as those ticks were spared.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -241,12 +242,8 @@ class Waiting:
         """What to write next: everything, or as much as is sorted well together."""
         if not self._patient or self.rows < 2 * MANY:
             return tuple(self.changes)
-        rows = 0
-        for count, change in enumerate(self.changes, 1):  # noqa: B007
-            rows += change.given
-            if rows >= MANY:
-                break
-        return tuple(self.changes[:count])
+        upto = itertools.accumulate(change.given for change in self.changes)
+        return tuple(self.changes[: next(i for i, rows in enumerate(upto, 1) if rows >= MANY)])
 
     def _enough(self) -> bool:
         """Whether so much waits that it should be written."""
