@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,8 +125,12 @@ def run(
                 if c.workload not in kind.workloads:
                     runs[name, c.folder].problem = "not written for this workload"
             for batch in _batches(mine, kind.alone, in_turns):
+                begun = time.perf_counter()
                 found = _batch(name, batch, runs, budget, timeout, taking_turns=in_turns is not None)
                 versions[name] = found or versions.get(name, {})
+                what = batch[0].name if len(batch) == 1 else f"{batch[0].name} and {len(batch) - 1} more"
+                took = time.perf_counter() - begun
+                print(f"round {turn + 1} of {rounds}: {name}, {what}: done in {took:.0f} s", flush=True)
     return list(runs.values()), versions
 
 

@@ -200,6 +200,7 @@ def _run(
     systems = [s for s in runs.present(settings.systems) if workload in SYSTEMS[s].load().workloads]
     with tempfile.TemporaryDirectory(prefix=f"dbspark-{workload}-") as temporary:
         folder = settings.keep or Path(temporary)
+        print(f"{workload}: the rows and the views that are expected are being made", flush=True)
         cases = make(folder)
         if settings.keep:
             for system in systems:

@@ -255,7 +255,7 @@ def test_a_case_is_compared_with_another_round_by_round(w1):
     assert large.slower_than(small) == pytest.approx(1.1)
 
 
-def test_a_case_can_have_a_process_of_its_own(w1, monkeypatch):
+def test_a_case_can_have_a_process_of_its_own(w1, monkeypatch, capsys):
     ran = []
     monkeypatch.setattr(runs, "_batch", lambda name, cases, *rest, **named: ran.append([c.folder for c in cases]) or {})
     runs.run(["hand"], w1[:2], rounds=1, budget=1.0, in_turns=lambda case: case.name)
@@ -263,6 +263,8 @@ def test_a_case_can_have_a_process_of_its_own(w1, monkeypatch):
     runs.run(["hand"], w1[:2], rounds=1, budget=1.0, in_turns=lambda case: case.workload)
     both = [w1[0].folder, w1[1].folder]
     assert ran == [[w1[0].folder], [w1[1].folder], both, both]
+    said = capsys.readouterr().out
+    assert said.count("round 1 of 1: hand") == len(ran), "who runs it for hours sees how far it is"
 
 
 def test_cases_take_turns_and_only_one_runs_at_a_time(w1, tmp_path):
