@@ -7,6 +7,7 @@ interrupted is taken up again. A peer that cannot be installed here is named wit
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -55,11 +56,13 @@ def install(name: str) -> str:
 
 
 def _python(least: tuple[int, int]) -> str | None:
-    """A Python that is new enough."""
+    """A Python that is new enough: ours, one on the path, or one that pyenv has but has not put there."""
     if sys.version_info[:2] >= least:
         return sys.executable
-    names = (f"python3.{minor}" for minor in range(least[1], 20))
-    return next((found for found in map(shutil.which, names) if found and _runs(found)), None)
+    names = [f"python3.{minor}" for minor in range(least[1], 20)]
+    kept = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    found = [shutil.which(name) for name in names] + [str(p) for n in names for p in sorted(kept.glob(f"*/bin/{n}"))]
+    return next((python for python in found if python and _runs(python)), None)
 
 
 def _runs(python: str) -> bool:
