@@ -85,7 +85,7 @@ soak: $(STAMP) warm  ## Kill processes and fail disks for as long as wished: mak
 
 # Compiling the kernels once beforehand keeps parallel tests from each doing it, and timings free of it.
 warm: $(STAMP)
-	@if [ -f src/dbspark/kernels/warm.py ]; then $(PY) -m dbspark.kernels.warm; fi
+	@if [ -f src/dbspark/warm.py ]; then $(PY) -m dbspark.warm; fi
 
 clean:  ## Remove .venv and everything generated
 	rm -rf $(VENV) .peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks spark-warehouse

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dbspark.batch import Schema
+from dbspark.columnar import Schema
 
 INT64_MAX = 2**63 - 1
 INT64_MIN = -(2**63)

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 
 from benchmarks.harness import QUICK, no_gc
 from benchmarks.report import Target, show
-from dbspark.batch import Arrangement
-from dbspark.batch.schema import Schema
 from dbspark.circuit import Builder, Circuit
-from dbspark.operators.delta import Delta
-from dbspark.trace.stats import SpineStats
+from dbspark.columnar import Arrangement
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.schema import Schema
+from dbspark.trace.statistics import SpineStats
 
 MILLION: Final = 100_000 if QUICK else 1_000_000
 ROUNDS: Final = 3 if QUICK else 15

@@ -25,10 +25,10 @@ from benchmarks.harness import QUICK, no_gc
 from benchmarks.report import Target, save, show, show_targets
 from benchmarks.zset import orders as pipeline_data
 from benchmarks.zset.dotnet import Random, scaled
-from dbspark.batch.schema import Schema
 from dbspark.circuit import Builder, Circuit
 from dbspark.circuit.optimise import optimise
-from dbspark.operators.delta import Delta
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.schema import Schema
 
 MILLION: Final = 100_000 if QUICK else 1_000_000
 TICKS: Final = 20 if QUICK else 200

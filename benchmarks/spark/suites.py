@@ -24,9 +24,9 @@ from benchmarks.circuit import w1
 from benchmarks.harness import QUICK, MismatchError, no_gc
 from benchmarks.report import Target, save, show
 from benchmarks.sql.suites import VIEW, apply, run_suites, tables_of, w1_suite
-from dbspark.pipeline.routing import Routed
-from dbspark.pipeline.sharded import Sharded
-from dbspark.spark.superstep import DDL, ROWS
+from dbspark.runtime.exchange import DDL, ROWS
+from dbspark.runtime.routing import Routed
+from dbspark.runtime.sharded import Sharded
 
 SHARDS: Final = 2
 CHANGES: Final = 100

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import dbspark
 from benchmarks.sql.suites import session
-from dbspark.batch.memory import release
+from dbspark.columnar.memory import release
 
 TABLES: Final = {"a": "k BIGINT, v BIGINT, s STRING", "b": "k BIGINT, x BIGINT", "e": "src BIGINT, dst BIGINT"}
 VIEWS: Final = {

@@ -21,9 +21,9 @@ import pyarrow as pa
 from benchmarks.harness import QUICK, Contender, no_gc, race
 from benchmarks.report import Target, save, show, show_targets
 from benchmarks.zset.data import ARROW, rows_of
-from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.file import open_batch, write_batch
-from dbspark.batch.schema import Schema
+from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar.batch_file import open_batch, write_batch
+from dbspark.columnar.schema import Schema
 from dbspark.trace import Description, Trace
 
 BY_A: Final = Arrangement(Schema(ARROW), [0])

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.batch.ddl import parse_ddl
+from dbspark.columnar.ddl import parse_ddl
 
 
 def table(ddl: str, columns: dict[str, Any]) -> pa.Table:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from benchmarks.harness import QUICK, Contender, Timings, race
 from benchmarks.report import Target, save, show, show_targets
 from benchmarks.zset.data import rows_of
-from dbspark.batch import Batch, merge
+from dbspark.columnar import Batch, merge
 
 ROWS: Final = 100_000 if QUICK else 1_000_000
 LIMIT: Final = 3.0

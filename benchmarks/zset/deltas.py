@@ -18,7 +18,7 @@ import pyarrow as pa
 from benchmarks.harness import CLOCK, QUICK, MismatchError, no_gc
 from benchmarks.report import Target, save, show, show_targets
 from benchmarks.zset.data import SCHEMA, Population, fingerprint, rows_of, weighted, zset
-from dbspark.batch import Batch
+from dbspark.columnar import Batch
 from dbspark.zset import ZSet, current
 
 BASES: Final = (100_000,) if QUICK else (1_000_000, 10_000_000)

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.harness import QUICK, Contender, Timing, Timings, race
 from benchmarks.report import figure
 from benchmarks.zset.data import GROUPS, zset
-from dbspark.batch import Batch
+from dbspark.columnar import Batch
 from dbspark.zset import BACKENDS, ZSet, ZSetConfig, current
 
 JUDGED: Final = "Adaptive"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from dbspark.errors import DbsparkError
 
 if TYPE_CHECKING:
+    from dbspark.connectors.stored_tables import register
     from dbspark.pipeline.handles import Subscription, Table, Transaction, View
     from dbspark.pipeline.pipeline import Pipeline
-    from dbspark.pipeline.source import register
     from dbspark.zset import IndexedZSet, ZSet
 
 __version__ = "0.1.0"
@@ -30,7 +30,7 @@ _LAZY = {
     "Transaction": "dbspark.pipeline.handles",
     "View": "dbspark.pipeline.handles",
     "ZSet": "dbspark.zset",
-    "register": "dbspark.pipeline.source",
+    "register": "dbspark.connectors.stored_tables",
 }
 
 

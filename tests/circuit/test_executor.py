@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement, Batch, Schema
 from dbspark.circuit import Builder
+from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar.delta import Delta
 from dbspark.errors import CircuitError, DbsparkError, SchemaError, WeightOverflowError
-from dbspark.operators.delta import Delta
 from dbspark.zset import ZSet
 from tests.operators.model import ANY_WEIGHTS, Run, contents, entries, joined, plus
 

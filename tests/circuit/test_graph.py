@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dbspark.batch import Schema
 from dbspark.circuit import Builder, Graph
+from dbspark.columnar import Schema
 from dbspark.errors import CircuitError, SchemaError
 from dbspark.operators.aggregate import Count, Sum
 from dbspark.operators.linear import Function, Scale

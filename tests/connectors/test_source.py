@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 import dbspark
+from dbspark.connectors.stored_tables import PipelineSource
 from dbspark.errors import TimeError
-from dbspark.pipeline.source import PipelineSource
 
 SCHEMA = "id BIGINT NOT NULL, region STRING, price DECIMAL(9, 2), at TIMESTAMP, tags ARRAY<STRING>"
 

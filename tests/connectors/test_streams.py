@@ -14,7 +14,7 @@ import pytest
 import dbspark
 from dbspark.connectors.streams import Streams, as_operation
 from dbspark.errors import ConfigError, SchemaError
-from dbspark.pipeline.changes import TransactionError
+from dbspark.runtime.tables import TransactionError
 
 NOW = {"availableNow": True}
 ORDERS = "id BIGINT NOT NULL, region STRING, amount BIGINT"

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement, Batch, Schema
-from dbspark.batch.chunk import Chunk, import_arrays
-from dbspark.kernels import nodes as nd
+from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar.chunk import Chunk, import_arrays
+from dbspark.kernels.memory import layout as nd
 from tests.strategies import choices
 
 TOP = 2**64 - 1

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch import Schema
-from dbspark.batch.chunk import CHUNK_ROWS, Chunk, gather_chunks, import_arrays
+from dbspark.columnar import Schema
+from dbspark.columnar.chunk import CHUNK_ROWS, Chunk, gather_chunks, import_arrays
 from dbspark.errors import DbsparkError
-from dbspark.kernels import nodes as nd
-from dbspark.kernels.gather import measure
-from tests.batch import model
+from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.memory.gather import measure
+from tests.columnar import model
 from tests.kernels.test_hash import VALUES
 from tests.strategies import schemas, tables
 

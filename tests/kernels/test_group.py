@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement, Batch, Schema
-from dbspark.batch.arrangement import hash_rows, weakened_hash
-from dbspark.batch.chunk import import_arrays
-from dbspark.kernels import group as kg
-from dbspark.kernels import nodes as nd
-from dbspark.trace.reading import Keys, ranges_of
+from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar.chunk import import_arrays
+from dbspark.columnar.sort_key import hash_rows, weakened_hash
+from dbspark.kernels.aggregate import group as kg
+from dbspark.kernels.memory import layout as nd
+from dbspark.trace.lookup import Keys, ranges_of
 from dbspark.trace.spine import Spine
-from tests.batch import model
+from tests.columnar import model
 from tests.strategies import INT64_MAX, data_types, tables, values, weighted_tables
 
 MASKS = st.sampled_from([model.ALL, 0, 1, 7, 0xF000000000000000])

@@ -1,7 +1,7 @@
 """The hash is frozen: batches on disk are ordered by it.
 
 Three guards: the kernels agree with a second implementation, in plain Python integers, of what the preface of
-`dbspark.kernels.hash` says; literal values pin both; and equal values hash alike however they are stored.
+`dbspark.kernels.memory.hash` says; literal values pin both; and equal values hash alike however they are stored.
 """
 
 from datetime import date, datetime, time, timedelta
@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement, Schema
-from dbspark.batch.arrangement import hash_rows, weakened_hash
-from dbspark.batch.chunk import import_arrays
-from tests.batch import model
+from dbspark.columnar import Arrangement, Schema
+from dbspark.columnar.chunk import import_arrays
+from dbspark.columnar.sort_key import hash_rows, weakened_hash
+from tests.columnar import model
 from tests.strategies import FLAT_TYPES, schemas, tables
 
 NAN = float("nan")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dbspark.batch.schema import Schema
+from dbspark.columnar.schema import Schema
 from dbspark.kernels import preload
-from dbspark.kernels.hash import hash_columns
 from dbspark.kernels.jit import KERNELS
+from dbspark.kernels.memory.hash import hash_columns
 from dbspark.zset import ZSet
 
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement, Batch, Schema
-from dbspark.batch.chunk import import_arrays
-from dbspark.kernels import nodes as nd
-from dbspark.kernels import probe as kp
-from dbspark.kernels import weigh as kw
-from dbspark.kernels.merge import OVERFLOW
-from dbspark.kernels.seek import DIRECTORY, PLACE, fill_index
-from dbspark.trace.listed import directory_of
+from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar.chunk import import_arrays
+from dbspark.kernels.lookup import probe as kp
+from dbspark.kernels.lookup import row_lookup as kw
+from dbspark.kernels.lookup.index import DIRECTORY, PLACE, fill_index
+from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.merge.consolidate import OVERFLOW
+from dbspark.trace.directory import directory_of
 from tests.kernels.build import HASHES, TOP, Item, at, batch_of, chunk_of, several, sorted_items
 from tests.strategies import INT64_MAX
 

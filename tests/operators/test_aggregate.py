@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch import Schema
-from dbspark.batch.arrangement import weakened_hash
-from dbspark.batch.chunk import CHUNK_ROWS
 from dbspark.circuit import Builder
+from dbspark.columnar import Schema
+from dbspark.columnar.chunk import CHUNK_ROWS
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import CircuitError, DbsparkError, SchemaError, WeightOverflowError
 from dbspark.operators.aggregate import Average, Count, FloatSum, GroupAggregate, Sum
-from dbspark.operators.delta import Delta
-from dbspark.trace.merging import Merging
+from dbspark.trace.merge_state import Merging
 from dbspark.trace.spine import Spine
 from dbspark.zset import ZSet
 from tests.operators.model import (

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch.arrangement import weakened_hash
 from dbspark.circuit import Builder
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.operators.aggregate import Count
 from dbspark.operators.collect import (

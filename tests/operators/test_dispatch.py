@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement, Schema
 from dbspark.circuit import Builder, Circuit
-from dbspark.kernels import nodes as nd
-from dbspark.operators.delta import Delta
-from dbspark.trace.reading import Keys, ranges_of
+from dbspark.columnar import Arrangement, Schema
+from dbspark.columnar.delta import Delta
+from dbspark.kernels.memory import layout as nd
+from dbspark.trace.lookup import Keys, ranges_of
 from dbspark.trace.spine import Spine
-from dbspark.trace.stats import SEARCH, WALK, SpineStats
+from dbspark.trace.statistics import SEARCH, WALK, SpineStats
 from tests.operators.model import WEIGHTS, Run, entries, joined
 from tests.operators.test_join import HOWS, LEFT, LEFT_ROWS, ON, RIGHT, RIGHT_ROWS, condition, condition_of
 

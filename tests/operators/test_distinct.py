@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch.arrangement import weakened_hash
 from dbspark.circuit import Builder
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import CircuitError, WeightOverflowError
 from tests.operators.model import ANY_WEIGHTS, WEIGHTS, Run, entries, plus
 

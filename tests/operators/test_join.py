@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch.arrangement import weakened_hash
 from dbspark.circuit import Builder
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import CircuitError, SchemaError, WeightOverflowError
 from dbspark.operators import join as join_module
 from tests.operators.model import (

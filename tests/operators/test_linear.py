@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch.arrangement import weakened_hash
-from dbspark.batch.schema import Schema
 from dbspark.circuit import Builder
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.schema import Schema
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import CircuitError, DbsparkError, SchemaError, WeightOverflowError
-from dbspark.operators.delta import Delta
 from dbspark.operators.linear import Function
 from tests.operators.model import ANY_WEIGHTS, Run, entries, plus, projected
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch.arrangement import weakened_hash
-from dbspark.batch.chunk import CHUNK_ROWS
 from dbspark.circuit import Builder
+from dbspark.columnar.chunk import CHUNK_ROWS
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import SchemaError
 from dbspark.trace.config import SpineConfig
-from dbspark.trace.merging import Merging
+from dbspark.trace.merge_state import Merging
 from tests.operators.model import WEIGHTS, Run, entries, groups, plus
 
 SCHEMA = "k BIGINT, n INT, s STRING, x DOUBLE"

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement
-from dbspark.batch.schema import Schema
 from dbspark.circuit import Builder
+from dbspark.columnar import Arrangement
+from dbspark.columnar.schema import Schema
 from dbspark.operators.function import Function
 from dbspark.operators.recompute import RecomputeGroups
 from tests.operators.model import WEIGHTS, Run, entries

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement
-from dbspark.batch.arrangement import weakened_hash
-from dbspark.batch.schema import Schema
 from dbspark.circuit import Circuit
 from dbspark.circuit.graph import Graph
+from dbspark.columnar import Arrangement
+from dbspark.columnar.schema import Schema
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.operators.operator import Arrange
 from dbspark.operators.window import (

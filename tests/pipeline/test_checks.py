@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import dbspark
-from dbspark.batch.arrangement import weakened_hash
-from dbspark.pipeline.changes import BESIDE, TransactionError
-from dbspark.pipeline.waiting import CHANGES
+from dbspark.columnar.sort_key import weakened_hash
+from dbspark.runtime.tables import BESIDE, TransactionError
+from dbspark.trace.write_buffer import CHANGES
 
 ALL = 0xFFFFFFFFFFFFFFFF
 

@@ -7,7 +7,7 @@ import pytest
 
 from dbspark.circuit import Builder
 from dbspark.errors import StoreError
-from dbspark.pipeline import restore, state_of
+from dbspark.runtime.state import restore, state_of
 from dbspark.storage import Store
 from tests.storage.model import everything, small
 from tests.zset.model import contents

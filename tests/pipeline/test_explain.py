@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 import dbspark
-from dbspark.pipeline.sizes import size_of, sizes_of
-from dbspark.pipeline.state import state_of
+from dbspark.runtime.sizes import size_of, sizes_of
+from dbspark.runtime.state import state_of
 from dbspark.trace import Spine
 from tests.pipeline.test_pipeline import shop
 from tests.storage.model import BY_KEY, SMALL, numbered

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import dbspark
-from dbspark.batch.regions import REGIONS
+from dbspark.columnar.arena import REGIONS
 from dbspark.errors import ConfigError, DbsparkError, LockError, SchemaError, TimeError
-from dbspark.pipeline.changes import TransactionError
+from dbspark.runtime.tables import TransactionError
 
 ORDERS = "id BIGINT NOT NULL, customer BIGINT, amount DECIMAL(12,2)"
 CUSTOMERS = "customer BIGINT, region STRING"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch.schema import Schema
+from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError
 from dbspark.sql.catalyst import EXCLUDED_RULES, read
 from dbspark.sql.expressions.compiler import Compiler

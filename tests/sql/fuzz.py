@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.errors import PySparkException
 
-from dbspark.batch.schema import Schema
+from dbspark.columnar.schema import Schema
 from dbspark.sql.catalyst import EXCLUDED_RULES
 from dbspark.sql.expressions.rules import EvaluationError
 from dbspark.sql.program import Program

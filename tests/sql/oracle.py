@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from dbspark.batch.schema import Schema
+from dbspark.columnar.schema import Schema
 from dbspark.sql.program import Program
 
 Changes = Mapping[str, Mapping[tuple[Any, ...], int]]

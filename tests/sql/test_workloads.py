@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from benchmarks.workloads import nexmark, tpcds, tpch
-from dbspark.batch.ddl import parse_ddl
+from dbspark.columnar.ddl import parse_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbspark.batch import Arrangement, Batch, Schema
-from dbspark.kernels import nodes as nd
+from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.kernels.memory import layout as nd
 from dbspark.storage.files import LocalFiles
 from dbspark.trace import Spine, SpineConfig
-from tests.batch.model import rows
+from tests.columnar.model import rows
 
 SMALL = SpineConfig(at_once=6, step=8, credit=2, indexed=8)
 """Merges are in progress most of the time."""

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement, Batch
+from dbspark.columnar import Arrangement, Batch
 from dbspark.errors import ConfigError, StoreError
 from dbspark.storage import Group, Keep, Store, writing
 from dbspark.storage import store as store_module
 from dbspark.trace import Antichain, Spine, Trace
-from dbspark.trace.merging import Merging
+from dbspark.trace.merge_state import Merging
 from tests.storage.model import BY_KEY, SMALL, batch_of, contents, everything, numbered, small
 from tests.strategies import schemas, weighted_tables
 

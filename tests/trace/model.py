@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dbspark.batch import Arrangement, Batch, Schema
-from dbspark.batch.batch import times_at
-from dbspark.batch.rows import decode_arrays
+from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar.batch import times_at
+from dbspark.columnar.rows import decode_arrays
 from dbspark.errors import TimeError
-from dbspark.kernels import nodes as nd
+from dbspark.kernels.memory import layout as nd
 from dbspark.trace import Antichain, Time, Trace
-from dbspark.trace.merging import Merging
+from dbspark.trace.merge_state import Merging
 
 SCHEMA = Schema.parse("k BIGINT, v INT, s STRING")
 KEYS = (0, 1, 2, 7, None)

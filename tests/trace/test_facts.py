@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dbspark.batch import Arrangement, Batch, Schema
+from dbspark.columnar import Arrangement, Batch, Schema
 from dbspark.trace import Antichain, Description, Product, SpineConfig, Time, Trace, idle_merge_effort
 from dbspark.trace import spine as spines
 from tests.trace.model import updates_of, zset

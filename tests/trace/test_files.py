@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement, Batch, Schema, merge
-from dbspark.batch import file as files
-from dbspark.batch.file import open_batch, write_batch
+from dbspark.columnar import Arrangement, Batch, Schema, merge
+from dbspark.columnar import batch_file as files
+from dbspark.columnar.batch_file import open_batch, write_batch
 from dbspark.errors import CorruptFileError, TimeError
-from dbspark.kernels import nodes as nd
+from dbspark.kernels.memory import layout as nd
 from dbspark.trace import Antichain, Description, Trace
-from tests.batch.model import in_chunks, rows
+from tests.columnar.model import in_chunks, rows
 from tests.strategies import INT64_MAX, schemas, weighted_tables
 
 SCHEMA = Schema.parse("k BIGINT, name STRING, tags ARRAY<STRING>, price DECIMAL(12, 2)")

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement, Batch, Schema
-from dbspark.batch.arrangement import weakened_hash
+from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import SchemaError
 from dbspark.trace import Antichain, SpineConfig, Trace
-from tests.batch.model import NAN, column_values, plus, rows, zset
+from tests.columnar.model import NAN, column_values, plus, rows, zset
 from tests.strategies import FLAT_TYPES, table_of, values
 
 ORDERABLE = [t for t in FLAT_TYPES if not pa.types.is_null(t) and not pa.types.is_interval(t)]

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from dbspark.batch import Arrangement, Batch, Schema
-from dbspark.batch.arrangement import weakened_hash
+from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import WeightOverflowError
-from dbspark.trace import due as dues
-from dbspark.trace import sieve as sieves
+from dbspark.trace import bloom_filter as sieves
+from dbspark.trace import merge_policy as dues
 from dbspark.trace.config import SpineConfig
-from dbspark.trace.merging import Merging
-from dbspark.trace.reading import Keys, ends_unordered, probe
+from dbspark.trace.lookup import Keys, ends_unordered, probe
+from dbspark.trace.merge_state import Merging
 from dbspark.trace.spine import Spine
-from dbspark.trace.stats import SpineStats
+from dbspark.trace.statistics import SpineStats
 
 SCHEMA = Schema.parse("k BIGINT, s STRING")
 BY_ROW = Arrangement(SCHEMA)

@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dbspark.batch import Arrangement, Batch, Schema
+from dbspark.columnar import Arrangement, Batch, Schema
 from dbspark.errors import TimeError
-from dbspark.trace import Antichain, SpineConfig, Trace, TraceAgent, background, idle_merge_effort
-from dbspark.trace.merging import Merging, Running
+from dbspark.trace import Antichain, SpineConfig, Trace, TraceAgent, idle_merge_effort
+from dbspark.trace import background_merges as background
+from dbspark.trace.merge_state import Merging, Running
 from tests.trace.model import updates_of
 
 SCHEMA = Schema.parse("k BIGINT, v BIGINT")

@@ -19,9 +19,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from dbspark.batch import Batch
-from dbspark.batch.arrangement import weakened_hash
-from dbspark.batch.file import open_batch, write_batch
+from dbspark.columnar import Batch
+from dbspark.columnar.batch_file import open_batch, write_batch
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import SchemaError, TimeError, WeightOverflowError
 from dbspark.trace import (
     Antichain,
@@ -35,7 +35,7 @@ from dbspark.trace import (
     TraceImport,
     idle_merge_effort,
 )
-from dbspark.trace.merging import Merging
+from dbspark.trace.merge_state import Merging
 from tests.trace.model import (
     ARRANGEMENTS,
     BY_KEY,

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dbspark.batch.schema import Schema
+from dbspark.columnar.schema import Schema
 from dbspark.zset import ZSet, ZSetConfig
 
 MAX = (1 << 63) - 1

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.batch.arrangement import weakened_hash
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.zset import IndexedZSet, ZSet, indexed
 from tests.zset.model import INTS, KINDS, MAX, contents, model, plain, plus, samples, times

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch.memory import allocated
+from dbspark.columnar.memory import allocated
 from dbspark.errors import WeightOverflowError
-from dbspark.trace.merging import Merging
+from dbspark.trace.merge_state import Merging
 from dbspark.zset import ZSet, ZSetConfig
 from dbspark.zset.adaptive import DIRECT, LOG_DELTAS, LOG_ROWS
 from tests.zset.model import MAX, contents
@@ -149,7 +149,7 @@ def test_relatives_are_compared_by_what_they_do_not_share(monkeypatch):
     base = loaded(50_000)
     first, second = delta(range(60_000, 60_100)), delta(range(100), [-1] * 100)
     left, right = base + first + second, base + second + first
-    monkeypatch.setattr("dbspark.batch.batch.Batch.same", lambda *_: pytest.fail("nothing has to be read"))
+    monkeypatch.setattr("dbspark.columnar.batch.Batch.same", lambda *_: pytest.fail("nothing has to be read"))
     assert left == right
     assert left != right + delta([70_000])
     assert base != base + first

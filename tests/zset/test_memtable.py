@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement, Batch, Schema
-from dbspark.batch.arrangement import weakened_hash
+from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import WeightOverflowError
 from dbspark.zset.memtable import HOT_TOUCHES, Columns, Memtable, RobinHood, batch_of_rows
 from tests.zset.model import MAX, plus, times

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.batch import Arrangement, Batch, Schema
-from dbspark.batch.arrangement import weakened_hash
-from dbspark.batch.point import TEXT, codec_of
-from dbspark.batch.rows import row_form
+from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar.row_codec import TEXT, codec_of
+from dbspark.columnar.rows import row_form
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.trace.spine import Spine
 from dbspark.zset import BACKENDS, ZSet, ZSetConfig
 from dbspark.zset.memtable import batch_of_rows

@@ -21,12 +21,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbspark.batch import Arrangement
-from dbspark.batch.arrangement import OrderColumn
-from dbspark.batch.schema import Schema, SchemaLike
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Graph, Stream
 from dbspark.circuit.nested import LIMIT, Fixpoint, Result
+from dbspark.columnar import Arrangement
+from dbspark.columnar.schema import Schema, SchemaLike
+from dbspark.columnar.sort_key import OrderColumn
 from dbspark.errors import CircuitError, SchemaError
 from dbspark.operators import linear
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, FloatSum, GroupAggregate, Sum

@@ -14,8 +14,8 @@ The result is explicit: nothing is hidden in operators, and it is the meaning th
 
 from __future__ import annotations
 
-from dbspark.batch import Arrangement
 from dbspark.circuit.graph import Graph, Node, Stream
+from dbspark.columnar import Arrangement
 from dbspark.operators.linear import Stateless, Sum
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
 

@@ -4,7 +4,7 @@ A tick reads (delays show what they hold), computes (every node once, after its 
 values: a tick computes new ones beside the old and puts them all in place at the end, in one assignment, together
 with what the delays hold. An operator that raises leaves every state, every delay and every output as before.
 
-A tick of small deltas is run as a program (`circuit.program`), a larger one operator by operator, to the same end.
+A tick of small deltas is run as a program (`circuit.vm`), a larger one operator by operator, to the same end.
 
 Large merges of states may run beside the ticks (`config.background`): they begin when a tick is over, and the next one
 that finds nothing late takes over what has been merged.
@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from dbspark.batch import Arrangement, Batch
 from dbspark.circuit.graph import Graph, Node
-from dbspark.circuit.program import Counts, Guarded, Late, Program
+from dbspark.circuit.vm import Counts, Guarded, Late, Program
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.delta import Delta, Parts
 from dbspark.errors import CircuitError
 from dbspark.kernels.preload import machine_is_there
-from dbspark.operators.delta import Delta, Parts
 from dbspark.operators.operator import State
-from dbspark.trace.background import Beside
+from dbspark.trace.background_merges import Beside
 from dbspark.trace.config import DEFAULT, SpineConfig
 from dbspark.zset import ZSet
 
@@ -76,7 +76,7 @@ class Circuit:
         self._counted: tuple[Any, dict[str, int]] = None, {}
         """States, and the rows in them."""
         self._late: tuple[Late, ...] = ()
-        """What the last ticks have brought that states have not taken in (`circuit.program`)."""
+        """What the last ticks have brought that states have not taken in (`circuit.vm`)."""
         self._held: dict[str, Any] = {n.id: _seed(n) for n in self._delays}
         self._programmed = programs
         self._program: Program | None = None
@@ -95,7 +95,7 @@ class Circuit:
         """Run one tick on what streams carry; returns the outputs as streams carry them.
 
         Those `in_order` are known by whole rows in order as well, which costs less now than when they are asked.
-        `checks`: by source, whoever has to know whether its table stays one (`circuit.program.Check`). Those who are
+        `checks`: by source, whoever has to know whether its table stays one (`circuit.vm.Check`). Those who are
         left when this returns have to look for themselves.
         """
         return self._run(inputs, _complete, in_order, checks)

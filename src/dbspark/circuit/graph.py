@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dbspark.batch.schema import Schema
+from dbspark.columnar.schema import Schema
 from dbspark.errors import CircuitError
 from dbspark.operators.operator import Operator
 

@@ -1,4 +1,4 @@
-"""Operators as instructions for `kernels.machine`: for each kind of operator, the lines that do its step.
+"""Operators as instructions for `kernels.vm.operators`: for each kind of operator, the lines that do its step.
 
 An operator has an instruction where its columns are flat and whatever else it is made of has one: conditions and values
 as code (`operators.function.Coded`), aggregates that one kernel folds. All others step by themselves.
@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from dbspark.batch import Arrangement
-from dbspark.batch.schema import Schema
 from dbspark.circuit.graph import Node
-from dbspark.kernels import machine as km
-from dbspark.kernels import nodes as nd
-from dbspark.kernels import shown as ks
-from dbspark.kernels import values as kv
+from dbspark.columnar import Arrangement
+from dbspark.columnar.schema import Schema
+from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.vm import expressions as kv
+from dbspark.kernels.vm import operators as km
+from dbspark.kernels.vm import result_columns as ks
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, GroupAggregate
 from dbspark.operators.aggregate import Sum as SumOf
 from dbspark.operators.distinct import Distinct

@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dbspark.batch import Arrangement
 from dbspark.circuit.graph import Graph, Node
+from dbspark.columnar import Arrangement
+from dbspark.columnar.delta import Delta
 from dbspark.errors import CircuitError
-from dbspark.kernels.nodes import TIMES
+from dbspark.kernels.memory.layout import TIMES
 from dbspark.operators.aggregate import GroupAggregate
-from dbspark.operators.delta import Delta
 from dbspark.operators.distinct import Distinct
 from dbspark.operators.join import Join
 from dbspark.operators.linear import Stateless

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dbspark.circuit.graph import Graph, Node, Stream
-from dbspark.operators.delta import Delta
+from dbspark.columnar.delta import Delta
 from dbspark.operators.join import Join
 from dbspark.operators.linear import Filter, Map, Project, Select, Stateless, Sum
 from dbspark.operators.operator import Arrange

@@ -25,7 +25,7 @@ from rich.live import Live
 from rich.table import Table
 
 from dbspark.pipeline.pipeline import Pipeline
-from dbspark.pipeline.progress import Progress
+from dbspark.runtime.progress import Progress
 from dbspark.spark import get_session
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pyarrow.fs as pafs
 from rich.console import Console
 
 from dbspark.cli.output import line, show_rows
-from dbspark.pipeline.reslice import trace_of
+from dbspark.runtime.reslicing import trace_of
 from dbspark.sql.explain import in_bytes
 from dbspark.storage.files import Files, RemoteFiles
 from dbspark.storage.lock import NAME as LOCK

@@ -12,7 +12,7 @@ so `spark.readStream.format("dbspark")` sets the option `changes` itself: the on
 adds to. Where the source was not registered, say so with the option.
 
 The driver decides which tick is read, and every task reads its range of key hashes. Where the rows come from is an
-`Origin`, which whoever registers the source gives (`dbspark.pipeline.source`).
+`Origin`, which whoever registers the source gives (`dbspark.connectors.stored_tables`).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def _cache_dir() -> str:
     """
     here = Path(__file__).parent
     digest = blake2b(f"{sys.version_info[:2]} {numba.__version__}".encode(), digest_size=8)
-    for source in sorted(here.glob("*.py")):
+    for source in sorted(here.rglob("*.py")):
         digest.update(source.read_bytes())
     name = f"kernels-{digest.hexdigest()}"
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

@@ -39,12 +39,12 @@ def wait() -> None:
 
 
 def machine_is_there() -> bool:
-    """Whether programs can be run without waiting for a compiler: `kernels.machine` is read, or has been compiled.
+    """Whether programs can be run without waiting for a compiler: `kernels.vm.operators` is read, or has been compiled.
 
     It takes a while to compile, longer than most ticks would take without it. So it is read when it is first asked
     for, and where it has never been compiled on this machine, a thread compiles it while ticks go on without.
     """
-    from dbspark.kernels import machine
+    from dbspark.kernels.vm import operators as machine
 
     run: Any = machine.run
     if run.signatures:
@@ -59,7 +59,7 @@ def machine_is_there() -> bool:
 
 def compile_machine() -> None:
     """Compile the machine, if that has not been done."""
-    from dbspark.kernels import machine
+    from dbspark.kernels.vm import operators as machine
 
     run: Any = machine.run
     run.compile((types.int64,) * 6)
@@ -76,9 +76,8 @@ def _run() -> None:
 
 def read_all() -> int:
     """Read every kernel that has been compiled on this machine; returns how many there are."""
-    for module in pkgutil.iter_modules(dbspark.kernels.__path__):
-        if module.name not in ("preload", "warm"):
-            importlib.import_module(f"dbspark.kernels.{module.name}")
+    for module in pkgutil.walk_packages(dbspark.kernels.__path__, "dbspark.kernels."):
+        importlib.import_module(module.name)
     return sum(_read(kernel) for kernel in KERNELS)
 
 

@@ -8,8 +8,9 @@ answers for no rows as well.
 How an aggregate makes its new accumulator is its own affair:
 
 * *linear* ones (count, sum, avg, variance …) add what the delta adds: O(delta). Sums are exact, of floats too
-  (`kernels.exact`), so there is nothing that an emptied group could leave behind and no drift. Where all of them are
-  counts and sums of integers or decimals, one kernel does it (`dbspark.operators.fold`), and one min or max with them;
+  (`kernels.aggregate.exact_sums`), so there is nothing that an emptied group could leave behind and no drift. Where all
+  of them are counts and sums of integers or decimals, one kernel does it (`dbspark.operators.fold`), and one min or max
+  with them;
 * *ordered* ones (min, max) look at the end of the group in an arrangement ordered by their column: O(log n);
 * others are given all rows of the groups that are touched.
 """
@@ -25,23 +26,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.batch import Arrangement
-from dbspark.batch.arrangement import hash_rows
-from dbspark.batch.batch import INT64_MAX
-from dbspark.batch.chunk import Chunk, describe_arrays, gather_columns
-from dbspark.batch.memory import Int64s, allocate, int64s
-from dbspark.batch.schema import Schema
+from dbspark.columnar import Arrangement
+from dbspark.columnar.batch import INT64_MAX
+from dbspark.columnar.chunk import Chunk, describe_arrays, gather_columns
+from dbspark.columnar.delta import Delta, Parts
+from dbspark.columnar.memory import Int64s, allocate, int64s
+from dbspark.columnar.schema import Schema
+from dbspark.columnar.sort_key import hash_rows
 from dbspark.errors import DbsparkError, SchemaError, WeightOverflowError
-from dbspark.kernels import exact as ke
-from dbspark.kernels import fold as kf
-from dbspark.kernels import group as kg
-from dbspark.kernels import nodes as nd
-from dbspark.operators.delta import Delta, Parts
+from dbspark.kernels.aggregate import exact_sums as ke
+from dbspark.kernels.aggregate import fold as kf
+from dbspark.kernels.aggregate import group as kg
+from dbspark.kernels.memory import layout as nd
 from dbspark.operators.fold import Addition, Fold
 from dbspark.operators.join import keys_of, union_of_keys
 from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.reading import Hits, Keys, ends, ends_unordered
+from dbspark.trace.lookup import Hits, Keys, ends, ends_unordered
 
 _NO_MASK = np.empty(0, np.uint8)
 _BIGINT = pa.int64()

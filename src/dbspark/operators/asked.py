@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dbspark.batch.schema import Schema
+from dbspark.columnar.schema import Schema
 from dbspark.operators.function import Function
 from dbspark.operators.linear import FlatMap
 

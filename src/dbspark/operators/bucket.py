@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch.arrangement import hash_rows
-from dbspark.batch.memory import Int64s
-from dbspark.batch.schema import Schema
-from dbspark.kernels import nodes as nd
-from dbspark.operators.delta import Delta
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.memory import Int64s
+from dbspark.columnar.schema import Schema
+from dbspark.columnar.sort_key import hash_rows
+from dbspark.kernels.memory import layout as nd
 from dbspark.operators.linear import Stateless
 
 BITS = 10

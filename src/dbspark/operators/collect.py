@@ -27,19 +27,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.batch.arrangement import OrderColumn
-from dbspark.batch.chunk import gather_columns
-from dbspark.batch.memory import Int64s
+from dbspark.columnar.chunk import gather_columns
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.memory import Int64s
+from dbspark.columnar.sort_key import OrderColumn
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.kernels import moments as km
-from dbspark.kernels import nodes as nd
+from dbspark.kernels.aggregate import moments as km
+from dbspark.kernels.memory import layout as nd
 from dbspark.operators.aggregate import Aggregate, Average, Count, FloatSum, Sum, Touched
-from dbspark.operators.delta import Delta, taken
 from dbspark.operators.function import Function
 from dbspark.operators.join import keys_of
 from dbspark.operators.linear import true_rows
 from dbspark.operators.statistics import as_floats, valid_rows
-from dbspark.trace.reading import Hits, Keys, ends_unordered
+from dbspark.trace.lookup import Hits, Keys, ends_unordered, taken
 from dbspark.trace.spine import Spine
 
 Order = tuple[OrderColumn, ...]

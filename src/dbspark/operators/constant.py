@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.operators.delta import Delta
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.delta import Delta
 from dbspark.operators.operator import Operator, State
 
 

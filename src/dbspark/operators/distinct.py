@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.batch.memory import Int64s
-from dbspark.operators.delta import Delta, merged
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.delta import Delta, merged
+from dbspark.columnar.memory import Int64s
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.located import row_positions
+from dbspark.trace.row_positions import row_positions
 from dbspark.trace.spine import Spine
 
 SetOperation = Literal["intersect", "intersect all", "except", "except all"]

@@ -39,7 +39,7 @@ class Shown(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """What a function does, as code for `kernels.values`; columns are those that it is given."""
+    """What a function does, as code for `kernels.vm.expressions`; columns are those that it is given."""
 
     test: tuple[int, ...]
     """Slot 0 says which rows stay; without it all do."""

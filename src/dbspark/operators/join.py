@@ -27,20 +27,20 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.batch.chunk import Chunk, check_plan, describe_arrays, gather_columns, gather_pairs
-from dbspark.batch.memory import Int64s, int64s
-from dbspark.batch.schema import Schema
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.chunk import Chunk, check_plan, describe_arrays, gather_columns, gather_pairs
+from dbspark.columnar.delta import Delta, Parts
+from dbspark.columnar.memory import Int64s, int64s
+from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
-from dbspark.kernels import group as kg
-from dbspark.kernels import nodes as nd
-from dbspark.kernels import probe as kp
-from dbspark.kernels.merge import OVERFLOW
-from dbspark.operators.delta import Delta, Parts
+from dbspark.kernels.aggregate import group as kg
+from dbspark.kernels.lookup import probe as kp
+from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.merge.consolidate import OVERFLOW
 from dbspark.operators.function import Function
 from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.reading import Hits, Keys, expanded, key_columns, probe, ranges_of
+from dbspark.trace.lookup import Hits, Keys, expanded, key_columns, probe, ranges_of
 from dbspark.trace.spine import Spine
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "existence"]

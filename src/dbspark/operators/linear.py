@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.batch.conform import conform
-from dbspark.batch.schema import Schema
+from dbspark.columnar.conform import conform
+from dbspark.columnar.delta import Delta, Parts
+from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
-from dbspark.operators.delta import Delta, Parts, ZSetRef
 from dbspark.operators.function import Columns, Function
+from dbspark.operators.integral import ZSetRef
 from dbspark.operators.operator import Operator, State
 from dbspark.zset.payload import exact_product
 

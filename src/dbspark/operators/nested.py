@@ -29,18 +29,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.batch import INT64_MAX as NEVER
-from dbspark.batch.chunk import gather_columns
-from dbspark.batch.memory import Int64s, int64s
-from dbspark.batch.schema import Schema
-from dbspark.kernels import timed as kt
-from dbspark.operators.delta import Delta
+from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar.batch import INT64_MAX as NEVER
+from dbspark.columnar.chunk import gather_columns
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.memory import Int64s, int64s
+from dbspark.columnar.schema import Schema
+from dbspark.kernels.merge import merge_timed as kt
 from dbspark.operators.join import Join, distinct_keys, keys_at, keys_of, pair_weights, union_of_keys
 from dbspark.operators.operator import Arranged, Operator
 from dbspark.trace.config import SpineConfig
-from dbspark.trace.located import row_positions
-from dbspark.trace.reading import Hits, Keys, key_columns, probe
+from dbspark.trace.lookup import Hits, Keys, key_columns, probe
+from dbspark.trace.row_positions import row_positions
 from dbspark.trace.spine import Spine
 
 Path = tuple[int, ...]

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.batch.schema import Schema
-from dbspark.operators.delta import Delta
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.schema import Schema
 from dbspark.trace.spine import Spine
 
 State = tuple[Spine, ...]

@@ -5,9 +5,9 @@
 wherever rows are, one row of theirs travels to where the state is; whether it did, the state does not tell.
 
 Accumulators are added column by column as whole numbers: counts, decimals, and the exact sums of floats
-(`kernels.exact`). Nothing is rounded on the way, and results are those of one step, to the last bit. An aggregate whose
-accumulators do not add up so (`Aggregate.additive`) is not taken apart; one that looks for the end of an arrangement
-(min, max) does so in the second step, as it asks nothing of the delta.
+(`kernels.aggregate.exact_sums`). Nothing is rounded on the way, and results are those of one step, to the last bit. An
+aggregate whose accumulators do not add up so (`Aggregate.additive`) is not taken apart; one that looks for the end of
+an arrangement (min, max) does so in the second step, as it asks nothing of the delta.
 
 Cost: the delta in the first step; in the second, one Python number for each row that comes and column of state.
 """
@@ -21,11 +21,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbspark.batch.batch import INT64_MAX
-from dbspark.batch.memory import Int64s, int64s
+from dbspark.columnar.batch import INT64_MAX
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.memory import Int64s, int64s
 from dbspark.errors import DbsparkError, WeightOverflowError
 from dbspark.operators.aggregate import Aggregate, Extreme, GroupAggregate, Touched
-from dbspark.operators.delta import Delta
 from dbspark.operators.linear import Stateless
 from dbspark.operators.operator import Operator
 
@@ -159,7 +159,8 @@ def _read(stored: bytes) -> int:
 
 
 def _stored(number: int) -> bytes:
-    """An exact sum as `kernels.exact` stores it: from the lowest limb that is not zero, as few limbs as hold it."""
+    """An exact sum as `kernels.aggregate.exact_sums` stores it: from the lowest limb that is not zero, as few limbs as
+    hold it."""
     if not number:
         return b""
     first = ((number & -number).bit_length() - 1) // _WORD

@@ -21,16 +21,16 @@ from typing import Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.batch.memory import Int64s, int64s, uint64s
-from dbspark.batch.schema import Schema
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.memory import Int64s, int64s, uint64s
+from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
-from dbspark.kernels import nodes as nd
-from dbspark.kernels import ranges as kr
-from dbspark.kernels.order import order_words
+from dbspark.kernels.lookup import ranges as kr
+from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.sort.row_order import order_words
 from dbspark.operators.join import Found, How, Join, distinct_keys
 from dbspark.operators.operator import Arranged
-from dbspark.trace.reading import NO_CHECKS, Hits, Keys, ends_in, ranges_of
+from dbspark.trace.lookup import NO_CHECKS, Hits, Keys, ends_in, ranges_of
 from dbspark.trace.spine import Spine
 
 Comparison = Literal["<", "<=", ">", ">="]

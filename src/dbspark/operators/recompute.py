@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch import Arrangement
-from dbspark.batch.chunk import gather_columns
-from dbspark.batch.schema import Schema
-from dbspark.operators.delta import Delta
+from dbspark.columnar import Arrangement
+from dbspark.columnar.chunk import gather_columns
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.schema import Schema
 from dbspark.operators.function import Columns, Function
 from dbspark.operators.join import distinct_keys
 from dbspark.operators.linear import fitting
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.reading import Keys, ends_unordered
+from dbspark.trace.lookup import Keys, ends_unordered
 from dbspark.trace.spine import Spine
 from dbspark.zset.payload import scaled
 

@@ -1,11 +1,11 @@
 """Aggregates that add up: variance and its kin, covariance, correlation, regression; booleans and bits.
 
 All are linear: an accumulator takes what the delta adds, O(delta). Spark computes statistics on doubles, whatever the
-columns are, and so does this; but sums of powers and products are kept exactly (`kernels.moments`), and a statistic is
-made from them with one rounding of each central moment. So a result depends on the rows alone, not on the order
-in which they came nor on what has been taken away, and is within a few last bits of the true value, where Spark's own
-result may be further off. Where Spark's arithmetic overflows on the way (values beyond 1e150), the result here is still
-that of the values.
+columns are, and so does this; but sums of powers and products are kept exactly (`kernels.aggregate.moments`), and a
+statistic is made from them with one rounding of each central moment. So a result depends on the rows alone, not on the
+order in which they came nor on what has been taken away, and is within a few last bits of the true value, where Spark's
+own result may be further off. Where Spark's arithmetic overflows on the way (values beyond 1e150), the result here is
+still that of the values.
 
 NULL where there are no rows with all values; NULL where a statistic is not defined (of one row, or where a deviation
 that it divides by is zero), as Spark has it unless set otherwise. NaN and infinities make a statistic NaN.
@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.batch.memory import Int64s, allocate
+from dbspark.columnar.memory import Int64s, allocate
 from dbspark.errors import SchemaError
-from dbspark.kernels import moments as km
+from dbspark.kernels.aggregate import moments as km
 from dbspark.operators.aggregate import Aggregate, Touched
 
 Floats = Any

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.operators.delta import Delta, ZSetRef
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.delta import Delta
+from dbspark.operators.integral import ZSetRef
 from dbspark.operators.join import Join
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.spine import Spine

@@ -29,18 +29,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dbspark.batch import Arrangement
-from dbspark.batch.chunk import Chunk, describe_arrays, gather_columns
-from dbspark.batch.memory import Int64s, int64s
-from dbspark.batch.schema import Schema
+from dbspark.columnar import Arrangement
+from dbspark.columnar.chunk import Chunk, describe_arrays, gather_columns
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.memory import Int64s, int64s
+from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.kernels import nodes as nd
-from dbspark.kernels import window as kw
+from dbspark.kernels.aggregate import window as kw
+from dbspark.kernels.memory import layout as nd
 from dbspark.lazy import Lazy
-from dbspark.operators.delta import Delta
 from dbspark.operators.join import distinct_keys
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.reading import Keys, ends_unordered
+from dbspark.trace.lookup import Keys, ends_unordered
 
 ROWS_MAX = (1 << 31) - 1
 """Rows of all partitions that a tick touches, before and after it."""

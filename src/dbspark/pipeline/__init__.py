@@ -1,5 +1,1 @@
-"""Pipelines: tables, views and transactions over a circuit."""
-
-from dbspark.pipeline.state import restore, state_of
-
-__all__ = ["restore", "state_of"]
+"""The public API: pipelines, with their tables, views and transactions."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
-from dbspark.batch import Batch
+from dbspark.columnar import Batch
 from dbspark.connectors import sinks
 from dbspark.errors import DbsparkError
-from dbspark.pipeline.changes import Kind
+from dbspark.runtime.tables import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -28,24 +28,24 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
-from dbspark.batch.memory import reserve
-from dbspark.batch.schema import Schema, SchemaLike
+from dbspark.columnar.memory import reserve
+from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.connectors import sinks, streams
 from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError
 from dbspark.kernels import preload
-from dbspark.pipeline.changes import TableDefinition
-from dbspark.pipeline.described import schema_of, schema_text, tables_of
-from dbspark.pipeline.embedded import Embedded
 from dbspark.pipeline.handles import Subscription, Table, Transaction, View
-from dbspark.pipeline.history import plain_rows
-from dbspark.pipeline.progress import Listener, Monitor, Progress, Watch
-from dbspark.pipeline.reader import Reader
-from dbspark.pipeline.runtime import Readable, Runtime, Shows
-from dbspark.pipeline.sharded import Sharded
 from dbspark.pipeline.statements import execute
+from dbspark.runtime.catalog import schema_of, schema_text, tables_of
+from dbspark.runtime.embedded import Embedded
+from dbspark.runtime.progress import Listener, Monitor, Progress, Watch
+from dbspark.runtime.reader import Reader
+from dbspark.runtime.runtime import Readable, Runtime, Shows
+from dbspark.runtime.sharded import Sharded
+from dbspark.runtime.tables import TableDefinition
 from dbspark.sql.program import Maintenance, Program
 from dbspark.storage.files import LocalFiles
 from dbspark.storage.store import Committed, Store
+from dbspark.trace.history import plain_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -483,7 +483,7 @@ class Pipeline:
             self._session = get_session(app_name=f"dbspark {self.name}")
         spark = self._given if self._session is None else self._session.spark
         assert spark is not None
-        from dbspark.pipeline.source import register
+        from dbspark.connectors.stored_tables import register
 
         register(spark)
         return spark
@@ -548,7 +548,7 @@ class Pipeline:
     def _commit_times(self) -> dict[int, float]:
         if self._store is None:
             return {}
-        from dbspark.pipeline.source import commit_times
+        from dbspark.connectors.stored_tables import commit_times
 
         return commit_times(self._store)
 

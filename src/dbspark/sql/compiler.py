@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.batch.schema import Schema
 from dbspark.circuit.builder import Builder
 from dbspark.circuit.graph import Stream
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError
 from dbspark.operators.constant import Constant as ConstantRows
 from dbspark.operators.function import Function

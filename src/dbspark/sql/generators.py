@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.batch.memory import Int64s
+from dbspark.columnar.memory import Int64s
 from dbspark.operators.function import Columns
 from dbspark.sql import plan as p
 from dbspark.sql.expressions.compiler import Compiler

@@ -19,10 +19,10 @@ from functools import cached_property
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from dbspark.batch.schema import Schema, SchemaLike
 from dbspark.circuit.builder import Builder
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Stream
+from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.sql.base import not_deterministic
 from dbspark.sql.catalyst import EXCLUDED_RULES, Query, read

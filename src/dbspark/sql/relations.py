@@ -11,9 +11,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from dbspark.batch.schema import Schema
 from dbspark.circuit.builder import Builder
 from dbspark.circuit.graph import Stream
+from dbspark.columnar.schema import Schema
 from dbspark.sql import plan as p
 from dbspark.sql.types import loosened
 

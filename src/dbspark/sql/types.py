@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbspark.batch.ddl import parse_ddl
-from dbspark.batch.schema import Schema, canonical
+from dbspark.columnar.ddl import parse_ddl
+from dbspark.columnar.schema import Schema, canonical
 
 
 def from_json(given: Any) -> pa.DataType:

@@ -26,8 +26,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dbspark.batch import Batch
-from dbspark.batch.file import write_batch
+from dbspark.columnar import Batch
+from dbspark.columnar.batch_file import write_batch
 from dbspark.errors import StoreError
 
 ASIDE = ".aside-"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.batch.file import open_batch
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.batch_file import open_batch
 from dbspark.errors import CorruptFileError
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import Place, TraceRecord, has_extents

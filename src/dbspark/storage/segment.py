@@ -2,8 +2,8 @@
 
 A tick changes many traces a little. A file for each of the new batches would cost an fsync each, so all of them lie one
 behind another in the one file that the tick writes anyway, in front of its manifest. Such a piece of a file is an
-*extent*: a head (JSON: what `dbspark.batch.file` keeps in the metadata of a batch file) and the record batches as
-Arrow IPC messages, everything aligned so that it is read where it is mapped. The schema and the arrangement are the
+*extent*: a head (JSON: what `dbspark.columnar.batch_file` keeps in the metadata of a batch file) and the record batches
+as Arrow IPC messages, everything aligned so that it is read where it is mapped. The schema and the arrangement are the
 trace's and are kept once, not with every batch.
 
 An extent is checked by its checksum whenever it is opened; it is small.
@@ -20,10 +20,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.batch.file import _LANES, _batch_of, _constants
-from dbspark.batch.schema import Schema
-from dbspark.kernels import nodes as nd
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.batch_file import _LANES, _batch_of, _constants
+from dbspark.columnar.schema import Schema
+from dbspark.kernels.memory import layout as nd
 
 ALIGN = 64
 _LENGTH = struct.Struct("<Q")

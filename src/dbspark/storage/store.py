@@ -29,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dbspark.batch import Arrangement
+from dbspark.columnar import Arrangement
 from dbspark.errors import ConfigError, CorruptFileError, StoreError
 from dbspark.storage import manifest as mf
 from dbspark.storage.files import Files, files_at

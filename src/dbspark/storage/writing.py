@@ -15,14 +15,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.batch.chunk import CHUNK_ROWS
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.chunk import CHUNK_ROWS
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import MAGIC, Entry, Place, TraceRecord, has_extents
 from dbspark.storage.reading import seal_of
 from dbspark.storage.retirement import BATCH_PREFIX
 from dbspark.storage.segment import Segment, checked, encoded, size_of
-from dbspark.trace.merging import Merging, Origin
+from dbspark.trace.merge_state import Merging, Origin
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Description
 

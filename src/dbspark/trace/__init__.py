@@ -3,7 +3,7 @@
 from dbspark.trace.agent import TraceAgent, TraceImport
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.cursor import Cursor
-from dbspark.trace.reading import Hits, Keys
+from dbspark.trace.lookup import Hits, Keys
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Antichain, Description, MutableAntichain, Product, Tick, Time, advance_by
 from dbspark.trace.trace import Trace, idle_merge_effort

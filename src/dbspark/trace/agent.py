@@ -14,11 +14,11 @@ import threading
 from collections import deque
 from typing import Any
 
-from dbspark.batch import Batch
+from dbspark.columnar import Batch
 from dbspark.errors import TimeError
 from dbspark.trace.cursor import Cursor
-from dbspark.trace.merging import Merging
-from dbspark.trace.reading import Hits
+from dbspark.trace.lookup import Hits
+from dbspark.trace.merge_state import Merging
 from dbspark.trace.time import Antichain, Description, TimeLike
 from dbspark.trace.trace import Trace, advanced_to
 

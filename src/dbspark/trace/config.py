@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dbspark.batch import Batch
+from dbspark.columnar import Batch
 from dbspark.trace.time import Antichain
 
 
@@ -32,7 +32,7 @@ class SpineConfig:
     indexed: int | None = None
     """Rows from which on a batch that is looked up in gets an index, which has to be in memory for it; None: none."""
     sieved: int | None = None
-    """Rows from which on a spine that is looked up in gets a sieve (`trace.sieve`); None: none."""
+    """Rows from which on a spine that is looked up in gets a sieve (`trace.bloom_filter`); None: none."""
     step: int = 8192
     """Rows of one step of a larger merge."""
     credit: int = 16

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.batch.batch import Plan, bounds, run, times_at
-from dbspark.batch.rows import Row, decode_arrays, row_form
-from dbspark.kernels import nodes as nd
-from dbspark.trace.reading import Keys, key_columns
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.batch import Plan, bounds, run, times_at
+from dbspark.columnar.rows import Row, decode_arrays, row_form
+from dbspark.kernels.memory import layout as nd
+from dbspark.trace.lookup import Keys, key_columns
 from dbspark.trace.time import Time
 
 History = list[tuple[Time, int]]

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.batch import Batch
-from dbspark.batch.schema import Schema
+from dbspark.columnar import Batch
+from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
-from dbspark.kernels.nodes import ROW_BITS
+from dbspark.kernels.memory.layout import ROW_BITS
 from dbspark.trace.config import Compaction
-from dbspark.trace.reading import Hits
+from dbspark.trace.lookup import Hits
 
 
 class Retention:

@@ -8,7 +8,7 @@ progress. A merge in progress holds its output so far and what is left of its in
 key hashes, so together they are just a few more batches to read, and memory never holds a row twice. That is what
 keeps the peak near the size of the rows themselves, whatever is being merged.
 
-When merges are due is said in `trace.due`.
+When merges are due is said in `trace.merge_policy`.
 
 Rows may have times (`dbspark.trace.time`). Then every batch has a description, each begins where the one before it
 ends, and a `Compaction` says what merges may do: only batches before its physical frontier are merged; times are
@@ -28,19 +28,19 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.batch import INT64_MAX, NO_PLACE, Place, Plan, bounds, run
-from dbspark.batch.chunk import CHUNK_ROWS, Chunk
-from dbspark.batch.memory import Int64s
-from dbspark.kernels.nodes import ROW_BITS, ROW_MASK, TIMES
+from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar.batch import INT64_MAX, NO_PLACE, Place, Plan, bounds, run
+from dbspark.columnar.chunk import CHUNK_ROWS, Chunk
+from dbspark.columnar.memory import Int64s
+from dbspark.kernels.memory.layout import ROW_BITS, ROW_MASK, TIMES
 from dbspark.lazy import Lazy
+from dbspark.trace.bloom_filter import Sieve
 from dbspark.trace.config import DEFAULT, Compaction, SpineConfig
-from dbspark.trace.due import Tail, and_one_more, due, level_of, looked_at, space_share
-from dbspark.trace.listed import Listed, Sought, Sources, sources_of
-from dbspark.trace.located import CUTS, patched, positions_in, row_positions, weights_in
-from dbspark.trace.merging import Entry, Merging, Origin, since_of
-from dbspark.trace.sieve import Sieve
-from dbspark.trace.stats import SpineStats, counters
+from dbspark.trace.directory import Listed, Sought, Sources, sources_of
+from dbspark.trace.merge_policy import Tail, and_one_more, due, level_of, looked_at, space_share
+from dbspark.trace.merge_state import Entry, Merging, Origin, since_of
+from dbspark.trace.row_positions import CUTS, patched, positions_in, row_positions, weights_in
+from dbspark.trace.statistics import SpineStats, counters
 from dbspark.trace.time import Antichain, Description
 
 END = (INT64_MAX,) * TIMES
@@ -488,7 +488,7 @@ class Spine:
 
     @property
     def places(self) -> Int64s:
-        """Of each batch, where its index is (`kernels.seek`); zeros where it has none."""
+        """Of each batch, where its index is (`kernels.lookup.index`); zeros where it has none."""
         return self._listed.places
 
     def walks(self, delta: int) -> bool:

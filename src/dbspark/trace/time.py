@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self, SupportsIndex
 
 from dbspark.errors import TimeError
-from dbspark.kernels.nodes import TIMES
+from dbspark.kernels.memory.layout import TIMES
 
 
 class Time(tuple[int, ...]):

@@ -21,15 +21,15 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.batch.batch import merge
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.batch import merge
 from dbspark.errors import SchemaError, TimeError
-from dbspark.trace import reading
-from dbspark.trace.background import Beside
+from dbspark.trace import lookup as reading
+from dbspark.trace.background_merges import Beside
 from dbspark.trace.config import Compaction, SpineConfig
 from dbspark.trace.cursor import Cursor
-from dbspark.trace.merging import Merging
-from dbspark.trace.reading import Hits, Keys
+from dbspark.trace.lookup import Hits, Keys
+from dbspark.trace.merge_state import Merging
 from dbspark.trace.retention import Retention
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Antichain, Description, MutableAntichain, Time, TimeLike

@@ -24,9 +24,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.point import UNFIT
-from dbspark.batch.rows import Row
+from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar.row_codec import UNFIT
+from dbspark.columnar.rows import Row
 from dbspark.trace.spine import Spine, summable
 from dbspark.zset.body import Body, Log
 from dbspark.zset.config import ZSetConfig

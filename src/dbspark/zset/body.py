@@ -10,11 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dbspark.batch import Arrangement, Batch
-from dbspark.batch.point import codec_of
-from dbspark.batch.rows import Row
-from dbspark.kernels.weigh import count_change
-from dbspark.trace.listed import sources_of
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.row_codec import codec_of
+from dbspark.columnar.rows import Row
+from dbspark.kernels.lookup.row_lookup import count_change
+from dbspark.trace.directory import sources_of
 from dbspark.trace.spine import Spine
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.payload import directory_of

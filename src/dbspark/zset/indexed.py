@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch import Arrangement, Batch, Schema, merge
-from dbspark.batch.chunk import Chunk, check_plan, gather_chunks, import_arrays
-from dbspark.batch.memory import Int64s, int64s
-from dbspark.batch.rows import Row, encode_rows, row_form
+from dbspark.columnar import Arrangement, Batch, Schema, merge
+from dbspark.columnar.chunk import Chunk, check_plan, gather_chunks, import_arrays
+from dbspark.columnar.memory import Int64s, int64s
+from dbspark.columnar.rows import Row, encode_rows, row_form
 from dbspark.errors import SchemaError
-from dbspark.kernels import join as kj
-from dbspark.kernels import nodes as nd
-from dbspark.kernels import probe as kp
-from dbspark.kernels.merge import OVERFLOW
+from dbspark.kernels.lookup import probe as kp
+from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.merge import merge_join as kj
+from dbspark.kernels.merge.consolidate import OVERFLOW
 from dbspark.trace.spine import Spine
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.payload import scaled, spine_config
@@ -208,6 +208,6 @@ def _taken(batch: Batch, pos: Int64s, columns: Sequence[int]) -> list[pa.Array]:
 
 
 def _key_hashes(chunk: Chunk) -> Any:
-    from dbspark.batch.arrangement import hash_rows
+    from dbspark.columnar.sort_key import hash_rows
 
     return hash_rows(chunk, np.arange(nd.LANES, nd.LANES + chunk.schema.columns))

@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.arrangement import hash_rows
-from dbspark.batch.batch import INT64_MAX, arrange
-from dbspark.batch.chunk import Chunk, gather_chunks, import_arrays
-from dbspark.batch.memory import Int64s, int64s, uint64s
-from dbspark.batch.point import Probe, codec_of, hash_mask
-from dbspark.batch.rows import Row, encode_rows
+from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar.batch import INT64_MAX, arrange
+from dbspark.columnar.chunk import Chunk, gather_chunks, import_arrays
+from dbspark.columnar.memory import Int64s, int64s, uint64s
+from dbspark.columnar.row_codec import Probe, codec_of, hash_mask
+from dbspark.columnar.rows import Row, encode_rows
+from dbspark.columnar.sort_key import hash_rows
 from dbspark.errors import WeightOverflowError
-from dbspark.kernels import nodes as nd
-from dbspark.kernels import table as kt
-from dbspark.kernels import weigh as kw
-from dbspark.kernels.sort import sort_hashes
+from dbspark.kernels.lookup import hash_table as kt
+from dbspark.kernels.lookup import row_lookup as kw
+from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.sort.radix_sort import sort_hashes
 from dbspark.zset.versions import Moment
 
 LARGE = 1 << 60

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.batch import Arrangement, Batch, merge
-from dbspark.batch.batch import INT64_MAX
-from dbspark.batch.chunk import Chunk, gather_chunks
-from dbspark.batch.memory import Int64s
-from dbspark.batch.point import Codec, Directory, codec_of
-from dbspark.batch.rows import Row, decode_arrays
-from dbspark.kernels import nodes as nd
+from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar.batch import INT64_MAX
+from dbspark.columnar.chunk import Chunk, gather_chunks
+from dbspark.columnar.memory import Int64s
+from dbspark.columnar.row_codec import Codec, Directory, codec_of
+from dbspark.columnar.rows import Row, decode_arrays
+from dbspark.kernels.memory import layout as nd
 from dbspark.lazy import Lazy
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.spine import Spine, summable

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from dbspark.batch import Batch
+from dbspark.columnar import Batch
 from dbspark.trace.spine import Spine
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.memtable import Memtable

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.batch import Arrangement, Batch, Schema, SchemaLike
-from dbspark.batch.batch import INT64_MAX
-from dbspark.batch.memory import Int64s
-from dbspark.batch.rows import Row, decode_arrays, row_form
+from dbspark.columnar import Arrangement, Batch, Schema, SchemaLike
+from dbspark.columnar.batch import INT64_MAX
+from dbspark.columnar.memory import Int64s
+from dbspark.columnar.rows import Row, decode_arrays, row_form
 from dbspark.errors import SchemaError, WeightOverflowError
-from dbspark.kernels import nodes as nd
+from dbspark.kernels.memory import layout as nd
 from dbspark.zset.adaptive import AdaptivePayload
 from dbspark.zset.config import ZSetConfig, current
 from dbspark.zset.memtable import overflow

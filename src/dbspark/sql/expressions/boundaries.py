@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.batch.memory import allocate
-from dbspark.kernels.panes import window_bounds
+from dbspark.columnar.memory import allocate
+from dbspark.kernels.aggregate.time_windows import window_bounds
 from dbspark.sql.expressions.calendar import LONG, NTZ, TIMESTAMP
 from dbspark.sql.expressions.rules import Compiled, Datum, Frame, as_array, calling, raw_rule
 from dbspark.sql.plan import Call

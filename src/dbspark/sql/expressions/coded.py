@@ -1,4 +1,4 @@
-"""Expressions as code for `kernels.values`, where that can say them.
+"""Expressions as code for `kernels.vm.expressions`, where that can say them.
 
 Arrow evaluates an expression in a call for each of its parts, some ten microseconds whatever the rows; a small delta is
 done in that time. So what most conditions and keys are made of is written down as code as well: comparisons, logic,
@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from dbspark.kernels import nodes as nd
-from dbspark.kernels import values as kv
+from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.vm import expressions as kv
 from dbspark.operators.function import Coded, Shown
 from dbspark.sql import plan as p
 from dbspark.sql.timewindows import boundary

@@ -1,0 +1,147 @@
+"""What the data source `dbspark` reads: tables and views from the files at a location (`dbspark.connectors.source`).
+
+    dbspark.register(spark)
+    spark.read.format("dbspark").option("location", "state/shop").option("view", "revenue").load()
+
+A pipeline registers it with the session that it works with. Every task opens the location for reading and takes its
+range of key hashes. Ticks that are no longer the last one are read from the history that a table or view keeps, or,
+where that is shorter, from their own manifest, if it is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.columnar import Arrangement, Batch
+from dbspark.connectors import source
+from dbspark.connectors.source import DbsparkSource, Origin, Range, Times
+from dbspark.errors import CorruptFileError, StoreError, TimeError
+from dbspark.kernels.memory import layout as nd
+from dbspark.runtime.catalog import schema_of
+from dbspark.runtime.reslicing import trace_of
+from dbspark.storage import manifest as mf
+from dbspark.storage.store import Store
+from dbspark.trace.history import Histories, history_of, plain_rows
+from dbspark.trace.spine import Spine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Stored(Origin):
+    """A view or table in the files of a pipeline."""
+
+    __slots__ = ()
+
+    @contextmanager
+    def opened(self, tick: int | None = None) -> Iterator[tuple[Store, list[Spine], int]]:
+        """The location, the rows with their history, of every shard, and the tick up to which they go."""
+        with Store.open(self.location, write=False, tick=tick) as store:
+            found = store.records()
+            described = {t["name"]: t for t in (found.program or {}).get(f"{self.kind}s", ())}
+            if self.name not in described:
+                there = ", ".join(sorted(described)) or "none"
+                raise StoreError(f"no {self.kind} {self.name!r} at {self.location}; the {self.kind}s are {there}")
+            shards = found.program.get("shards")
+            spines = [
+                store.spine(records[0])
+                for name, records in found.states.items()
+                if (name if shards is None else trace_of(name)[0]) == f"{self.kind} {self.name}"
+            ]
+            if not spines:  # a table that no shard has rows of
+                schema = schema_of(described[self.name]["schema"])
+                spines = [Spine(Arrangement(schema))]
+            yield store, spines, found.tick
+
+    def schema(self) -> pa.Schema:
+        with self.opened() as (_, spines, _tick):
+            return spines[0].arrangement.schema.arrow
+
+    def extent(self) -> tuple[int, int]:
+        with self.opened() as (_, spines, tick):
+            return tick, sum(spine.rows for spine in spines)
+
+    def rows(self, tick: int, part: Range) -> tuple[pa.Table, Times]:
+        def read(store: Store, spines: list[Spine], now: int) -> tuple[pa.Table, Times]:
+            batch = _history(spines, part, now).at(tick if _known(spines) else now, now)
+            return plain_rows(batch), commit_times(store, [tick])
+
+        try:
+            return self._read(read)
+        except TimeError:
+            # The history is shorter than that; the tick itself may still be there.
+            try:
+                return self._read(read, tick)
+            except StoreError:
+                pass
+            raise
+
+    def changes(self, since: int, upto: int, part: Range) -> tuple[pa.Table, Times]:
+        def read(store: Store, spines: list[Spine], now: int) -> tuple[pa.Table, Times]:
+            history = _history(spines, part, now)
+            if not _known(spines):
+                return history.changes(now, now, now), {}
+            return history.changes(since, upto, now), commit_times(store, range(since + 1, upto + 1))
+
+        return self._read(read)
+
+    def _read(
+        self, read: Callable[[Store, list[Spine], int], tuple[pa.Table, Times]], tick: int | None = None
+    ) -> tuple[pa.Table, Times]:
+        with self.opened(tick) as (store, spines, now):
+            return read(store, spines, now)
+
+
+class PipelineSource(DbsparkSource):
+    """The data source, reading the files of pipelines."""
+
+    origin = Stored
+
+
+def register(spark: SparkSession) -> None:
+    """Make the data source `dbspark` known to a session. Doing it again does nothing."""
+    source.register(spark, PipelineSource)
+
+
+def commit_times(store: Store, ticks: Container[int] | None = None) -> dict[int, float]:
+    """When ticks, or all ticks, were committed, of which the store still has the manifest."""
+    out: dict[int, float] = {}
+    for version in sorted(v for name in store.files.names() if (v := mf.version_of(name)) is not None):
+        if version[0] not in out and (
+            ticks is None or version[0] in ticks
+        ):  # later revisions of a tick change the program, not the rows
+            try:
+                out[version[0]] = store._manifest(version).time
+            except (CorruptFileError, OSError):
+                continue
+    return out
+
+
+def _known(spines: list[Spine]) -> bool:
+    """Whether anything has ever been kept."""
+    return any(spine.batches for spine in spines)
+
+
+def _history(spines: list[Spine], part: Range, now: int) -> Histories:
+    some = [s for s in spines if s.batches] or spines[:1]
+    if part.of > 1:
+        some = [Spine(s.arrangement, tuple(_slice(b, part) for b in s.batches)) for s in some]
+    return Histories([history_of(s.arrangement, 0, now, s, now + 1) for s in some])
+
+
+def _slice(batch: Batch, part: Range) -> Batch:
+    """The rows of a range of key hashes."""
+    bounds = [(part.number << 64) // part.of, (part.number + 1 << 64) // part.of]
+    ends = [0, batch.rows]
+    for i, bound in enumerate(bounds):
+        if 0 < bound < 1 << 64:
+            ends[i] = sum(int(np.searchsorted(c.lane(nd.KEY), np.uint64(bound))) for c in batch.chunks)
+    return batch.slice(ends[0], ends[1] - ends[0]).described(batch.description)
+
+
+__all__ = ["PipelineSource", "Stored", "commit_times", "register"]

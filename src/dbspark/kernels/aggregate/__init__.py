@@ -1,0 +1,1 @@
+"""Aggregation: grouping, exact sums, statistics, first rows of groups, window frames."""

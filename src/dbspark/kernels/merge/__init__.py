@@ -1,0 +1,1 @@
+"""Merging sorted batches and consolidating their weights, with and without times; merge joins."""

@@ -1,0 +1,522 @@
+"""Merging and consolidating: which rows survive, in what order, with what weight.
+
+These kernels *plan*: they read the hash and weight lanes, and column values only where hashes tie, and write
+positions and weights. `gather` then copies each column once. A plan stops after `limit` output rows (or input
+rows, so that a merge in which everything cancels also yields) and its cursors say where to go on.
+
+Sources are strictly increasing in (key hash, row hash, values), and so is the output: equal rows meet, their
+weights are summed, zero sums vanish. A sum beyond int64 is reported as OVERFLOW and nothing is used of that plan.
+
+`info` returns: [0] output rows or OVERFLOW, [1] input rows read, [2] 1 if every weight is 1, [3] 1 if all is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dbspark.kernels.jit import (
+    MANY,
+    add_overflows,
+    borrowing,
+    brief,
+    i64,
+    inlined,
+    kernel,
+    load_i64,
+    load_u64,
+    store_i64,
+    store_u64,
+    with_lock,
+    without_lock,
+)
+from dbspark.kernels.memory.layout import DATA, HASH, KEY, MASK, NODE_BYTES, ROW_BITS, ROW_MASK, START, WEIGHT
+from dbspark.kernels.sort.row_order import compare_rows
+
+OVERFLOW = -1
+
+
+@inlined
+def lane(table: int, node: int) -> int:
+    """Address of the first value of an 8-byte lane."""
+    at = table + node * NODE_BYTES
+    return load_i64(at, DATA) + (load_i64(at, START) & load_i64(at, MASK)) * 8
+
+
+@inlined
+def lane_mask(table: int, node: int) -> int:
+    return load_i64(table + node * NODE_BYTES, MASK)
+
+
+@borrowing
+def compare_at(tables: Any, p: int, q: int, columns: int, nodes: int) -> int:
+    """Compare the values of the rows at two positions."""
+    return compare_rows(tables[p >> ROW_BITS], p & ROW_MASK, tables[q >> ROW_BITS], q & ROW_MASK, columns, nodes)
+
+
+@borrowing
+def _sift_rows(tables: Any, order: Any, begin: int, root: int, size: int, columns: int, nodes: int) -> None:
+    while True:
+        child = 2 * root + 1
+        if child >= size:
+            return
+        if child + 1 < size and compare_at(tables, order[begin + child], order[begin + child + 1], columns, nodes) < 0:
+            child += 1
+        if compare_at(tables, order[begin + root], order[begin + child], columns, nodes) >= 0:
+            return
+        order[begin + root], order[begin + child] = order[begin + child], order[begin + root]
+        root = child
+
+
+@borrowing
+def sort_ties(tables: Any, order: Any, begin: int, end: int, columns: int, nodes: int) -> None:
+    """Order positions of rows of equal hashes by value. Nearly always they are all equal and one pass shows it."""
+    sorted_so_far = True
+    for i in range(begin + 1, end):
+        if compare_at(tables, order[i - 1], order[i], columns, nodes) > 0:
+            sorted_so_far = False
+            break
+    if sorted_so_far:
+        return
+    size = end - begin
+    for root in range(size // 2 - 1, -1, -1):
+        _sift_rows(tables, order, begin, root, size, columns, nodes)
+    for last in range(size - 1, 0, -1):
+        order[begin], order[begin + last] = order[begin + last], order[begin]
+        _sift_rows(tables, order, begin, i64(0), last, columns, nodes)
+
+
+@inlined
+def consolidate_order(
+    table: int, kh: Any, rh: Any, order: Any, columns: int, nodes: int, pos: Any, weights: Any, info: Any
+) -> None:
+    n = order.shape[0]
+    w = lane(table, WEIGHT)
+    mask = lane_mask(table, WEIGHT)
+    tables = np.empty(1, np.int64)
+    tables[0] = table
+    out = 0
+    ones = i64(0)
+    i = i64(0)
+    while i < n:
+        first = order[i]
+        j = i + 1
+        while j < n and rh[order[j]] == rh[first] and kh[order[j]] == kh[first]:
+            j += 1
+        if j == i + 1:
+            total = load_i64(w, first & mask)
+            if total != 0:
+                pos[out] = first
+                weights[out] = total
+                ones |= total ^ 1
+                out += 1
+        else:
+            same = True  # as nearly always
+            for r in range(i + 1, j):
+                if compare_rows(table, first, table, order[r], columns, nodes) != 0:
+                    same = False
+                    break
+            if not same:
+                sort_ties(tables, order, i, j, columns, nodes)
+            r = i
+            while r < j:
+                total = load_i64(w, order[r] & mask)
+                s = r + 1
+                while s < j and (same or compare_rows(table, order[r], table, order[s], columns, nodes) == 0):
+                    more = load_i64(w, order[s] & mask)
+                    if add_overflows(total, more):
+                        info[0] = OVERFLOW
+                        return
+                    total += more
+                    s += 1
+                if total != 0:
+                    pos[out] = order[r]
+                    weights[out] = total
+                    ones |= total ^ 1
+                    out += 1
+                r = s
+        i = j
+    info[0] = out
+    info[1] = n
+    info[2] = 1 if ones == 0 else 0
+    info[3] = 1
+
+
+@kernel
+def consolidate(
+    table: int, kh: Any, rh: Any, order: Any, columns: int, nodes: int, pos: Any, weights: Any, info: Any
+) -> None:
+    """Consolidate one unsorted chunk, given the permutation that sorts its hashes. Positions are row numbers."""
+    consolidate_order(table, kh, rh, order, columns, nodes, pos, weights, info)
+
+
+@kernel
+def merge_two(
+    tables: Any,
+    lens: Any,
+    cursors: Any,
+    ends: Any,
+    columns: int,
+    nodes: int,
+    limit: int,
+    pos: Any,
+    weights: Any,
+    info: Any,
+) -> None:
+    """Merge two sources. cursors[s] and ends[s] are (chunk, row): where source s stands and where it stops."""
+    pos_out, weights_out = pos.ctypes.data, weights.ctypes.data  # stored to by address: `out` is never negative
+    ca, ia, cb, ib = cursors[0, 0], cursors[0, 1], cursors[1, 0], cursors[1, 1]
+    out = i64(0)
+    read = i64(0)
+    cancelled = i64(0)  # pairs; each counts as a row written, so that at most twice `limit` rows are read
+    ones = i64(0)
+    while out + cancelled < limit:
+        while ca < ends[0, 0] and ia >= lens[ca]:
+            ca += 1
+            ia = i64(0)
+        while cb < ends[1, 0] and ib >= lens[cb]:
+            cb += 1
+            ib = i64(0)
+        na = ends[0, 1] if ca == ends[0, 0] else lens[ca]
+        nb = ends[1, 1] if cb == ends[1, 0] else lens[cb]
+        more_a = ia < na
+        more_b = ib < nb
+        if not more_a and not more_b:
+            break
+        if more_a and more_b:
+            ta, tb = tables[ca], tables[cb]
+            ka, kb = lane(ta, KEY), lane(tb, KEY)
+            ra, rb = lane(ta, HASH), lane(tb, HASH)
+            wa, wb = lane(ta, WEIGHT), lane(tb, WEIGHT)
+            ma, mb = lane_mask(ta, WEIGHT), lane_mask(tb, WEIGHT)
+            pa, pb = ca << ROW_BITS, cb << ROW_BITS
+            begin_a, begin_b = ia, ib
+            while ia < na and ib < nb and out + cancelled < limit:
+                x = load_u64(ka, ia)
+                y = load_u64(kb, ib)
+                if x == y:
+                    if ka != ra or kb != rb:
+                        x = load_u64(ra, ia)
+                        y = load_u64(rb, ib)
+                    if x == y:
+                        order = compare_rows(ta, ia, tb, ib, columns, nodes)
+                        if order == 0:
+                            u = load_i64(wa, ia & ma)
+                            v = load_i64(wb, ib & mb)
+                            if add_overflows(u, v):
+                                info[0] = OVERFLOW
+                                return
+                            if u + v != 0:
+                                store_i64(pos_out, out, pa | ia)
+                                store_i64(weights_out, out, u + v)
+                                ones |= (u + v) ^ 1
+                                out += 1
+                            else:
+                                cancelled += 1
+                            ia += 1
+                            ib += 1
+                            continue
+                        take = order < 0
+                    else:
+                        take = x < y
+                else:
+                    take = x < y
+                # Hashes decide at random which side comes next, so this is arithmetic instead of a branch.
+                t = i64(take)
+                at = ib & mb
+                w = load_i64(wb + t * (wa - wb), at + t * ((ia & ma) - at))
+                store_i64(pos_out, out, (pb | ib) + t * ((pa | ia) - (pb | ib)))
+                store_i64(weights_out, out, w)
+                ones |= w ^ 1
+                out += 1
+                ia += t
+                ib += 1 - t
+            read += ia - begin_a + ib - begin_b
+        else:
+            chunk, row, end = (ca, ia, na) if more_a else (cb, ib, nb)
+            n = min(end - row, limit - out - cancelled)
+            w0 = lane(tables[chunk], WEIGHT)
+            m0 = lane_mask(tables[chunk], WEIGHT)
+            at = chunk << ROW_BITS | row
+            for r in range(n):
+                w = load_i64(w0, (row + r) & m0)
+                store_i64(pos_out, out + r, at + r)
+                store_i64(weights_out, out + r, w)
+                ones |= w ^ 1
+            out += n
+            read += n
+            if more_a:
+                ia += n
+            else:
+                ib += n
+    cursors[0, 0], cursors[0, 1], cursors[1, 0], cursors[1, 1] = ca, ia, cb, ib
+    info[0] = out
+    info[1] = read
+    info[2] = 1 if ones == 0 else 0
+    done_a = ca == ends[0, 0] and ia >= ends[0, 1]
+    done_b = cb == ends[1, 0] and ib >= ends[1, 1]
+    info[3] = 1 if done_a and done_b else 0
+
+
+@borrowing
+def _order_tied(p: int, q: int, tables: Any, columns: int, nodes: int) -> int:
+    """Compare the rows at two positions whose key hashes are equal."""
+    ta, tb = tables[p >> ROW_BITS], tables[q >> ROW_BITS]
+    i, j = p & ROW_MASK, q & ROW_MASK
+    x = load_u64(lane(ta, HASH), i)
+    y = load_u64(lane(tb, HASH), j)
+    if x != y:
+        return -1 if x < y else 1
+    return compare_rows(ta, i, tb, j, columns, nodes)
+
+
+@inlined
+def _merge_runs(
+    key_at: int, order_at: int, i: int, middle: int, end: int, out: int, tables: Any, columns: int, nodes: int
+) -> None:
+    """Merge the pairs i … middle-1 with the pairs middle … end-1, into the pairs from `out` on."""
+    j = middle
+    while i < middle and j < end:
+        x, y = load_u64(key_at, i), load_u64(key_at, j)
+        p, q = load_i64(order_at, i), load_i64(order_at, j)
+        take = x < y
+        if x == y:
+            take = _order_tied(p, q, tables, columns, nodes) <= 0
+        # Arithmetic instead of a branch that hashes would decide at random.
+        t = i64(take)
+        store_u64(key_at, out, min(x, y))
+        store_i64(order_at, out, q + t * (p - q))
+        out += 1
+        i += t
+        j += 1 - t
+    rest, stop = (i, middle) if i < middle else (j, end)
+    for r in range(rest, stop):
+        store_u64(key_at, out, load_u64(key_at, r))
+        store_i64(order_at, out, load_i64(order_at, r))
+        out += 1
+
+
+@inlined
+def fold_sources(
+    tables: Any, lens: Any, cursors: Any, stops: Any, count: int, columns: int, nodes: int, keys: Any, order: Any
+) -> Any:
+    """Bring the rows of the first `count` sources, between cursors and stops, into one order: neighbours, two by two.
+
+    They are (key hash, position) pairs in `keys` and `order`, of which two halves are used in turn. Returns where the
+    pairs begin, where the other half does, and how many there are. The cursors end at the stops.
+    """
+    key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
+    ends = np.empty(count + 1, np.int64)
+    ends[0] = 0
+    n = i64(0)
+    for s in range(count):
+        chunk, row = cursors[s, 0], cursors[s, 1]
+        while chunk < stops[s, 0] or (chunk == stops[s, 0] and row < stops[s, 1]):
+            last = stops[s, 1] if chunk == stops[s, 0] else lens[chunk]
+            lane_keys = lane(tables[chunk], KEY)
+            at = chunk << ROW_BITS
+            while row < last:
+                store_u64(key_at, n, load_u64(lane_keys, row))
+                store_i64(order_at, n, at | row)
+                n += 1
+                row += 1
+            chunk += 1
+            row = i64(0)
+        ends[s + 1] = n
+        cursors[s, 0], cursors[s, 1] = stops[s, 0], stops[s, 1]
+    here, there = i64(0), i64(keys.shape[0] // 2)
+    runs = i64(count)
+    while runs > 1:
+        for r in range(0, runs, 2):
+            middle, end = ends[r + 1], ends[min(r + 2, runs)]
+            _merge_runs(
+                key_at, order_at, here + ends[r], here + middle, here + end, there + ends[r], tables, columns, nodes
+            )
+            ends[(r >> 1) + 1] = end
+        runs = (runs + 1) >> 1
+        here, there = there, here
+    return here, there, n
+
+
+@borrowing
+def same_row(p: int, q: int, tables: Any, columns: int, nodes: int) -> Any:
+    """Whether the rows at two positions, whose key hashes are equal, are."""
+    return _order_tied(p, q, tables, columns, nodes) == 0
+
+
+@kernel
+def merge_ranges(
+    tables: Any,
+    lens: Any,
+    cursors: Any,
+    stops: Any,
+    columns: int,
+    nodes: int,
+    keys: Any,
+    order: Any,
+    pos: Any,
+    weights: Any,
+    info: Any,
+) -> None:
+    """Merge all rows of k > 1 sources between cursors and stops, which no row equal to one of them lies beyond.
+
+    The caller puts the smallest first. All but the last are folded, one after the other, into a sequence of (key
+    hash, position) pairs in `keys` and `order` (two halves each, used in turn); equal neighbours in it are summed;
+    then it is merged with the last and largest source, whose rows are thus touched once. The cursors end at the stops.
+    """
+    key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
+    pos_at, weights_at = pos.ctypes.data, weights.ctypes.data
+    sources = cursors.shape[0]
+    here, there, n = fold_sources(tables, lens, cursors, stops, sources - 1, columns, nodes, keys, order)
+    read = n
+
+    # Sum equal neighbours, in place; their weights go to the half of `order` that is free now.
+    m = here
+    i = here
+    end = here + n
+    while i < end:
+        p = load_i64(order_at, i)
+        key = load_u64(key_at, i)
+        table = tables[p >> ROW_BITS]
+        total = load_i64(lane(table, WEIGHT), (p & ROW_MASK) & lane_mask(table, WEIGHT))
+        i += 1
+        while i < end and load_u64(key_at, i) == key:
+            q = load_i64(order_at, i)
+            if not same_row(p, q, tables, columns, nodes):
+                break
+            table = tables[q >> ROW_BITS]
+            w = load_i64(lane(table, WEIGHT), (q & ROW_MASK) & lane_mask(table, WEIGHT))
+            if add_overflows(total, w):
+                info[0] = OVERFLOW
+                return
+            total += w
+            i += 1
+        if total != 0:
+            store_u64(key_at, m, key)
+            store_i64(order_at, m, p)
+            store_i64(order_at, there + m - here, total)
+            m += 1
+
+    i = here
+    end = m
+    sums_at = order_at + (there - here) * 8  # the weight of the row at i
+    out = i64(0)
+    ones = i64(0)
+    s = sources - 1
+    chunk, row = cursors[s, 0], cursors[s, 1]
+    while chunk < stops[s, 0] or (chunk == stops[s, 0] and row < stops[s, 1]):
+        last = stops[s, 1] if chunk == stops[s, 0] else lens[chunk]
+        table = tables[chunk]
+        lane_keys = lane(table, KEY)
+        lane_weights, mask = lane(table, WEIGHT), lane_mask(table, WEIGHT)
+        at = chunk << ROW_BITS
+        read += last - row
+        while row < last and i < end:
+            x = load_u64(key_at, i)
+            y = load_u64(lane_keys, row)
+            p = load_i64(order_at, i)
+            take = x < y
+            if x == y:
+                tied = _order_tied(p, at | row, tables, columns, nodes)
+                if tied == 0:
+                    u = load_i64(sums_at, i)
+                    v = load_i64(lane_weights, row & mask)
+                    if add_overflows(u, v):
+                        info[0] = OVERFLOW
+                        return
+                    if u + v != 0:
+                        store_i64(pos_at, out, p)
+                        store_i64(weights_at, out, u + v)
+                        ones |= (u + v) ^ 1
+                        out += 1
+                    i += 1
+                    row += 1
+                    continue
+                take = tied < 0
+            t = i64(take)
+            w = load_i64(lane_weights + t * (sums_at - lane_weights), (row & mask) + t * (i - (row & mask)))
+            store_i64(pos_at, out, (at | row) + t * (p - (at | row)))
+            store_i64(weights_at, out, w)
+            ones |= w ^ 1
+            out += 1
+            i += t
+            row += 1 - t
+        while row < last:
+            w = load_i64(lane_weights, row & mask)
+            store_i64(pos_at, out, at | row)
+            store_i64(weights_at, out, w)
+            ones |= w ^ 1
+            out += 1
+            row += 1
+        if chunk == stops[s, 0]:
+            break
+        chunk += 1
+        row = i64(0)
+    cursors[s, 0], cursors[s, 1] = stops[s, 0], stops[s, 1]
+    while i < end:
+        w = load_i64(sums_at, i)
+        store_i64(pos_at, out, load_i64(order_at, i))
+        store_i64(weights_at, out, w)
+        ones |= w ^ 1
+        out += 1
+        i += 1
+    info[0] = out
+    info[1] = read
+    info[2] = 1 if ones == 0 else 0
+
+
+@kernel
+def same_batches(tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, columns: int, nodes: int) -> bool:
+    """Whether two batches of one arrangement and of equally many rows hold the same rows and weights."""
+    ca, ia, cb, ib = i64(0), i64(0), i64(0), i64(0)
+    while True:
+        while ca < lens_a.shape[0] and ia >= lens_a[ca]:
+            ca += 1
+            ia = i64(0)
+        while cb < lens_b.shape[0] and ib >= lens_b[cb]:
+            cb += 1
+            ib = i64(0)
+        if ca >= lens_a.shape[0] or cb >= lens_b.shape[0]:
+            return ca >= lens_a.shape[0] and cb >= lens_b.shape[0]
+        ta, tb = tables_a[ca], tables_b[cb]
+        if load_u64(lane(ta, HASH), ia) != load_u64(lane(tb, HASH), ib):
+            return False
+        if load_i64(lane(ta, WEIGHT), ia & lane_mask(ta, WEIGHT)) != load_i64(
+            lane(tb, WEIGHT), ib & lane_mask(tb, WEIGHT)
+        ):
+            return False
+        if compare_rows(ta, ia, tb, ib, columns, nodes) != 0:
+            return False
+        ia += 1
+        ib += 1
+
+
+@kernel
+def survey_more(weights: int, rows: int, times: int, info: Any) -> None:
+    """Add the weights at an address, each so many times, to what `survey_weights` knows of others."""
+    largest, negative, high, low = info[0], info[1], info[2], info[3]
+    for row in range(rows):
+        weight = load_i64(weights, row)
+        high += (weight >> 32) * times
+        low += (weight & 0xFFFFFFFF) * times
+        if weight < 0:
+            negative += times
+            weight = -max(weight, i64(-9223372036854775807))
+        largest = max(largest, weight)
+    info[0], info[1], info[2], info[3] = largest, negative, high, low
+
+
+@brief
+def survey_weights(tables: Any, lens: Any, info: Any) -> None:
+    """info = [largest magnitude, weights below zero, high and low half of their sum].
+
+    The least int64 counts as the greatest. The sum is that of `high << 32 + low`, so it cannot wrap.
+    """
+    info[:4] = 0
+    state = without_lock(lens.sum() > MANY)
+    for c in range(tables.shape[0]):
+        constant = lane_mask(tables[c], WEIGHT) == 0
+        rows = min(i64(1), lens[c]) if constant else lens[c]
+        survey_more(lane(tables[c], WEIGHT), rows, lens[c] if constant else i64(1), info)
+    with_lock(state)

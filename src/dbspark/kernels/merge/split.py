@@ -1,0 +1,135 @@
+"""Where to cut sorted sources so that the pieces of a merge are of about one size.
+
+A cut is a key hash, or a row hash within a key that alone would be too much: rows before it, of all sources, are merged
+and rows behind it are left. Chunks of a source follow each other; cursors and ends are (chunk, row).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_u64
+from dbspark.kernels.lookup.index import lower_bound
+from dbspark.kernels.memory.layout import HASH, KEY
+from dbspark.kernels.merge.consolidate import lane
+
+
+@inlined
+def _split(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any, out: Any) -> int:
+    total = i64(0)
+    for s in range(cursors.shape[0]):
+        chunk = cursors[s, 0]
+        row = cursors[s, 1]
+        while True:
+            end = ends[s, 1] if chunk == ends[s, 0] else lens[chunk]
+            keys = lane(tables[chunk], KEY)
+            at = row
+            if row < end and load_u64(keys, end - 1) >= key:
+                at = lower_bound(keys, row, end, key)
+                if rh != np.uint64(0) and load_u64(keys, at) == key:
+                    above = end
+                    if key != np.uint64(0xFFFFFFFFFFFFFFFF):
+                        above = lower_bound(keys, at, end, key + np.uint64(1))
+                    at = lower_bound(lane(tables[chunk], HASH), at, above, rh)
+            else:
+                at = max(row, end)
+            total += at - row
+            if at < end or chunk == ends[s, 0]:
+                out[s, 0] = chunk
+                out[s, 1] = at
+                break
+            chunk += 1
+            row = i64(0)
+    return total
+
+
+@kernel
+def split_at(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any, out: Any) -> int:
+    """out[s] = (chunk, row) of the first row of source s, from its cursor on, at or above (key, row hash).
+
+    Returns how many rows lie between the cursors and there.
+    """
+    return _split(tables, lens, cursors, ends, key, rh, out)
+
+
+@borrowing
+def _remaining(lens: Any, cursors: Any, ends: Any) -> int:
+    total = i64(0)
+    for s in range(cursors.shape[0]):
+        for chunk in range(cursors[s, 0], ends[s, 0] + 1):
+            end = ends[s, 1] if chunk == ends[s, 0] else lens[chunk]
+            total += end - (cursors[s, 1] if chunk == cursors[s, 0] else 0)
+    return total
+
+
+@kernel
+def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, out: Any) -> int:
+    """Fill `out` with a split that leaves at most about `limit` rows before it, and at least one.
+
+    Bisects the key hashes, starting where a uniform distribution would have it; where one key alone is too much,
+    its row hashes. Returns the number of rows before the split.
+    """
+    total = _remaining(lens, cursors, ends)
+    if total <= limit:
+        for s in range(cursors.shape[0]):
+            out[s, 0] = ends[s, 0]
+            out[s, 1] = ends[s, 1]
+        return total
+    top = np.uint64(0xFFFFFFFFFFFFFFFF)
+    low = top
+    for s in range(cursors.shape[0]):
+        chunk, row = cursors[s, 0], cursors[s, 1]
+        while chunk < ends[s, 0] and row >= lens[chunk]:
+            chunk += 1
+            row = i64(0)
+        if chunk < ends[s, 0] or row < ends[s, 1]:
+            low = min(low, load_u64(lane(tables[chunk], KEY), row))
+    zero = np.uint64(0)
+    a = low  # at most nothing lies before it
+    b = top
+    guess = a + np.uint64(np.float64(b - a) * (0.9 * limit / total))
+    while b - a > np.uint64(1):
+        if guess <= a:
+            guess = a + np.uint64(1)
+        n = _split(tables, lens, cursors, ends, guess, zero, out)
+        if n > limit:
+            b = guess
+        elif n < max(limit >> 1, 1):
+            a = guess
+        else:
+            return n
+        guess = a + ((b - a) >> np.uint64(1))
+    n = _split(tables, lens, cursors, ends, a, zero, out)
+    if n > 0:
+        return n
+    # All of a key hash in one go would be too much: split inside it.
+    c = zero
+    d = top
+    for _ in range(70):
+        middle = c + ((d - c) >> np.uint64(1)) + np.uint64(1)
+        n = _split(tables, lens, cursors, ends, a, middle, out)
+        if n > limit:
+            d = middle - np.uint64(1)
+        elif n < max(limit >> 1, 1):
+            c = middle
+        else:
+            return n
+        if d <= c or d - c <= np.uint64(1):
+            break
+    n = _split(tables, lens, cursors, ends, a, c, out)
+    if n > 0:
+        return n
+    if d < top:
+        n = _split(tables, lens, cursors, ends, a, d + np.uint64(1), out)
+        if n > 0:
+            return n
+    if a < top:
+        n = _split(tables, lens, cursors, ends, a + np.uint64(1), zero, out)
+        if n > 0:
+            return n
+    for s in range(cursors.shape[0]):
+        out[s, 0] = ends[s, 0]
+        out[s, 1] = ends[s, 1]
+    return total

@@ -1,0 +1,1 @@
+"""Sorting: the total order on rows, and radix sort by key hash and row hash."""

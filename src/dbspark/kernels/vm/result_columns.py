@@ -1,0 +1,268 @@
+"""Columns of a result: rows that are passed on or gathered, values that were computed, sums that are shown.
+
+A column is told by `COLUMN` words: how it comes about, the side or its kind, a node or slot, a width or second node, a
+limit. `write_columns` puts all of them into one chunk of an arena, with weights and no time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from dbspark.kernels.aggregate.group import beyond_38_digits
+from dbspark.kernels.jit import (
+    copy_bytes,
+    f64_bits,
+    i64,
+    inlined,
+    ints_at,
+    load_i32,
+    load_i64,
+    load_u8,
+    store_i64,
+    store_u8,
+    store_u16,
+    store_u32,
+    store_u64,
+)
+from dbspark.kernels.memory.gather import gather_flat, nullable, pointed_to, variable_size, write_node
+from dbspark.kernels.memory.layout import (
+    ALIGN,
+    BIT,
+    DATA,
+    FIXED,
+    KIND,
+    LANES,
+    NODE_BYTES,
+    NULL,
+    OFFSET_MAX,
+    START,
+    TIME,
+    VARIABLE,
+    WIDTH,
+)
+from dbspark.kernels.vm.expressions import slot_bytes
+from dbspark.kernels.vm.layouts import ODD, ROOM, filled, take
+
+PASSED: Final = 0
+"""As it is, from a node of a side."""
+COMPUTED: Final = 1
+"""From a slot of `kernels.vm.expressions`, written as so many bytes; 0 of them are one bit."""
+SUM64: Final = 2
+"""A 128-bit sum of so many rows, which has to fit 64 bits, or NULL."""
+SUM128: Final = 3
+"""The same as it is, which has to be below a power of ten."""
+AVERAGE: Final = 4
+"""The same over the number of rows, as a float."""
+COLUMN: Final = 5
+
+
+@inlined
+def _write_lane(at: int, data: int, mask: int) -> None:
+    write_node(at, i64(FIXED), i64(8), data, i64(0), i64(0), i64(0), mask)
+
+
+@inlined
+def _width(f: int) -> int:
+    """Bytes of a value that is computed; 0 for a bit."""
+    how = load_i64(f, 0)
+    if how == COMPUTED:
+        return load_i64(f, 3)
+    return i64(16) if how == SUM128 else i64(8)
+
+
+@inlined
+def _measure(f: int, columns: int, tables: Any, pos: Any, other: Any, other_pos: Any, rows: int, same: int) -> int:
+    """Bytes of the data of columns; -1 where offsets cannot address them. `same`: rows that pass are not copied."""
+    size = i64(0)
+    for i in range(columns):
+        c = f + i * (8 * COLUMN)
+        how = load_i64(c, 0)
+        if how != PASSED:
+            size += rows * max(_width(c), i64(1)) + (rows + 7 >> 3) + 2 * ALIGN
+            continue
+        if same == 1:
+            continue
+        mine, at = (tables, pos) if load_i64(c, 1) == 0 else (other, other_pos)
+        node = load_i64(c, 2)
+        kind = load_i64(mine[0] + node * NODE_BYTES, KIND)
+        if nullable(mine, node):
+            size += (rows + 7 >> 3) + ALIGN
+        if kind == VARIABLE:
+            texts = variable_size(mine, node, at, rows)
+            if texts > OFFSET_MAX:
+                return i64(-1)
+            size += texts + 4 * (rows + 1) + 2 * ALIGN
+        elif kind == BIT:
+            size += (rows + 7 >> 3) + ALIGN
+        elif kind != NULL:
+            size += rows * load_i64(mine[0] + node * NODE_BYTES, WIDTH) + ALIGN
+    return size
+
+
+@inlined
+def _aligned(at: int) -> int:
+    return (at + ALIGN - 1) // ALIGN * ALIGN
+
+
+@inlined
+def _write_values(values: int, nulls: int, rows: int, width: int, to: int, valid: int) -> int:
+    """Values of a slot as a column; returns the address of its validity, 0 where nothing is NULL."""
+    some = np.uint8(0)
+    for r in range(rows):
+        some |= load_u8(nulls, r)
+    if width == 8:
+        copy_bytes(to, values, 8 * rows)
+    elif width == 0:
+        for k in range(rows + 7 >> 3):
+            store_u8(to, k, np.uint8(0))
+        for r in range(rows):
+            if load_i64(values, r) != 0:
+                store_u8(to, r >> 3, load_u8(to, r >> 3) | np.uint8(1) << np.uint8(r & 7))
+    elif width == 4:
+        for r in range(rows):
+            store_u32(to, r, np.uint32(load_i64(values, r)))
+    elif width == 2:
+        for r in range(rows):
+            store_u16(to, r, np.uint16(load_i64(values, r)))
+    elif width == 16:
+        for r in range(rows):
+            store_i64(to, 2 * r, load_i64(values, r))
+            store_i64(to, 2 * r + 1, load_i64(values, r) >> 63)
+    else:
+        for r in range(rows):
+            store_u8(to, r, np.uint8(load_i64(values, r)))
+    if some == 0:
+        return i64(0)
+    _write_validity(nulls, rows, valid)
+    return valid
+
+
+@inlined
+def _write_validity(nulls: int, rows: int, valid: int) -> None:
+    for k in range(rows + 7 >> 3):
+        store_u8(valid, k, np.uint8(0))
+    for r in range(rows):
+        if load_u8(nulls, r) == 0:
+            store_u8(valid, r >> 3, load_u8(valid, r >> 3) | np.uint8(1) << np.uint8(r & 7))
+
+
+@inlined
+def _write_sums(c: int, table: int, pos: Any, rows: int, to: int, valid: int, nulls: int) -> int:
+    """What a column of sums shows of the rows at some positions; -1 where it cannot, else as `_write_values`."""
+    how = load_i64(c, 0)
+    sums, counts = table + load_i64(c, 2) * NODE_BYTES, table + load_i64(c, 3) * NODE_BYTES
+    some = np.uint8(0)
+    for r in range(rows):
+        row = pos[r]
+        low = load_i64(load_i64(sums, DATA), 2 * (row + load_i64(sums, START)))
+        high = load_i64(load_i64(sums, DATA), 2 * (row + load_i64(sums, START)) + 1)
+        count = load_i64(load_i64(counts, DATA), row + load_i64(counts, START))
+        null = np.uint8(1) if count == 0 else np.uint8(0)
+        some |= null
+        store_u8(nulls, r, null)
+        narrow = high == low >> 63
+        if how == SUM64:
+            if not narrow:
+                return i64(-1)
+            store_i64(to, r, low)
+        elif how == SUM128:
+            if not _below(low, high, load_i64(c, 4)):
+                return i64(-1)
+            store_i64(to, 2 * r, low)
+            store_i64(to, 2 * r + 1, high)
+        else:
+            if not narrow or low > i64(1 << 53) or low < -i64(1 << 53):
+                return i64(-1)
+            store_u64(to, r, f64_bits(np.float64(low) / np.float64(count if count != 0 else i64(1))))
+    if some == 0:
+        return i64(0)
+    _write_validity(nulls, rows, valid)
+    return valid
+
+
+@inlined
+def _below(low: int, high: int, limit: int) -> Any:
+    """Whether a 128-bit number has at most so many digits that 10^digits is `limit`; 0 stands for 38 digits."""
+    if limit == 0:
+        return not beyond_38_digits(np.uint64(low), high)
+    return high == low >> 63 and low < limit and low > -limit
+
+
+@inlined
+def write_columns(
+    f: int, columns: int, tables: Any, pos: Any, other: Any, other_pos: Any, rows: int, same: int, slots: int,
+    nodes: int, weights: int, one_weight: int, memory: int, kept: int, out: int,
+) -> int:  # fmt: skip
+    """Rows at positions of chunks of either side, as columns say, with weights at an address: a chunk in an arena.
+
+    With `same` they are the rows of the one chunk as they are. With `one_weight` all weights are the one that is there.
+    """
+    if same == 0:
+        tables, pos = pointed_to(tables, pos, rows)
+        other, other_pos = pointed_to(other, other_pos, rows)
+    data = _measure(f, columns, tables, pos, other, other_pos, rows, same)
+    if data < 0:
+        return i64(ODD)
+    head = _aligned(nodes * NODE_BYTES)
+    size = head + ALIGN + _aligned(8 if one_weight == 1 else 8 * rows) + data
+    arena = take(kept, size)
+    # Working memory: of addresses, for as many chunks as there are on a side, and of NULLs.
+    scratch = take(memory, 16 * max(tables.shape[0], other.shape[0]) + rows)
+    if arena == 0 or scratch == 0:
+        return i64(ROOM)
+    bases = ints_at(scratch, 2 * max(tables.shape[0], other.shape[0]))
+    nulls = scratch + 16 * max(tables.shape[0], other.shape[0])
+    at = arena + head
+    store_i64(at, 0, i64(0))
+    for node in range(TIME, LANES):
+        _write_lane(arena + node * NODE_BYTES, at, i64(0))
+    at += ALIGN
+    copy_bytes(at, weights, i64(8) if one_weight == 1 else 8 * rows)
+    for node in range(TIME):  # there are no hashes: nobody may read them
+        _write_lane(arena + node * NODE_BYTES, at, i64(0) if one_weight == 1 else i64(-1))
+    at += _aligned(8 if one_weight == 1 else 8 * rows)
+    for i in range(columns):
+        c, line = f + i * (8 * COLUMN), arena + (LANES + i) * NODE_BYTES
+        how = load_i64(c, 0)
+        if how != PASSED:
+            width = _width(c)
+            valid = _aligned(at + rows * max(width, i64(1)))
+            if how == COMPUTED:
+                values = slots + load_i64(c, 2) * slot_bytes(rows)
+                found = _write_values(values, values + 8 * rows, rows, width, at, valid)
+            else:
+                found = _write_sums(c, tables[0], pos, rows, at, valid, nulls)
+                if found < 0:
+                    return i64(ODD)
+            kind = load_i64(c, 1)
+            write_node(line, kind, width, at, found, i64(0), i64(0), i64(-1))
+            at = _aligned(valid + (rows + 7 >> 3))
+            continue
+        node = load_i64(c, 2)
+        mine, where = (tables, pos) if load_i64(c, 1) == 0 else (other, other_pos)
+        if same == 1:
+            copy_bytes(line, mine[0] + node * NODE_BYTES, i64(NODE_BYTES))
+            continue
+        source = mine[0] + node * NODE_BYTES
+        kind, width = load_i64(source, KIND), load_i64(source, WIDTH)
+        valid = offsets = to = i64(0)
+        if nullable(mine, node):
+            valid = at
+            at = _aligned(at + (rows + 7 >> 3))
+        if kind == VARIABLE:
+            offsets = at
+            to = _aligned(at + 4 * (rows + 1))
+            at = to
+        elif kind == BIT:
+            to = at
+            at = _aligned(at + (rows + 7 >> 3))
+        elif kind != NULL:
+            to = at
+            at = _aligned(at + rows * width)
+        write_node(line, kind, width, to, valid, offsets, i64(0), i64(-1))
+        gather_flat(mine, node, kind, width, where, rows, to, valid, offsets, bases)
+        if kind == VARIABLE:
+            at = _aligned(to + i64(load_i32(offsets, rows)))
+    return filled(out, arena, rows, size)

@@ -1,0 +1,221 @@
+"""The circuit in this process: a tick takes milliseconds, and everything is on this machine.
+
+A new view is filled from the tables' histories; nodes that other views have already keep their state, and are not
+computed again for anybody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, NamedTuple, SupportsInt
+
+from dbspark.circuit.executor import Circuit
+from dbspark.circuit.graph import Graph
+from dbspark.circuit.vm import Guarded
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.delta import Delta
+from dbspark.runtime.progress import Watch
+from dbspark.runtime.reslicing import rearranged, whole_states
+from dbspark.runtime.runtime import Outcome, Runtime, Tally
+from dbspark.runtime.sizes import sizes_of
+from dbspark.runtime.state import restore, state_of
+from dbspark.runtime.tables import Checking, Kind, Operation, TableDefinition, TableState, TransactionError
+from dbspark.sql.explain import Size
+from dbspark.sql.program import Program
+from dbspark.storage.store import Store
+from dbspark.trace.config import SpineConfig
+from dbspark.trace.history import History
+from dbspark.trace.spine import Spine
+from dbspark.trace.write_buffer import sound
+
+MERGES = SpineConfig(background=1 << 15, space_high=3.0, inserting=16, indexed=1 << 9, sieved=1 << 14, waiting=8)
+"""Merges from so many rows on run beside the ticks: they take milliseconds, and most machines have a second core. What
+only grows is not rewritten whenever it has doubled: nothing would be saved by it. Batches stay in memory, and so do
+indices, which make it cheap to look up in many of them what few have."""
+HISTORIES = replace(MERGES, growing=16)
+"""Views, and tables without a key, are not looked up in while they only grow."""
+
+
+class _Tally(NamedTuple):
+    """See `Tally`: tables and views, how many rows each has, and what the circuit keeps."""
+
+    tables: Sequence[str]
+    views: Sequence[str]
+    counts: Sequence[int]
+    nodes: Tally
+
+    def rows(self) -> dict[str, int]:
+        names = *(f"table {name}" for name in self.tables), *(f"view {name}" for name in self.views)
+        return {**dict(zip(names, self.counts, strict=True)), **self.nodes.rows()}
+
+
+class Embedded(Runtime):
+    """See the module's preface."""
+
+    def __init__(self, program: Program, keep: int) -> None:
+        """`keep`: how many ticks back tables and views can be read."""
+        self._program = program
+        self._keep = keep
+        self._circuit = Circuit(Graph())
+        self.tables: dict[str, TableDefinition] = {}
+        self._tables: dict[str, TableState] = {}
+        self._views: dict[str, History] = {}
+
+    # ------------------------------------------------------------------ definitions
+
+    def add_table(self, table: TableDefinition) -> None:
+        self._add_table(table, self._table_history(table, table.created))
+        self._circuit = self._rebuilt(self.states(), table.created)
+
+    def _add_table(self, table: TableDefinition, history: History) -> None:
+        self.tables = {**self.tables, table.name: table}
+        self._tables = {**self._tables, table.name: TableState(table, history)}
+
+    def add_views(self, names: Sequence[str], tick: int) -> None:
+        fresh, out = self._computed(names)
+        states = {**state_of(fresh), **self.states()}
+        circuit = self._new_circuit()
+        restore(circuit, states, tick)
+        views = dict(self._views)
+        for name in names:
+            # The rows belong to the tick that is past: a view has no history before it was made.
+            arrangement = Arrangement(self._program.views[name].schema)
+            views[name] = History(arrangement, self._keep, tick - 1, known=False, config=HISTORIES, patient=True)
+            views[name].append(out[name], tick)
+        self._circuit, self._views = circuit, views
+
+    def remove(self, name: str, tick: int) -> None:
+        self.tables = {n: t for n, t in self.tables.items() if n != name}
+        self._tables = {n: t for n, t in self._tables.items() if n != name}
+        self._views = {n: h for n, h in self._views.items() if n != name}
+        self._circuit = self._rebuilt(self.states(), tick)
+
+    def _table_history(self, table: TableDefinition, tick: int, spine: Spine | None = None) -> History:
+        keyed = bool(table.primary_key)
+        config = MERGES if keyed else HISTORIES
+        return History(table.arrangement, self._keep, tick, spine, config=config, patient=not keyed, counted=keyed)
+
+    def _new_circuit(self) -> Circuit:
+        tables = {n: Guarded(t.arrangement, bool(t.primary_key)) for n, t in self.tables.items()}
+        return Circuit(self._program.builder.graph, MERGES, tables=tables)
+
+    def _rebuilt(self, states: Mapping[str, Any], tick: int) -> Circuit:
+        """The circuit of the present program, with the state that there is for its nodes."""
+        circuit = self._new_circuit()
+        missing = restore(circuit, states, tick)
+        if missing:
+            fresh, _ = self._computed(list(self._program.views))
+            restore_missing = {**states, **{n: s for n, s in state_of(fresh).items() if n in set(missing)}}
+            circuit = self._new_circuit()
+            restore(circuit, restore_missing, tick)
+        return circuit
+
+    def _computed(self, views: Sequence[str]) -> tuple[Circuit, dict[str, Delta]]:
+        """A circuit of some views, fed with everything that the tables hold, and what it gave."""
+        graph = self._program.builder.graph
+        part = Graph()
+        part.nodes = graph.nodes
+        part.outputs = {name: graph.outputs[name] for name in views}
+        circuit = Circuit(part)
+        now = {n: Delta.of(t.history.trace.scan()) for n, t in self._tables.items()}
+        return circuit, circuit.step({n: d for n, d in now.items() if d.rows})
+
+    # ------------------------------------------------------------------ ticks
+
+    def operation(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> Operation:
+        return self.tables[table].operation(kind, data, weight)
+
+    def step(
+        self,
+        operations: Mapping[str, list[Operation]],
+        tick: int,
+        wanted: Collection[str],
+        watch: Watch,
+    ) -> Outcome:
+        before = self._circuit.snapshot()
+        given: dict[str, int] = {}
+        changes: dict[str, Delta] = {}
+        checks: dict[str, Checking] = {}
+        moved: dict[str, Delta] = {}
+        told: dict[str, Batch] = {}
+        try:
+            for name, ops in operations.items():
+                delta, check = self._tables[name].change(ops)
+                given[name] = delta.rows
+                if delta.rows:
+                    changes[name] = delta
+                if check is not None:
+                    checks[name] = check
+            watch.checked = perf_counter()
+            listing = {name for name, check in checks.items() if check.listing}
+            out = self._circuit.step(changes, wanted, checks)
+            for name, history in self._views.items():
+                moved[name] = sound(out[name], history.arrangement)
+                if name in wanted:
+                    told[name] = moved[name].arranged(history.arrangement)
+            for check in checks.values():
+                check.done()
+        except BaseException as error:
+            self._circuit.reset(before)
+            for check in checks.values():
+                check.wait()
+            for name in operations:
+                self._tables[name].history.unlist()
+            if isinstance(error, Exception) and not isinstance(error, TransactionError):
+                for check in checks.values():  # what is wrong with a change says more than what has come of it
+                    check.done()
+            raise
+        # Nothing below can fail.
+        for name, delta in changes.items():
+            self._tables[name].history.append(delta, tick, name in listing and name not in checks)
+        taken: dict[str, SupportsInt] = {}
+        for name, delta in moved.items():
+            taken[name] = self._views[name].append(delta, tick) if delta.rows else 0
+        watch.computed = perf_counter()
+        return Outcome(given, taken, told)
+
+    # ------------------------------------------------------------------ state
+
+    def states(self) -> dict[str, Any]:
+        states: dict[str, Any] = dict(state_of(self._circuit))
+        states |= {f"table {n}": (t.history.spine,) for n, t in self._tables.items()}
+        states |= {f"view {n}": (h.spine,) for n, h in self._views.items()}
+        return states
+
+    def snapshot(self) -> Any:
+        return self.tables, self._tables, self._views, self._circuit
+
+    def reset(self, snapshot: Any) -> None:
+        self.tables, self._tables, self._views, self._circuit = snapshot
+
+    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:
+        states = whole_states(store, described)
+        for table in tables:
+            kept = states.get(f"table {table.name}")
+            spine = kept[0] if kept else None
+            self._add_table(table, self._table_history(table, tick, spine))
+        for name, view in self._program.views.items():
+            arrangement = Arrangement(view.schema)
+            spine = states[f"view {name}"][0]
+            if spine.arrangement is not arrangement:  # as shards keep it
+                states[f"view {name}"] = (spine := rearranged(spine, arrangement),)
+            self._views[name] = History(arrangement, self._keep, tick, spine, config=HISTORIES, patient=True)
+        self._circuit = self._rebuilt(states, tick)
+
+    def readable(self, name: str, tick: int) -> History:
+        return self._tables[name].history if name in self._tables else self._views[name]
+
+    def sizes(self) -> dict[str, Size]:
+        return sizes_of(self.states())
+
+    def tally(self) -> Tally:
+        rows = [table.history.kept_rows for table in self._tables.values()]
+        rows += [history.kept_rows for history in self._views.values()]
+        return _Tally(tuple(self._tables), tuple(self._views), rows, self._circuit.tally())
+
+    def close(self) -> None:
+        self._circuit.close()
+        for history in (*(t.history for t in self._tables.values()), *self._views.values()):
+            history.close()

@@ -1,0 +1,332 @@
+"""Supersteps: the levels of a tick as one Spark job.
+
+    level 0 -> repartitionById -> level 1 -> repartitionById -> level 2 -> … -> reports
+
+Every level is a `mapInArrow` over as many partitions as there are shards; between two of them Spark shuffles whole
+batches as bytes, rows (shard, slot, payload), and never sees a row of ours. What comes to the driver at the end are the
+reports of the tasks, and what somebody has asked for.
+
+Levels are sent to the executors once, as a broadcast, and stay there between ticks; Spark has analysed their plan once.
+What differs from tick to tick (the records of traces, and rows that the driver has split) travels as a property of the
+job, or in a file that it names, and every task takes what is for its level and shard. Rows of frames, which Spark has,
+come to level 0 through one more shuffle.
+
+Between two levels Spark may be asked something about rows (`Ask`): they are decoded into columns that Spark sees, its
+own plan is put over them, and what that gives is encoded again. It is one shuffle more, from which all questions read,
+and which Spark makes once.
+
+The job runs in a session of its own, so that the settings it needs are not those of the user.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import pickle
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dbspark.columnar import Arrangement
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.schema import Schema
+from dbspark.errors import DbsparkError
+from dbspark.operators.linear import fitting
+from dbspark.runtime.planner import Ask, Level
+from dbspark.runtime.task import ERROR, Job, Row, Work, raise_first
+from dbspark.sql.types import struct_of
+from dbspark.storage.files import Files
+from dbspark.storage.manifest import PART_PREFIX
+from dbspark.storage.segment import decoded, encoded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = pa.schema([
+    pa.field("shard", pa.int32(), False),
+    pa.field("slot", pa.string(), False),
+    pa.field("payload", pa.binary(), False),
+])  # fmt: skip
+DDL = "shard INT NOT NULL, slot STRING NOT NULL, payload BINARY NOT NULL"
+SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",  # it would make a job of every stage, and partitions other than shards
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+    "spark.sql.codegen.wholeStage": "false",  # there is nothing to generate code for, and it takes time every tick
+}
+
+AS_GIVEN = ("spark.sql.ansi.enabled", "spark.sql.session.timeZone")
+"""Settings that say what expressions mean: those of the session that is given."""
+_SHARD, _WEIGHT = pa.field("__shard", pa.int32(), False), pa.field("__weight", pa.int64(), False)
+"""Columns of rows that Spark sees."""
+PROPERTY = "dbspark.job"
+"""Of a job: what its tasks are given."""
+INLINE = 64 << 10
+"""Bytes, before they are compressed, that travel as a property; more are put into a file."""
+PLANS = 8
+"""Plans that are kept: those of ticks, with more or fewer iterations in them, and some of definitions."""
+
+Records = Mapping[str, Mapping[int, Sequence[Any]]]
+"""The traces: by name and shard, the records of their spines as JSON."""
+
+
+Task = tuple[int, int]
+"""A level and a shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What a task is given."""
+
+    job: Job
+    records: dict[str, Any]
+    rows: list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class _InFile:
+    """Where tasks find what they are given."""
+
+    files: Callable[[], Files]
+    name: str
+    places: dict[Task, tuple[int, int]]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Levels as Spark has them."""
+
+    levels: Sequence[Level]
+    sent: Any
+    tasks: list[Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]]
+    frame: DataFrame | None = None
+    """The job where no frames come in."""
+
+
+class Supersteps:
+    """Runs levels on Spark."""
+
+    def __init__(self, spark: SparkSession, shards: int) -> None:
+        self.shards = shards
+        self.session = spark.newSession()
+        for name, value in SETTINGS.items():
+            self.session.conf.set(name, value)
+        for name in AS_GIVEN:
+            self.session.conf.set(name, str(spark.conf.get(name)))
+        self._plans: dict[int, _Plan] = {}
+
+    def run(
+        self, job: Job, levels: Sequence[Level], records: Records, rows: Iterable[Row], frames: Sequence[DataFrame] = ()
+    ) -> list[Row]:
+        """Run levels on rows that the driver has and on those of frames; gives what leaves the last level."""
+        frame = self._frame(self._plan(levels), frames)
+        context: Any = self.session.sparkContext._jsc
+        given, file = self._given(job, levels, records, rows)
+        context.setLocalProperty(PROPERTY, given)
+        try:
+            collected = frame.collect()
+        except Exception as error:
+            raise DbsparkError(
+                f"tick {job.tick} failed in Spark and was not applied: {type(error).__name__}: {str(error)[:2000]}"
+            ) from error
+        finally:
+            context.setLocalProperty(PROPERTY, None)
+            if file is not None:
+                job.files().remove(file)
+        out = [(int(r.shard), str(r.slot), bytes(r.payload)) for r in collected]
+        raise_first(payload for _, slot, payload in out if slot == ERROR)
+        return out
+
+    def adopted(self, frame: DataFrame) -> DataFrame:
+        """A frame of another session in this one."""
+        from pyspark.sql import DataFrame as Frame
+
+        jvm: Any = self.session._jvm
+        plan = frame._jdf.queryExecution().analyzed()
+        return Frame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan), self.session)
+
+    def _given(
+        self, job: Job, levels: Sequence[Level], records: Records, rows: Iterable[Row]
+    ) -> tuple[str, str | None]:
+        """The property of a job, and the file that it names, if it does."""
+        sent: dict[int, list[tuple[str, bytes]]] = {}
+        for shard, slot, payload in rows:
+            sent.setdefault(shard, []).append((slot, payload))
+        tasks: dict[Task, bytes] = {}
+        for number, level in enumerate(levels):
+            names = {name for step in level.steps for name in getattr(step, "reads", (step.id,))}
+            for shard in range(self.shards):
+                found = {n: records[n][shard] for n in names if shard in records.get(n, ())}
+                given = _Given(job, found, sent.get(shard, []) if number == 0 else [])
+                tasks[number, shard] = pickle.dumps(given)
+        if sum(map(len, tasks.values())) <= INLINE:
+            return _property(tasks), None
+        file = f"{PART_PREFIX}{job.tick:016d}-{uuid.uuid4().hex}"
+        job.files().put(file, list(tasks.values()))
+        ends = accumulate(map(len, tasks.values()))
+        places = {task: (end - len(data), len(data)) for (task, data), end in zip(tasks.items(), ends, strict=True)}
+        return _property(_InFile(job.files, file, places)), file
+
+    def _frame(self, plan: _Plan, frames: Sequence[DataFrame]) -> DataFrame:
+        if plan.frame is not None and not frames:
+            # Once more the same plan, analysed as it is: one that has been run would not run again.
+            return self.adopted(plan.frame)
+        frame = self.session.range(0, self.shards, 1, self.shards)  # a row for every shard, so that it has a task
+        if frames:
+            frame = frame.selectExpr("CAST(id AS INT) AS shard", "'' AS slot", "X'' AS payload")
+            for given in frames:
+                frame = frame.unionAll(self.adopted(given))
+            frame = frame.repartitionById(self.shards, "shard")
+        for number, task in enumerate(plan.tasks):
+            if number:
+                frame = frame.repartitionById(self.shards, "shard")
+                if plan.levels[number - 1].asks:
+                    frame = self._asked(frame, plan.levels[number - 1].asks).repartitionById(self.shards, "shard")
+            frame = frame.mapInArrow(task, DDL)
+        if not frames:
+            plan.frame = frame
+        return frame
+
+    def _asked(self, frame: DataFrame, asks: Sequence[Ask]) -> DataFrame:
+        """What leaves a level, with the answers to its questions."""
+        out = frame
+        for ask in asks:
+            # No filter: Spark would push it below the exchange, which were then another one for every question.
+            seen = struct_of(Schema(pa.schema([*ask.source.arrow, _SHARD, _WEIGHT])))
+            rows = frame.mapInArrow(_decoding(ask), seen)
+            out = out.unionAll(ask.question.frame(rows, 2).mapInArrow(_encoding(ask), DDL))
+        return out
+
+    def _plan(self, levels: Sequence[Level]) -> _Plan:
+        if id(levels) not in self._plans:
+            while len(self._plans) >= PLANS:
+                self._plans.pop(next(iter(self._plans))).sent.destroy()
+            data = packed_code(tuple(levels))
+            digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+            sent = self.session.sparkContext.broadcast(data)
+            tasks = [_task(number, digest, sent) for number in range(len(levels))]
+            self._plans[id(levels)] = _Plan(levels, sent, tasks)
+        return self._plans[id(levels)]
+
+    def close(self) -> None:
+        """Let the executors forget the levels."""
+        for plan in self._plans.values():
+            plan.sent.destroy()
+        self._plans = {}
+
+
+_levels: dict[str, tuple[Level, ...]] = {}
+"""In a worker: the levels that it has seen."""
+
+
+def _known(digest: str, sent: Any) -> tuple[Level, ...]:
+    if digest not in _levels:
+        while len(_levels) >= 2 * PLANS:
+            del _levels[next(iter(_levels))]
+        _levels[digest] = pickle.loads(sent.value)
+    return _levels[digest]
+
+
+def _property(value: Any) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(value), 1)).decode()
+
+
+def _taken(text: str, task: Task) -> _Given:
+    """What a task finds in the property of its job."""
+    found = pickle.loads(zlib.decompress(base64.b64decode(text)))
+    if isinstance(found, _InFile):
+        given = pickle.loads(found.files().read(found.name).slice(*found.places[task]))
+    else:
+        given = pickle.loads(found[task])
+    assert isinstance(given, _Given)
+    return given
+
+
+def _task(number: int, digest: str, sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        shard = context.partitionId()
+        given = _taken(str(context.getLocalProperty(PROPERTY)), (number, shard))
+        received: dict[str, list[bytes]] = {}
+        for slot, payload in given.rows:
+            received.setdefault(slot, []).append(payload)
+        for batch in batches:
+            if batch.num_columns == len(ROWS):
+                for slot, payload in zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True):
+                    received.setdefault(slot, []).append(payload)
+        work = Work(given.job, number, _known(digest, sent)[number], shard, given.records, received)
+        yield from packed(work.run())
+
+    return run
+
+
+def _decoding(ask: Ask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """From rows (shard, slot, payload) to the rows of one slot, with their shards and weights."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([*ask.source.arrow, _SHARD, _WEIGHT])  # Spark wants it as it was told, NULLs and all
+        for batch in batches:
+            mine = batch.filter(pc.equal(batch.column(1), ask.slot))
+            for shard, payload in zip(mine.column(0).to_pylist(), mine.column(2).to_pylist(), strict=True):
+                delta = Delta.of(decoded(pa.py_buffer(payload), Arrangement(ask.source)))
+                shards = pa.repeat(pa.scalar(shard, pa.int32()), delta.rows)
+                yield pa.RecordBatch.from_arrays([*delta.columns, shards, pa.array(delta.weights)], schema=schema)
+
+    return run
+
+
+def _encoding(ask: Ask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """From what Spark answers, with shards and weights, to rows (shard, slot, payload)."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def rows() -> Iterator[Row]:
+            for batch in batches:
+                shards = batch.column(ask.schema.columns)
+                for shard in shards.unique().to_pylist():
+                    some = batch.filter(pc.equal(shards, shard))
+                    columns = fitting(ask.schema, some.columns[:-2], some.num_rows)
+                    delta = Delta(ask.schema, columns, some.column(some.num_columns - 1).to_numpy())
+                    yield shard, ask.answer, b"".join(encoded(delta.arranged(Arrangement(ask.schema))))
+
+        yield from packed(rows())
+
+    return run
+
+
+def packed_code(what: Any) -> bytes:
+    """Something with functions in it, as bytes for another process; raises where it cannot leave this one."""
+    from pyspark import cloudpickle
+
+    dumps: Callable[[Any], bytes] = cloudpickle.dumps
+    return dumps(what)
+
+
+def packed(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow batches of a few megabytes."""
+    some: list[Row] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += len(row[2])
+        if size > 8 << 20:
+            yield _batch(some)
+            some, size = [], 0
+    if some:
+        yield _batch(some)
+
+
+def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), ROWS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
+
+
+__all__ = ["ROWS", "Records", "Supersteps", "packed", "packed_code"]

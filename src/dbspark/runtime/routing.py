@@ -1,0 +1,115 @@
+"""The way of a transaction's rows to their shards.
+
+Rows that the driver has are one batch, in the order of the table: the rows of a shard follow each other in it. Those of
+a DataFrame stay where they are until the tasks of its partitions have sorted them and sent each shard its own. On the
+shard, operations come together again in the order in which the transaction made them, and the partitions of a DataFrame
+in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+import pyarrow as pa
+
+from dbspark.columnar import Arrangement, merge
+from dbspark.columnar.delta import Delta
+from dbspark.runtime.exchange import DDL, packed
+from dbspark.runtime.placement import split
+from dbspark.runtime.tables import Kind, Operation, TableDefinition
+from dbspark.runtime.task import Row, Work
+from dbspark.storage.segment import encoded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameOperation:
+    """One call of a transaction with a Spark DataFrame."""
+
+    kind: Kind
+    frame: DataFrame
+    weight: str | None
+
+
+def routed(table: TableDefinition, kind: Kind, data: Any, weight: str | None) -> Operation | FrameOperation:
+    """What a user hands in, checked against the table's schema."""
+    if not hasattr(data, "mapInArrow"):
+        return table.operation(kind, data, weight)
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    table.operation(kind, to_arrow_schema(data.schema, timezone="UTC").empty_table(), weight)
+    return FrameOperation(kind, data, weight)
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """An operation of a transaction, its number there, and where it goes."""
+
+    table: TableDefinition
+    number: int
+    operation: Operation | FrameOperation
+
+    def rows(self, shards: int) -> Iterator[Row]:
+        """What the driver sends."""
+        if isinstance(self.operation, Operation):
+            yield from _sent(self.table, self.number, self.operation, shards, (0, 0))
+
+    def frames(self, shards: int) -> Iterator[DataFrame]:
+        """What Spark sends."""
+        if isinstance(self.operation, FrameOperation):
+            given = self.operation
+            yield given.frame.mapInArrow(_routing(self.table, self.number, given.kind, given.weight, shards), DDL)
+
+
+def _routing(
+    table: TableDefinition, number: int, kind: Kind, weight: str | None, shards: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        part = context.partitionId()
+
+        def rows() -> Iterator[Row]:
+            for i, batch in enumerate(batches):
+                operation = table.operation(kind, pa.Table.from_batches([batch]), weight)
+                yield from _sent(table, number, operation, shards, (part, i))
+
+        yield from packed(rows())
+
+    return run
+
+
+def _sent(
+    table: TableDefinition, number: int, operation: Operation, shards: int, part: tuple[int, int]
+) -> Iterator[Row]:
+    slot = f"op {table.name} {number:06d} {part[0]:06d} {part[1]:06d} {KINDS.index(operation.kind)}"
+    for shard, batch in split(operation.rows, shards):
+        yield shard, slot, b"".join(encoded(batch))
+
+
+def sent(work: Work, table: TableDefinition) -> list[Operation]:
+    """The operations on a table that have come to a shard."""
+    out: list[tuple[str, Operation]] = []
+    for slot in sorted(s for s in work.received if s.startswith(f"op {table.name} ")):
+        _, _, number, _, _, kind = slot.split(" ")
+        rows = merge(work.batches(slot, arrangement_of(table, KINDS[int(kind)])))
+        operation = Operation(KINDS[int(kind)], Delta.of(rows))
+        if out and out[-1][0] == number and operation.kind != "upsert":
+            operation = Operation(operation.kind, Delta.of(merge([out.pop()[1].rows, rows])))
+        out.append((number, operation))
+    return [operation for _, operation in out]
+
+
+def arrangement_of(table: TableDefinition, kind: Kind) -> Arrangement:
+    """The order in which the rows of an operation come."""
+    if kind != "delete keys":
+        return table.arrangement
+    return Arrangement(table.schema.select([table.schema.index(c) for c in table.primary_key]))

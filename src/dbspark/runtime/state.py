@@ -1,0 +1,61 @@
+"""The state of a circuit as a store takes it, and back into a circuit.
+
+A node's state is its spines. What a delay holds is kept the same way, as one spine under the id of the delay, so
+everything that survives a tick is spines by id. State finds its node by the id alone, which is the same in every
+process and for every program that has the node (`dbspark.circuit.graph`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dbspark.circuit.executor import Circuit
+from dbspark.columnar import Arrangement
+from dbspark.columnar.delta import Delta
+from dbspark.errors import StoreError
+from dbspark.operators.integral import ZSetRef
+from dbspark.trace.spine import Spine
+
+
+def state_of(circuit: Circuit) -> dict[str, tuple[Spine, ...]]:
+    """Everything that the circuit keeps, by node."""
+    out = {node: state for node, state in circuit._states.items() if state}
+    for node in circuit._delays:
+        held = circuit._held[node.id]
+        if isinstance(held, ZSetRef):
+            out[node.id] = (held.spine,)
+        else:
+            batch = held.arranged(Arrangement(node.schema))
+            out[node.id] = (Spine(batch.arrangement, (batch,) if batch.rows else ()),)
+    return out
+
+
+def restore(circuit: Circuit, states: Mapping[str, tuple[Spine, ...]], tick: int) -> list[str]:
+    """Put state into a circuit that has not run yet; returns the ids of the nodes for which there was none."""
+    missing = []
+    found = dict(circuit._states)
+    for node, fresh in circuit._states.items():
+        if not fresh:
+            continue
+        state = states.get(node)
+        if state is None:
+            missing.append(node)
+        elif [s.arrangement for s in state] != [s.arrangement for s in fresh]:
+            label = circuit.graph.nodes[node].label
+            raise StoreError(
+                f"the state of {label!r} is kept in another order than it is read in; drop the view and create it again"
+            )
+        else:
+            found[node] = circuit.configured(state)
+    held = dict(circuit._held)
+    for delay in circuit._delays:
+        state = states.get(delay.id)
+        if state is None:
+            missing.append(delay.id)
+        else:
+            held[delay.id] = ZSetRef(state[0]) if delay.kind == "value" else Delta.of(state[0].consolidated())
+    circuit._states, circuit._held, circuit.tick_number = found, held, tick
+    return missing
+
+
+__all__ = ["restore", "state_of"]

@@ -1,0 +1,252 @@
+"""What a table or view holds, now and at earlier ticks.
+
+A trace whose times are ticks. It answers for the last `keep` ticks and for all that came before them taken together:
+older changes are advanced to the oldest tick that is kept, where rows that have come and gone meet and vanish.
+
+Changes wait before they are written into the trace (`trace.write_buffer`), in the order in which they came until
+somebody asks. `spine` and everything that asks for times writes them first; who only adds up rows reads them where they
+are (`everything`, `rows`). So nothing waits where a pipeline is durable: a commit asks for the spine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar.batch import times_at
+from dbspark.columnar.delta import Delta
+from dbspark.errors import TimeError
+from dbspark.kernels.lookup.index import append
+from dbspark.kernels.memory.layout import ROW_BITS
+from dbspark.trace import Antichain, Trace
+from dbspark.trace.config import DEFAULT, SpineConfig
+from dbspark.trace.directory import Own
+from dbspark.trace.lookup import Hits, Keys, ends_unordered
+from dbspark.trace.spine import Spine
+from dbspark.trace.time import Description
+from dbspark.trace.write_buffer import CHANGES, Change, Waiting, Written
+
+_FEW = 512
+"""Rows from which on a change that waits is better looked up in by an index."""
+
+
+class History:
+    """See the module's preface."""
+
+    def __init__(
+        self,
+        arrangement: Arrangement,
+        keep: int,
+        tick: int,
+        spine: Spine | None = None,
+        known: bool = True,
+        config: SpineConfig = DEFAULT,
+        patient: bool = False,
+        counted: bool = True,
+    ) -> None:
+        """What a spine holds up to and including `tick`; without one, nothing, or nothing that is known.
+
+        `patient`, `counted`: see `Waiting`.
+        """
+        self.keep = keep
+        if spine is not None and spine.batches:
+            self._trace = Trace.from_batches(spine.batches, arrangement, config=config)
+        else:
+            self._trace = Trace(arrangement, config=config, lower=Antichain.at(tick if known else tick + 1))
+        self._agent = self._trace.agent()
+        if self._trace.upper != Antichain.at(tick + 1):
+            self._trace.seal(Antichain.at(tick + 1))
+        self.arrangement = arrangement
+        self.beside = config.background is not None
+        """Whether there is a thread beside the ticks."""
+        self._waiting = Waiting(keep, self.beside, patient, counted)
+        self._read: Spine | None = None
+        """Everything, those that wait included, as it was last read."""
+        self._listed: Spine | None = None
+        """What is listed in a directory of our own, to which changes are added as they come."""
+        self._place = Own.place()
+        self._own = Own(self._place, 0)
+        self.place: int = self._place.address
+        """Where the address of this directory is."""
+        self._room = self._directory = 0
+
+    @property
+    def trace(self) -> Trace:
+        """The trace, with everything in it."""
+        self._waiting.asked()
+        while (out := self._waiting.all()) is not None:
+            self._take(out)
+        return self._trace
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.arrangement.schema.arrow
+
+    @property
+    def spine(self) -> Spine:
+        """The rows of all times."""
+        return self.trace.reading()
+
+    @property
+    def kept_rows(self) -> int:
+        """Rows held, before consolidation."""
+        return self._trace.spine.rows + self._waiting.rows
+
+    def append(self, delta: Delta, tick: int, listed: bool = False) -> Change:
+        """The change of a tick. Ticks that change nothing may be left out: whoever asks for their times adds them.
+
+        `listed`: it is in the directory already.
+        """
+        change = Change(delta, tick, self.arrangement)
+        out = self._waiting.add(change, self._trace.spine.rows)
+        if out is not None:
+            self._take(out)
+        elif listed:
+            self._room -= 1
+            self._read = None
+        elif self._listed is not None or self._read is not None:
+            self._and_one(change.batch() if delta.in_order else None)
+        return change
+
+    def _and_one(self, batch: Batch | None) -> None:
+        """One more change, where it is in order, that whoever adds up has to read."""
+        if batch is not None and not batch.rows:
+            return
+        if batch is not None and self.has_room(batch.rows):
+            append(self.place, batch.chunks[0].table, batch.rows)
+            self._room -= 1
+            self._read = None
+        else:
+            self._listed = None
+            self._read = None if batch is None or self._read is None else self._read.and_one(batch)
+
+    def _take(self, out: Written) -> None:
+        """Write changes that are in order into the trace."""
+        self._read = self._listed = None
+        last = out.changes[-1].tick
+        if out.together is None:
+            for change in out.changes:
+                self._agent.append(change.batch(), change.tick, Antichain.at(max(change.tick - self.keep, 0)))
+        else:
+            since = Antichain.at(max(last - self.keep, 0))
+            described = Description(self._trace.upper, Antichain.at(last + 1), since)
+            self._agent.append_described(out.together, described, since)
+        for change, rows in zip(out.changes, out.rows, strict=True):
+            change.written(rows)
+
+    def close(self) -> None:
+        """Stop what is being merged beside the ticks; all is readable as it is."""
+        self._trace.stop()
+
+    def rows(self, keys: Keys) -> Hits:
+        """The rows of some keys as they are now, with their weights."""
+        self._waiting.asked()
+        return ends_unordered(self.everything(), keys, 1 << 62)
+
+    def everything(self) -> Spine:
+        """All rows as they are now, for adding up, without times."""
+        if self._read is None:
+            if len(self._waiting.changes) > CHANGES:  # they are more than should be looked through one by one
+                _ = self.trace
+            batches = (*self._trace.reading().batches, *(change.batch() for change in self._waiting.changes))
+            self._read = Spine(self.arrangement, batches, self._trace.spine.config)
+        return self._read
+
+    def directory(self) -> int:
+        """The same for kernels: an address, to be used until something is added."""
+        self._waiting.asked()
+        if self._listed is None:
+            self._listed = self.everything()
+            self._directory, self._room = self._own.copy(self._listed, CHANGES), CHANGES
+        return self._directory
+
+    def has_room(self, rows: int) -> bool:
+        """Whether a change of so many rows can be listed there."""
+        return self._listed is not None and self._room > 0 and rows < _FEW
+
+    def unlist(self) -> None:
+        """Something may have been listed that has not happened."""
+        self._listed = None
+
+    def at(self, tick: int | None, now: int) -> Batch:
+        """Everything as it was at a tick."""
+        if tick is None or tick == now:
+            return self.trace.scan()
+        self._catch_up(now)
+        self._check(tick, now)
+        return self.trace.as_of((tick,))
+
+    def changes(self, since: int, upto: int, now: int) -> pa.Table:
+        """The changes of the ticks after `since`, with `_tick` and `_weight`, in the order of ticks."""
+        self._catch_up(now)
+        self._check(since, now)
+        self._check(upto, now)
+        batch = self.trace.changes((since,), (upto,))
+        table = batch.to_arrow(weights="_weight")
+        ticks = np.empty(0, np.int64)
+        if batch.rows:
+            positions = np.concatenate(
+                [np.arange(c.rows, dtype=np.int64) + (i << ROW_BITS) for i, c in enumerate(batch.chunks)]
+            )
+            tables = np.array([c.table for c in batch.chunks], np.int64)
+            ticks = times_at(tables, positions)[0]
+        table = table.add_column(table.num_columns - 1, "_tick", pa.array(ticks, pa.int64()))
+        return table.take(pa.array(np.argsort(ticks, kind="stable"))) if len(ticks) else table
+
+    def _catch_up(self, now: int) -> None:
+        if not Antichain.at(now + 1).dominates(self.trace.upper):
+            self.append(Delta.empty(self.arrangement.schema), now)
+
+    def _check(self, tick: int, now: int) -> None:
+        oldest = max((t[0] for t in self.trace.since), default=0)
+        if tick > now:
+            raise TimeError(f"tick {tick} has not happened yet; the last one is {now}")
+        if tick < oldest:
+            raise TimeError(
+                f"tick {tick} is no longer kept; the oldest is {oldest}. Keep more with the setting 'history' (ticks)"
+            )
+
+
+class Histories:
+    """The histories of a table or view on several shards, as one."""
+
+    def __init__(self, parts: Sequence[History]) -> None:
+        self._parts = parts
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._parts[0].schema
+
+    def at(self, tick: int | None, now: int) -> Batch:
+        """Everything as it was at a tick."""
+        found = [batch for part in self._parts if (batch := part.at(tick, now)).rows]
+        return merge(found) if found else Batch.empty(self._parts[0].arrangement)
+
+    def changes(self, since: int, upto: int, now: int) -> pa.Table:
+        """The changes of the ticks after `since`, with `_tick` and `_weight`, in the order of ticks."""
+        tables = [part.changes(since, upto, now) for part in self._parts]
+        return pa.concat_tables(tables).sort_by("_tick")
+
+
+def history_of(arrangement: Arrangement, keep: int, created: int, spine: Spine | None, tick: int) -> History:
+    """A history that stands before a tick; a shard that had nothing to add has not counted the ticks since."""
+    if spine is None or not spine.batches:
+        history = History(arrangement, keep, created)
+    else:
+        last = spine.batches[-1].description.upper
+        history = History(arrangement, keep, max(t[0] for t in last) - 1, spine)
+    if history.trace.upper != Antichain.at(tick):
+        history.trace.seal(Antichain.at(tick))
+    return history
+
+
+def plain_rows(batch: Batch) -> pa.Table:
+    """The rows of a batch, each as often as its weight says."""
+    table = batch.to_arrow()
+    weights = batch.weights()
+    if len(weights) and (weights != 1).any():
+        table = table.take(pa.array(np.repeat(np.arange(len(weights)), np.maximum(weights, 0))))
+    return table

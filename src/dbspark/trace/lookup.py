@@ -1,0 +1,236 @@
+"""Reading a spine: the rows of many keys at once, the ends of keys in order, snapshots and changes.
+
+Everything here takes a spine as it is, merges in progress included, and answers for all its batches in one kernel
+call. `probe` is the hot path of every operator: it finds positions, and weights, times and columns are fetched
+only when somebody asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar.batch import Plan, bounds, merge, run
+from dbspark.columnar.chunk import Chunk, check_plan, gather_chunks, gather_columns, gather_timed, import_arrays
+from dbspark.columnar.conform import conform
+from dbspark.columnar.memory import Int64s, UInt64s, int64s
+from dbspark.columnar.rows import encode_rows, row_form
+from dbspark.columnar.sort_key import hash_rows
+from dbspark.errors import SchemaError
+from dbspark.kernels.lookup import probe as kp
+from dbspark.kernels.lookup.ends import ends_of_keys
+from dbspark.kernels.lookup.row_lookup import LEAST
+from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.merge import merge_timed as kt
+from dbspark.kernels.merge.consolidate import OVERFLOW
+from dbspark.lazy import Lazy
+from dbspark.trace.spine import END, Spine
+
+
+class Keys:
+    """Keys to probe for: some columns in memory and their hashes. Made once, usable for any trace of such keys."""
+
+    __slots__ = ("chunk", "hashes", "nodes")
+
+    def __init__(self, chunk: Chunk, hashes: UInt64s, nodes: Int64s) -> None:
+        self.chunk = chunk
+        self.hashes = hashes
+        self.nodes = nodes
+
+    def __len__(self) -> int:
+        return self.chunk.rows
+
+    @staticmethod
+    def of(arrangement: Arrangement, data: Any) -> Keys:
+        """Keys from Arrow columns in the order of the arrangement's key columns, or from Python rows."""
+        columns = key_columns(arrangement)
+        schema = arrangement.schema.select(columns)
+        if isinstance(data, pa.Table | pa.RecordBatch):
+            given = pa.table(data).combine_chunks()
+            arrays = conform(schema, given.schema, [c.combine_chunks() for c in given.columns])
+            rows = given.num_rows
+        else:
+            form = row_form(schema)
+            listed = [form(row if isinstance(row, tuple | list) else (row,)) for row in data]
+            arrays, rows = encode_rows(schema, listed), len(listed)
+        chunk = import_arrays(schema, arrays, rows, None)
+        nodes = np.arange(nd.LANES, nd.LANES + schema.columns, dtype=np.int64)
+        return Keys(chunk, hash_rows(chunk, nodes), nodes)
+
+    @staticmethod
+    def in_chunk(chunk: Chunk, columns: Sequence[int]) -> Keys:
+        """Some columns of a chunk as keys."""
+        nodes = np.array([nd.LANES + c for c in columns], np.int64)
+        return Keys(chunk, hash_rows(chunk, nodes), nodes)
+
+
+def key_columns(arrangement: Arrangement) -> list[int]:
+    return list(range(arrangement.schema.columns)) if arrangement.key is None else list(arrangement.key)
+
+
+class Hits:
+    """Rows that were found: `which` of the keys each one has, and its `pos`ition; anything else on demand."""
+
+    __slots__ = ("__dict__", "pos", "spine", "which")
+
+    def __init__(self, spine: Spine, which: Int64s, pos: Int64s, weights: Int64s | None = None) -> None:
+        self.spine = spine
+        self.which = which
+        self.pos = pos
+        if weights is not None:
+            self.__dict__["weights"] = weights
+
+    def __len__(self) -> int:
+        return len(self.pos)
+
+    @Lazy
+    def weights(self) -> Int64s:
+        out = int64s(len(self.pos))
+        kp.weights_at(self.spine.sources[0], self.pos, out)
+        return out
+
+    def times(self, coordinate: int = 0) -> Int64s:
+        """One coordinate of the times."""
+        out = int64s(len(self.pos))
+        kt.times_at(self.spine.sources[0], self.pos, coordinate, out)
+        return out
+
+    def chunks(self) -> list[Chunk]:
+        """The rows in memory of their own, in the order of the hits, with their hashes but without weights."""
+        arrangement = self.spine.arrangement
+        none = np.empty(0, np.int64)
+        return gather_chunks(arrangement.schema, arrangement.own_key, self.spine.sources[0], self.pos, none, 1)
+
+    def columns(self, columns: Sequence[int] | None = None) -> list[pa.Array]:
+        """Some columns of the rows as Arrow arrays, in the order of the hits."""
+        schema = self.spine.arrangement.schema
+        wanted = range(schema.columns) if columns is None else columns
+        if not len(self.pos):
+            return [pa.array([], schema.types[c]) for c in wanted]
+        parts = [chunk.arrays() for chunk in self.chunks()]
+        return [parts[0][c] if len(parts) == 1 else pa.concat_arrays([p[c] for p in parts]) for c in wanted]
+
+    def only(self, mask: Any) -> Hits:
+        """Some of the hits."""
+        return Hits(self.spine, self.which[mask], self.pos[mask], self.weights[mask])
+
+    def batch(self) -> Batch:
+        """The rows, each once, with the sum of its weights over all times."""
+        tables, _, _, starts = self.spine.sources
+        arrangement = self.spine.arrangement
+        parts = []
+        pos = np.unique(self.pos)  # positions of one batch are in its order
+        cuts = np.searchsorted(pos >> nd.ROW_BITS, starts)
+        for b in range(len(starts) - 1):
+            mine = pos[cuts[b] : cuts[b + 1]]
+            if len(mine):
+                weights = int64s(len(mine))
+                kp.weights_at(tables, mine, weights)
+                one = int(bool((weights == 1).all()))
+                times = np.empty((nd.TIMES, len(mine)), np.int64)
+                for c in range(nd.TIMES):
+                    kt.times_at(tables, mine, c, times[c])
+                chunks = gather_timed(arrangement.schema, arrangement.own_key, tables, mine, weights, one, times)
+                parts.append(Batch(arrangement, chunks))
+        return merge(parts, END).at_time(()) if parts else Batch.empty(arrangement)
+
+
+def ranges_of(spine: Spine, keys: Keys, walk: bool = False) -> tuple[Int64s, int]:
+    """Where the rows of each key are: (chunk, row, count) in each batch, and how many rows in all.
+
+    With `walk`, for keys in ascending order, by a walk along both sides; the answer is the same.
+    """
+    ranges = int64s(len(keys.hashes) * len(spine.batches) * 3).reshape(len(keys.hashes), len(spine.batches), 3)
+    if walk:
+        spine.stats.seek(len(keys.hashes))
+        return ranges, kp.walk_ranges(*spine.sources, keys.hashes, ranges)
+    return ranges, kp.probe_indexed(spine.directory, keys.hashes, ranges)
+
+
+def probe(spine: Spine, keys: Keys) -> Hits:
+    """Every row, in whichever batch, that has one of the keys; a row taken back elsewhere counts with both weights."""
+    return expanded(spine, keys, *ranges_of(spine, keys))
+
+
+def expanded(spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Hits:
+    """The hits for ranges that have been found, of `total` rows."""
+    sources = spine.sources
+    which, pos = int64s(total), int64s(total)
+    nodes = max(spine.arrangement.schema.node_count, keys.chunk.schema.node_count)
+    here = spine.arrangement.key_nodes
+    n = kp.expand_ranges(sources[0], sources[1], ranges, keys.chunk.table, keys.nodes, here, nodes, which, pos)
+    return Hits(spine, which[:n], pos[:n])
+
+
+def ends(spine: Spine, keys: Keys, limit: int, last: bool = False, kept: Callable[[Hits], Hits] | None = None) -> Hits:
+    """The first, or last, rows of each key in the arrangement's order, as they add up over all times.
+
+    With `kept`, which leaves out some rows, everything is read before the limit applies.
+    """
+    if kept is not None:
+        found = kept(ends(spine, keys, 1 << 62, last))
+        rank = np.arange(len(found)) - np.searchsorted(found.which, found.which)
+        return found.only(rank < limit)
+    if not spine.arrangement.order:
+        raise SchemaError(
+            f"{spine.arrangement!r} has no order; arrange the rows by order columns to read keys in order"
+        )
+    return ends_unordered(spine, keys, limit, last)
+
+
+def ends_unordered(spine: Spine, keys: Keys, limit: int, last: bool = False) -> Hits:
+    """The same in whichever order the rows of a key are: for keys of which one row is expected."""
+    return ends_in(spine, keys, *ranges_of(spine, keys), limit, last)
+
+
+NO_CHECKS = np.empty((0, 3), np.int64)
+"""Nothing beyond the key that a row has to satisfy; see `dbspark.kernels.lookup.ranges`."""
+
+
+def ends_in(
+    spine: Spine, keys: Keys, ranges: Int64s, total: int, limit: int, last: bool = False,
+    checks: Any = NO_CHECKS, least: int = LEAST,
+) -> Hits:  # fmt: skip
+    """The same within ranges that have been found, of `total` rows: those of a least weight that satisfy `checks`."""
+    schema = spine.arrangement.schema
+    room = min(total, limit * len(keys))
+    which, pos, weights = int64s(room), int64s(room), int64s(room)
+    nodes = max(schema.node_count, keys.chunk.schema.node_count)
+    n = ends_of_keys(
+        spine.sources[0], spine.sources[1], ranges, keys.chunk.table, keys.nodes, spine.arrangement.key_nodes,
+        schema.columns, nodes, limit, int(last), checks, least, which, pos, weights,
+    )  # fmt: skip
+    if n == OVERFLOW:
+        check_plan(np.array((OVERFLOW,), np.int64))
+    return Hits(spine, which[:n], pos[:n], weights[:n])
+
+
+def snapshot(batches: Sequence[Batch], arrangement: Arrangement, time: Sequence[int]) -> Batch:
+    """The Z-set at a time: all updates at or before it, summed."""
+    return _within(batches, arrangement, bounds(since=time, upto=time)).at_time(())
+
+
+def between(batches: Sequence[Batch], arrangement: Arrangement, after: Sequence[int] | None, upto: Sequence[int],
+            since: Sequence[int] = ()) -> Batch:  # fmt: skip
+    """The updates at or before `upto` and not at or before `after`, with their times."""
+    return _within(batches, arrangement, bounds(since=since, upto=upto, after=after))
+
+
+def distinct_times(batch: Batch) -> list[tuple[int, ...]]:
+    """Every time that occurs in a batch, once."""
+    times = np.concatenate([np.stack([c.lane(nd.TIME + i) for i in range(nd.TIMES)], 1) for c in batch.chunks])
+    return [tuple(t) for t in np.unique(times, axis=0).tolist()]
+
+
+def _within(batches: Sequence[Batch], arrangement: Arrangement, within: Int64s) -> Batch:
+    some = [b for b in batches if b.rows]
+    return Batch(arrangement, run(Plan(some, within=within)) if some else ())
+
+
+def taken(hits: Hits, columns: Sequence[int]) -> list[pa.Array]:
+    """Some columns of the rows that were found."""
+    return gather_columns(hits.spine.arrangement.schema, hits.spine.sources[0], hits.pos, columns)

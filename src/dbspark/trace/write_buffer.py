@@ -1,0 +1,272 @@
+"""Changes on their way into a trace: they wait as they came, and are put in order beside the ticks.
+
+To write one small change costs as much as to write many, so they wait in a list and are written together. To sort a
+large one costs as much as half of its tick, so the thread of the merges does it (`trace.background_merges`): it makes
+of changes what the trace takes (`Written`), which `History` hands over when it is next touched; whoever cannot wait
+asks for it at once. Small changes are not worth the thread: it would keep the interpreter's lock from the ticks for
+longer than its kernels run without it. A change leaves the list when the trace has it, so everything is at any moment
+either there or here. Sorting cannot fail for what a change holds (`sound`): it has happened, and nobody could be told.
+
+What waits is bounded: by `CHANGES`, `ROWS` and `HELD` where nothing is being written. Beside what the thread has in
+hand it is `FAR` times that, or as many rows as it has in hand if they are more; then a tick waits for it. So a load of
+millions, which takes the thread a second to sort, is waited for by nobody before as much has come again.
+
+Where nobody has asked for rows for a while, to write them is work that nobody may ever need. They wait until there are
+`QUIET` changes or `MANY` rows, then the thread writes so many at a time, when it has no merges to do; no tick waits for
+it before there are `AHEAD` times as many rows here as in the trace. Whoever asks first, after a long stretch of that,
+pays for it: once, and for at most as much as those ticks were spared.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar.batch import BUILD_ROWS, INT64_MAX, arrange_chunks, padded
+from dbspark.columnar.chunk import Chunk
+from dbspark.columnar.delta import Delta, joined
+from dbspark.kernels.memory.layout import TIME
+from dbspark.kernels.merge.consolidate import survey_weights
+from dbspark.trace.background_merges import Task
+
+CHANGES = 64
+"""Changes that wait at most."""
+ROWS = 4096
+"""Rows that wait at most: with more a change is worth a batch of its own."""
+HELD = 1 << 25
+"""Bytes that wait at most: a small change of a view may lie in the memory of a large tick."""
+FAR = 32
+"""How many times as much may wait while the thread is busy."""
+BESIDE = ROWS
+"""Rows from which on changes are written by the thread."""
+QUIET = 32
+"""Changes that wait at most where nobody has asked for rows for a while, if they are not small."""
+MANY = 1 << 16
+"""Rows that wait there, and are written together: it costs less than to write those of each tick and to merge them."""
+CALM = 64
+"""Changes after which nobody is expected to ask any more."""
+AHEAD = 2
+"""How many times the rows of the trace may wait there."""
+_LONG = 1024
+"""Rows from which on a change is long: to copy several into one before they are sorted costs more than it spares."""
+
+
+class Change:
+    """A change of a tick, in whichever order it came until somebody wants it in that of the trace.
+
+    It is let go of when it has been written; then it only knows how many rows it had.
+    """
+
+    __slots__ = ("_batch", "_delta", "_rows", "arrangement", "given", "held", "tick")
+
+    def __init__(self, delta: Delta, tick: int, arrangement: Arrangement) -> None:
+        self._delta: Delta | None = delta
+        self._batch: Batch | None = None
+        self._rows: int | None = None
+        self.arrangement = arrangement
+        self.given = delta.rows
+        """Rows that came, equal ones and such as cancel each other counted one by one."""
+        self.held = delta.held
+        """Bytes that cannot be freed while it is here."""
+        self.tick = tick
+
+    def batch(self) -> Batch:
+        """The rows in order. Two threads may ask at the same time: the delta is let go of after the batch is there."""
+        delta, batch = self._delta, self._batch
+        if batch is None:
+            assert delta is not None
+            self._batch = batch = delta.arranged(self.arrangement)
+            self._delta = None
+        return batch
+
+    def loose(self) -> Chunk | None:
+        """The rows as kernels read them, where they are flat and in no order yet."""
+        delta = self._delta
+        return None if delta is None or delta.in_order or delta.schema.nested else delta.chunk()
+
+    def __int__(self) -> int:
+        """By how many rows it changes what it is a change of."""
+        return self.batch().rows if self._rows is None else self._rows
+
+    def written(self, rows: int) -> None:
+        """The trace has it, which are so many rows."""
+        self._rows = rows
+        self._batch = self._delta = None
+
+
+def sound(delta: Delta, arrangement: Arrangement) -> Delta:
+    """A delta that can be put in order at any time; raises where sums of its weights do not fit."""
+    if delta.rows and not delta.in_order:
+        chunk = delta.chunk()
+        info = np.empty(4, np.int64)
+        survey_weights(np.array((chunk.table,), np.int64), np.array((chunk.rows,), np.int64), info)
+        if int(info[0]) > INT64_MAX // delta.rows:
+            delta.arranged(arrangement)
+    return delta
+
+
+class Written(NamedTuple):
+    """What a trace takes for some changes that follow each other."""
+
+    changes: Sequence[Change]
+    rows: Sequence[int]
+    """Of each of them."""
+    together: Batch | None
+    """All of them with their times, if they are short and their sums are known to fit; else it takes each."""
+
+
+def written(changes: Sequence[Change], keep: int, patient: bool = False, counted: bool = True) -> Written:
+    """Put changes in order; those of ticks that nobody can ask for are moved to the oldest that is kept.
+
+    See `Waiting` for `patient` and `counted`.
+    """
+    oldest = max(changes[-1].tick - keep, 0)
+    given = sum([change.given for change in changes])
+    few = len(changes) > 1 and given <= max(2 * ROWS, min(_LONG * len(changes), MANY))
+    if len(changes) > 1 and (few or not counted) and (changes[0].tick >= oldest or not counted):
+        at_once = _sorted_at_once(changes, oldest, counted, few) if given <= BUILD_ROWS else None
+        if at_once is not None:
+            return at_once
+    batches = [change.batch() for change in changes]
+    rows = [batch.rows for batch in batches]
+    together = few or (patient and len(changes) > 1 and given <= 2 * MANY)
+    if not together or sum(b.largest for b in batches) > INT64_MAX:
+        return Written(changes, rows, None)
+    if oldest >= changes[-1].tick:  # they are all of one time
+        return Written(changes, rows, merge(batches).at_time((oldest,)))
+    timed = [b.at_time((max(c.tick, oldest),)) for b, c in zip(batches, changes, strict=True)]
+    return Written(changes, rows, merge(timed))
+
+
+def _sorted_at_once(changes: Sequence[Change], oldest: int, counted: bool, few: bool) -> Written | None:
+    """Changes of different ticks, all of them flat and in no order, by one sort: to merge them later costs more.
+
+    Where they have `few` rows each, they are copied into one chunk first: a call for each costs more.
+    """
+    chunks = [chunk for change in changes if (chunk := change.loose()) is not None]
+    if len(chunks) != len(changes):
+        return None
+    arrangement, ticks = changes[0].arrangement, np.array([change.tick for change in changes], np.int64)
+    whole = joined(arrangement.schema, chunks) if few else None
+    if whole is None:
+        batch = arrange_chunks(arrangement, chunks, ticks.tolist(), (oldest,))
+    elif oldest >= changes[-1].tick:
+        batch = Batch.from_chunk(arrangement, whole).at_time((oldest,))
+    else:
+        times = np.repeat(np.maximum(ticks, oldest), [change.given for change in changes])
+        batch = Batch.from_chunk(arrangement, whole.with_times(padded([times], 0, whole.rows)))
+    if not counted:
+        return Written(changes, [change.given for change in changes], batch)
+    found = np.concatenate([chunk.lane(TIME) for chunk in batch.chunks]) if batch.rows else np.empty(0, np.int64)
+    rows: list[int] = np.bincount(np.searchsorted(ticks, found), minlength=len(ticks)).tolist()
+    return Written(changes, rows, batch)
+
+
+class Waiting:
+    """The changes of one history that its trace does not have yet."""
+
+    __slots__ = (
+        "_beside", "_counted", "_held", "_in_hand", "_job", "_keep", "_patient", "_rows_in_hand", "_since_asked",
+        "changes", "rows",
+    )  # fmt: skip
+
+    def __init__(self, keep: int, beside: bool, patient: bool = False, counted: bool = True) -> None:
+        """`beside`: whether a thread may write them. `patient`: they are seldom asked for. `counted`: somebody wants to
+        know how many rows a change has."""
+        self._keep = keep
+        self._beside = beside
+        self._patient = patient
+        self._counted = counted
+        self._since_asked = CALM
+        """Changes that have come since somebody looked for rows."""
+        self._job: Task[Written] | None = None
+        self._in_hand = 0
+        """The first so many changes are what the job writes, and so many rows."""
+        self._rows_in_hand = 0
+        self.changes: list[Change] = []
+        self.rows = 0
+        """Those of all of them."""
+        self._held = 0
+        """Bytes, of all of them."""
+
+    def add(self, change: Change, there: int) -> Written | None:
+        """One more; gives what the trace, which has so many rows, is to take now, as `due`."""
+        self.changes.append(change)
+        self.rows += change.given
+        self._held += change.held
+        self._since_asked += 1
+        if self._job is None and len(self.changes) < CHANGES and self.rows < ROWS and self._held < HELD:
+            return None  # as it mostly is
+        return self.due(there)
+
+    def due(self, there: int) -> Written | None:
+        """What the trace is to take now, if anything; begins to write what has become enough."""
+        out = None
+        if self._job is not None and (self._job.done or self._too_much(there)):
+            out = self._taken()
+        if self._job is None and self._enough():
+            if self._beside and (self.changes[-1].given >= ROWS or self.rows >= BESIDE):
+                some = self._first()
+                for change in some:
+                    change.loose()  # so that the thread need not ask Arrow for it
+                self._in_hand, self._rows_in_hand = len(some), sum([change.given for change in some])
+                function = partial(written, some, self._keep, self._patient, self._counted)
+                self._job = Task(self._rows_in_hand, function, when_idle=self._calm)
+            elif out is None:
+                out = self.all()
+        return out
+
+    def all(self) -> Written | None:
+        """Everything that waits, or the first part of it where a thread has that in hand."""
+        if self._job is not None:
+            return self._taken()
+        if not self.changes:
+            return None
+        return self._leave(written(self._first(), self._keep, self._patient, self._counted))
+
+    def asked(self) -> None:
+        """Somebody looks for rows, among those that wait, too."""
+        self._since_asked = 0
+
+    @property
+    def _calm(self) -> bool:
+        """Whether nobody has asked for rows for a while."""
+        return self._patient and self._since_asked > CALM
+
+    def _first(self) -> Sequence[Change]:
+        """What to write next: everything, or as much as is sorted well together."""
+        if not self._patient or self.rows < 2 * MANY:
+            return tuple(self.changes)
+        upto = itertools.accumulate(change.given for change in self.changes)
+        return tuple(self.changes[: next(i for i, rows in enumerate(upto, 1) if rows >= MANY)])
+
+    def _enough(self) -> bool:
+        """Whether so much waits that it should be written."""
+        changes, rows = len(self.changes), self.rows
+        if self._calm and changes < QUIET and rows < MANY and self._held < HELD:
+            return False
+        return changes >= CHANGES or rows >= ROWS or self._held >= HELD
+
+    def _too_much(self, there: int) -> bool:
+        """Whether so much waits behind what the job writes that somebody has to wait for the job."""
+        rows, most = self.rows - self._rows_in_hand, max(FAR * ROWS, self._rows_in_hand)
+        if self._calm:
+            most = max(most, AHEAD * there)
+        return rows >= most or (len(self.changes) - self._in_hand) * ROWS >= CHANGES * most
+
+    def _taken(self) -> Written:
+        job, self._job = self._job, None
+        self._in_hand = self._rows_in_hand = 0
+        assert job is not None
+        return self._leave(job.result())
+
+    def _leave(self, out: Written) -> Written:
+        del self.changes[: len(out.changes)]
+        self.rows -= sum([change.given for change in out.changes])
+        self._held -= sum([change.held for change in out.changes])
+        return out

@@ -1,0 +1,105 @@
+"""Memory: batches give back what they took, and hold on to what they still need."""
+
+import gc
+import threading
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dbspark.columnar import Arrangement, Batch, Schema, merge
+from dbspark.columnar.memory import allocated, int64s, uint64s
+from tests.columnar.model import check, contents, plus
+from tests.strategies import table_of
+
+SCHEMA = Schema.parse("a BIGINT, s STRING, l ARRAY<STRING>, t STRUCT<x: DOUBLE>, m MAP<STRING, INT>")
+
+
+def table(low: int, high: int) -> pa.Table:
+    return table_of(SCHEMA, [(i, f"s{i}", [f"l{i}"] * 3, {"x": i / 2}, [("k", i), ("j", 0)]) for i in range(low, high)])
+
+
+def test_working_memory_has_the_size_and_type_asked_for() -> None:
+    for n in (0, 1, 1000, 1 << 15, 1 << 17):
+        for make, dtype in ((int64s, np.int64), (uint64s, np.uint64)):
+            array = make(n)
+            assert array.shape == (n,)
+            assert array.dtype == dtype
+            array[:] = 7
+            assert (array == 7).all()
+
+
+def test_everything_is_given_back() -> None:
+    def work() -> None:
+        parts = [Batch.from_arrow(table(i * 100, i * 100 + 3000), Arrangement(SCHEMA)) for i in range(3)]
+        merged = merge(parts)
+        keyed = merged.rearranged(Arrangement(SCHEMA, (1,)))
+        assert keyed.slice(5, 100).to_arrow().num_rows == 100
+        merge([keyed, keyed.with_weights(-keyed.weights())])
+
+    work()
+    gc.collect()
+    before = allocated()
+    for _ in range(3):
+        work()
+    gc.collect()
+    assert allocated() <= before
+
+
+def test_what_a_batch_takes_is_counted_until_it_is_gone() -> None:
+    gc.collect()
+    before = allocated()
+    batch = Batch.from_arrow(pa.table({"a": np.arange(50_000)}))
+    gc.collect()
+    assert allocated() - before >= 50_000 * 16
+    part = batch.slice(0, 1)
+    del batch
+    gc.collect()
+    assert part.to_arrow().num_rows == 1
+    del part
+    gc.collect()
+    assert allocated() <= before
+
+
+def test_parts_keep_alive_what_they_read() -> None:
+    whole = Batch.from_arrow(table(0, 500), Arrangement(SCHEMA))
+    expected = contents(whole)
+    parts = [whole.slice(0, 100).slice(10, 20), whole.with_weights(np.full(500, 3)).slice(250), whole.slice(499)]
+    wanted = [contents(p) for p in parts]
+    del whole
+    gc.collect()
+    rubbish = [pa.allocate_buffer(n * 512) for n in range(1, 400)]
+    for part, rows in zip(parts, wanted, strict=True):
+        check(part, rows)
+        assert rows.keys() <= expected.keys()
+    assert len(rubbish) == 399
+
+
+@pytest.mark.parametrize("threads", [4])
+def test_batches_can_be_built_and_merged_in_many_threads_at_once(threads: int) -> None:
+    results: list[Any] = [None] * threads
+    barrier = threading.Barrier(threads)
+
+    def work(i: int) -> None:
+        barrier.wait()
+        schema = Schema.parse("x BIGINT, fresh_in_threads ARRAY<STRING>")
+        given = table_of(schema, [(n, [str(n)]) for n in range(i, 300 + i)])
+        batch = Batch.from_arrow(given, Arrangement(schema, (0,)))
+        for _ in range(5):
+            batch = merge([batch, batch.slice(0, 50), batch.slice(100)])
+        results[i] = (schema, batch.arrangement, batch)
+
+    running = [threading.Thread(target=work, args=(i,)) for i in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert len({id(r[0]) for r in results}) == len({id(r[1]) for r in results}) == 1, "interned once"
+    alone = results[2][2]
+    again: Any = table_of(results[0][0], [(n, [str(n)]) for n in range(2, 302)])
+    again = Batch.from_arrow(again, results[0][1])
+    for _ in range(5):
+        again = merge([again, again.slice(0, 50), again.slice(100)])
+    check(alone, contents(again))
+    assert plus(contents(alone)) == contents(again)

@@ -1,0 +1,144 @@
+"""Shards in one process: the levels of a circuit run by the tasks that Spark would run, shuffled by hand."""
+
+import json
+from collections import Counter
+from functools import partial
+
+import pyarrow as pa
+
+from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar.delta import Delta
+from dbspark.columnar.rows import encode_rows
+from dbspark.operators.linear import FlatMap
+from dbspark.runtime.fixpoint import to_the_end
+from dbspark.runtime.placement import split
+from dbspark.runtime.planner import layout
+from dbspark.runtime.task import ERROR, REPORT, TOLD, Job, Work, raise_first
+from dbspark.storage.files import files_at
+from dbspark.storage.manifest import record_from_json
+from dbspark.storage.reading import Reading
+from dbspark.storage.segment import decoded, encoded
+
+
+class Told:
+    """A step that hands an output to the driver, and keeps its integral."""
+
+    def __init__(self, name, slot, arrangement):
+        self.id = f"output {name}"
+        self.slot = slot
+        self.arrangement = arrangement
+
+    def run(self, work):
+        delta = work.delta(self.slot, self.arrangement.schema)
+        if delta.rows:
+            batch = delta.arranged(self.arrangement)
+            work.tell(self.id, batch)
+            work.keep(self.id, (work.state(self.id, [self.arrangement])[0].insert(batch),))
+
+
+def run_job(job, levels, records, rows, travelled=None):
+    """What Spark does, in this process; every task is run twice, as a retried one is.
+
+    `travelled` takes, by slot, the rows that go from one shard to another, or might.
+    """
+    for number, level in enumerate(levels):
+        received = [{} for _ in range(job.shards)]
+        for shard, slot, payload in rows:
+            received[shard].setdefault(slot, []).append(payload)
+        rows = []
+        for shard, given in enumerate(received):
+            mine = {n: json.loads(json.dumps(r[shard])) for n, r in records.items() if shard in r}
+            for _ in range(2):
+                out = list(Work(job, number, level, shard, mine, dict(given)).run())
+            rows += out
+        rows += [row for ask in level.asks for row in _answered(ask, rows)]
+        for emit in level.emits if travelled is not None else ():
+            sent = [decoded(pa.py_buffer(p), level.streams[emit.slot]).rows for _, s, p in rows if s == emit.slot]
+            if emit.to != "same":
+                travelled[emit.slot] = travelled.get(emit.slot, 0) + sum(sent)
+    return rows
+
+
+def _answered(ask, rows):
+    """What comes of the rows that leave a level for a question, which is a function here."""
+    for shard, slot, payload in rows:
+        if slot == ask.slot:
+            given = Delta.of(decoded(pa.py_buffer(payload), Arrangement(ask.source)))
+            answer = FlatMap(ask.schema, ask.question).apply([given])
+            yield shard, ask.answer, b"".join(encoded(answer.arranged(Arrangement(ask.schema))))
+
+
+class Shards:
+    """A circuit on some shards."""
+
+    def __init__(self, graph, shards, location, places=None, policies=None):
+        self.graph = graph.pruned()
+        self.shards = shards
+        self.location = location
+        self.tick_number = 0
+        self.records = {}
+        self.places = places or {}
+        plan = layout(self.graph, {n: frozenset({key}) for n, key in self.places.items()}, policies)
+        self.levels, self.resumed = plan.levels, plan.resumed
+        self.arrangements = {}
+        for name, output in plan.outputs.items():
+            arrangement = Arrangement(self.graph.outputs[name].schema, output.key)
+            self.levels[output.level].steps.append(Told(name, output.slot, arrangement))
+            self.levels[output.level].streams.setdefault(output.slot, arrangement)
+            self.arrangements[f"output {name}"] = arrangement
+        self.tick({}, fresh=True)
+
+    def tick(self, changes, fresh=False):
+        self.tick_number += 1
+        job = Job(self.tick_number, self.shards, partial(files_at, self.location), fresh)
+        rows = []
+        for node in self.graph:
+            if node.role == "source" and changes.get(node.name):
+                rows += self._routed(node, changes[node.name])
+        self.jobs = []
+        self.travelled = {}
+        out = to_the_end(partial(self._job, job), rows)
+        told = {}
+        for _, slot, payload in out:
+            if slot == REPORT:
+                report = json.loads(payload)
+                for name, found in report["traces"].items():
+                    self.records.setdefault(name, {})[report["shard"]] = found
+            else:
+                name = slot.removeprefix(TOLD)
+                told.setdefault(name, []).append(decoded(pa.py_buffer(payload), self.arrangements[name]))
+        return {
+            name: Counter(dict(Delta.of(merge(told[key])).items())) if (key := f"output {name}") in told else Counter()
+            for name in self.graph.outputs
+        }
+
+    def _job(self, job, begin, rows):
+        self.jobs.append(begin)
+        levels = self.levels if begin is None else self.levels[self.resumed[begin] :]
+        out = run_job(job, levels, self.records, rows, self.travelled)
+        raise_first(p for _, slot, p in out if slot == ERROR)
+        return out
+
+    def _routed(self, node, change):
+        placed = Arrangement(node.schema, self.places.get(node.name))
+        table = pa.Table.from_arrays(encode_rows(node.schema, list(change)), schema=node.schema.arrow)
+        travels = self.levels[0].streams.setdefault(node.id, placed)
+        for shard, batch in split(Batch.from_arrow(table, placed, list(change.values())), self.shards):
+            yield shard, node.id, b"".join(encoded(batch.rearranged(travels)))
+
+    def rows_kept(self):
+        """Rows of every trace, consolidated over its batches, by name and shard."""
+        reading = Reading(files_at(self.location), verify=True)
+        arrangements = dict(self.arrangements)
+        out = {}
+        for node in self.graph:
+            if node.operator is not None:
+                arrangements[node.id] = node.operator.kept()
+        for name, by_shard in self.records.items():
+            kept = arrangements[name]
+            kept = kept if isinstance(kept, tuple) else (kept,)
+            for shard, records in by_shard.items():
+                for record, arrangement in zip(records, kept, strict=True):
+                    spine = reading.spine(record_from_json(record, None), arrangement)
+                    out[name, shard] = out.get((name, shard), 0) + spine.consolidated().rows
+        return out

@@ -1,0 +1,220 @@
+"""Changes that wait to be written beside the ticks: whatever is asked, whenever, is as if they had been written."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dbspark
+from dbspark.columnar import Arrangement, Schema
+from dbspark.columnar.delta import Delta
+from dbspark.errors import WeightOverflowError
+from dbspark.runtime.embedded import HISTORIES
+from dbspark.runtime.tables import TransactionError
+from dbspark.trace import write_buffer as waiting
+from dbspark.trace.history import History
+from dbspark.trace.write_buffer import AHEAD, CHANGES, FAR, MANY, QUIET, ROWS, sound
+
+
+def held(table: pa.Table) -> Counter[Any]:
+    return Counter(zip(*(c.to_pylist() for c in table.columns), strict=True))
+
+
+def arrow(rows: list[Any]) -> pa.Table:
+    return pa.table({"k": pa.array([k for k, _ in rows], pa.int64()), "v": pa.array([v for _, v in rows], pa.string())})
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["at once", "late"])
+@pytest.mark.parametrize("history", [0, 4, 1000])
+def test_rows_come_and_go_while_others_wait(history: int, slow: bool, monkeypatch: Any) -> None:
+    if slow:
+        fast = waiting.written
+
+        def late(*given: Any) -> Any:
+            time.sleep(0.003)
+            return fast(*given)
+
+        monkeypatch.setattr(waiting, "written", late)
+    rng = random.Random(history)
+    states: list[Counter[Any]] = [Counter()]
+    with dbspark.Pipeline("waiting", config={"history": history}) as pipe:
+        pipe.create_table("t", "k BIGINT, v STRING")
+        for tick in range(1, 4 * CHANGES):
+            now = Counter(states[-1])
+            size = rng.choice([1, 3, 3, ROWS // 3 if rng.random() < 0.1 else 2, ROWS if rng.random() < 0.3 else 2])
+            come = [(rng.randrange(10 if size < ROWS else 5000), rng.choice([None, "a", "b"])) for _ in range(size)]
+            gone = rng.sample(sorted(now.elements(), key=str), min(5, now.total())) if rng.random() < 0.2 else []
+            with pipe.transaction() as tx:
+                tx.insert("t", arrow(come))
+                if gone:
+                    tx.delete("t", arrow(gone))
+            now.update(come)
+            now.subtract(gone)
+            states.append(+now)
+            if rng.random() < 0.1:
+                with pytest.raises(TransactionError), pipe.transaction() as tx:
+                    tx.delete("t", arrow([(99, "never")]))
+            if rng.random() < 0.2:
+                past = rng.randint(max(0, tick - history), tick)
+                assert held(pipe.table("t").as_of(past).to_arrow()) == states[past]
+                assert held(pipe.table("t").to_arrow()) == states[-1]
+        with pipe.transaction() as tx:
+            tx.delete("t", arrow(list(states[-1].elements())))
+        assert pipe.table("t").to_arrow().num_rows == 0
+        assert pipe.table("t").as_of(pipe.tick).to_arrow().num_rows == 0
+
+
+@pytest.mark.parametrize("rows", [10, ROWS + 1])
+def test_whoever_hands_rows_over_may_write_into_their_memory_again(rows: int) -> None:
+    with dbspark.Pipeline("owner") as pipe:
+        pipe.create_table("t", "k BIGINT")
+        memory = np.arange(rows)
+        with pipe.transaction() as tx:
+            tx.insert("t", pa.table({"k": pa.array(memory)}))
+            memory[:] = -1
+        memory[:] = -2
+        assert sorted(pipe.table("t").to_arrow()["k"].to_pylist()) == list(range(rows))
+
+
+def test_parts_of_tables_are_taken_and_no_more() -> None:
+    """Slices, columns of several chunks, in another order, of other types."""
+    with dbspark.Pipeline("parts") as pipe:
+        pipe.create_table("t", "k BIGINT, v STRING, b BOOLEAN")
+        whole = pa.table({"b": [True, None, False] * 30, "v": ["x", None, "long " * 9] * 30, "k": range(90)})
+        pieces = [whole.slice(3, 4), pa.concat_tables([whole.slice(11, 2), whole.slice(20, 3)])]
+        pieces.append(whole.slice(40, 5).cast(pa.schema({"b": pa.bool_(), "v": pa.large_string(), "k": pa.int32()})))
+        for piece in pieces:
+            with pipe.transaction() as tx:
+                tx.insert("t", piece)
+        expected = held(
+            pa.concat_tables([p.select(["k", "v", "b"]).cast(whole.select(["k", "v", "b"]).schema) for p in pieces])
+        )
+        assert held(pipe.table("t").to_arrow()) == expected
+
+
+def test_a_progress_tells_rows_by_which_a_view_has_changed() -> None:
+    """Not those that cancel each other, however late somebody asks."""
+    x, y = Schema.parse("k BIGINT"), Arrangement(Schema.parse("k BIGINT"))
+    history = History(y, 10, 0, config=HISTORIES)
+    taken = [
+        history.append(Delta(x, [pa.array([i, i, 7, 7])], np.array([1, 1, 1, -1])), i + 10) for i in range(3 * CHANGES)
+    ]
+    assert {int(t) for t in taken} == {1}
+    assert history.spine.consolidated().rows == len(taken)
+    assert {int(t) for t in taken} == {1}
+
+
+def test_what_waits_is_bounded(monkeypatch: Any) -> None:
+    """A tick waits for the thread when it is far behind."""
+    go, fast = threading.Event(), waiting.written
+
+    def held_up(*given: Any) -> Any:
+        go.wait(30)
+        return fast(*given)
+
+    monkeypatch.setattr(waiting, "written", held_up)
+    schema = Schema.parse("k BIGINT")
+    history = History(Arrangement(schema), 10, 0, config=HISTORIES)
+    for i in range(FAR):  # one in hand, and nearly as many as may wait
+        history.append(many(schema, i), i + 1)
+    assert history.kept_rows == FAR * ROWS
+    assert len(history._waiting.changes) == FAR
+    threading.Timer(0.05, go.set).start()
+    history.append(many(schema, FAR), FAR + 1)
+    assert len(history._waiting.changes) == FAR
+    assert history.spine.consolidated().rows == (FAR + 1) * ROWS
+    assert not history._waiting.changes
+
+
+def test_what_nobody_asks_for_is_written_when_there_is_time(monkeypatch: Any) -> None:
+    """No tick waits for it before there is twice as much of it as has been written; who asks gets everything."""
+    go, fast = threading.Event(), waiting.written
+    pieces: list[int] = []
+
+    def held_up(changes: Any, *given: Any) -> Any:
+        go.wait(30)
+        pieces.append(sum(c.given for c in changes))
+        return fast(changes, *given)
+
+    monkeypatch.setattr(waiting, "written", held_up)
+    schema = Schema.parse("k BIGINT")
+    history = History(Arrangement(schema), 10, 0, config=HISTORIES, patient=True, counted=False)
+    n = 4 * MANY // ROWS
+    go.set()
+    for i in range(n):
+        history.append(many(schema, i), i + 1)
+    while history._waiting.rows >= MANY:  # until the trace has nearly all
+        time.sleep(0.001)
+        out = history._waiting.due(0)
+        if out is not None:
+            history._take(out)
+    there = history._trace.spine.rows
+    go.clear()
+    ahead = (AHEAD * there + MANY) // ROWS - len(history._waiting.changes) - 1
+    for i in range(n, n + ahead):
+        history.append(many(schema, i), i + 1)
+    assert history._waiting.rows > AHEAD * there > FAR * ROWS
+    threading.Timer(0.05, go.set).start()
+    for i in range(n + ahead, n + ahead + 2):
+        history.append(many(schema, i), i + 1)
+    assert go.is_set()
+    pieces.clear()
+    assert history.spine.consolidated().rows == (n + ahead + 2) * ROWS
+    assert max(pieces) <= 2 * MANY
+    assert history.at(n + ahead - 3, n + ahead + 2).rows == (n + ahead - 3) * ROWS
+
+
+def test_changes_of_a_view_are_written_together_and_counted() -> None:
+    """Where nobody asks, each is in order already, and how many rows it has is known."""
+    schema, n = Schema.parse("k BIGINT"), 3 * QUIET
+    arrangement = Arrangement(schema)
+    history = History(arrangement, 0, 0, config=HISTORIES, patient=True)
+    taken = []
+    for i in range(n):
+        delta = Delta.of(many(schema, i).arranged(arrangement))
+        taken.append(history.append(delta, i + 1))
+    assert {int(t) for t in taken} == {ROWS}
+    assert history._trace.spine.stats.inserts < n // 8
+    assert history.spine.consolidated().rows == n * ROWS
+    assert {int(t) for t in taken} == {ROWS}
+
+
+def many(schema: Schema, i: int) -> Delta:
+    return Delta(schema, [pa.array(np.arange(i * ROWS, (i + 1) * ROWS))], np.ones(ROWS, np.int64))
+
+
+def test_small_changes_are_written_by_the_tick_itself() -> None:
+    schema = Schema.parse("k BIGINT")
+    history = History(Arrangement(schema), 10, 0, config=HISTORIES)
+    for i in range(1, CHANGES + 1):
+        history.append(Delta(schema, [pa.array([i])], np.ones(1, np.int64)), i)
+        assert len(history._waiting.changes) == i % CHANGES
+    assert history.spine.consolidated().rows == CHANGES
+
+
+def test_sums_that_do_not_fit_are_refused_before_the_tick_has_happened() -> None:
+    schema = Schema.parse("k BIGINT")
+    large = np.full(2, 1 << 62)
+    with pytest.raises(WeightOverflowError):
+        sound(Delta(schema, [pa.array([1, 1])], large), Arrangement(schema))
+    assert sound(Delta(schema, [pa.array([1, 2])], large), Arrangement(schema)).rows == 2
+
+
+@pytest.mark.spark
+def test_a_view_whose_sums_do_not_fit_stays_as_it_was(spark: Any) -> None:
+    with dbspark.Pipeline("large", spark=spark) as pipe:
+        pipe.create_table("t", "k BIGINT, n BIGINT")
+        pipe.create_view("v", "SELECT k FROM t")
+        with pipe.transaction() as tx:
+            tx.apply("t", {(1, 1): 5})
+        with pytest.raises(WeightOverflowError), pipe.transaction() as tx:
+            tx.apply("t", {(1, 2): 1 << 62, (1, 3): 1 << 62})
+        assert pipe.view("v").to_arrow()["k"].to_pylist() == [1] * 5
+        assert pipe.tick == 1
