@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from benchmarks.harness import QUICK, no_gc
 from benchmarks.report import Target, show
 from dbspark.circuit import Builder, Circuit
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
 from dbspark.trace.statistics import SpineStats
@@ -66,7 +66,7 @@ def dispatch() -> list[Target]:
             for i in range(ROUNDS):
                 columns = [rng.integers(0, MILLION, size), np.arange(size)]
                 for weight in (1, -1):  # what has come goes again, so that all rounds are alike
-                    arranged = delta_of(left, columns, weight).arranged(Arrangement(left, [0]))
+                    arranged = delta_of(left, columns, weight).arranged(SortKey(left, [0]))
                     for way in list(WAYS)[:: 1 if i % 2 else -1]:
                         seconds, out = _timed(circuits[way], {"l": Delta.of(arranged)}, WAYS[way])
                         taken[way].append(seconds)

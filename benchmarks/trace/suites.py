@@ -21,12 +21,12 @@ import pyarrow as pa
 from benchmarks.harness import QUICK, Contender, no_gc, race
 from benchmarks.report import Target, save, show, show_targets
 from benchmarks.zset.data import ARROW, rows_of
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.batch_file import open_batch, write_batch
 from dbspark.columnar.schema import Schema
 from dbspark.trace import Description, Trace
 
-BY_A: Final = Arrangement(Schema(ARROW), [0])
+BY_A: Final = SortKey(Schema(ARROW), [0])
 MILLION: Final = 50_000 if QUICK else 1_000_000
 INSERTS: Final = 1000
 

@@ -46,7 +46,7 @@ def updating() -> Timings:
     weights = np.full(ROWS, -1, np.int64)
     ids = np.arange(ROWS // 2, ROWS // 2 + ROWS)
     right = rows_of(ids)
-    other = Batch.from_arrow(right, mine.arrangement, weights)
+    other = Batch.from_arrow(right, mine.sort_key, weights)
     return race(
         [
             Contender("merge", lambda _: merge([mine, other]), outcome=lambda b: b.rows),

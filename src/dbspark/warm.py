@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from dbspark.circuit.builder import Builder
 from dbspark.circuit.executor import Circuit
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.chunk import CHUNK_ROWS
 from dbspark.columnar.schema import Schema
 from dbspark.kernels.aggregate.time_windows import window_bounds
@@ -68,7 +68,7 @@ def _warm_zsets() -> None:
         indexed = z.group_by("k")
         assert indexed.join(indexed).count == 1980
         assert indexed.group(100).count == 1
-    by_key = Arrangement(z.schema, (0,))
+    by_key = SortKey(z.schema, (0,))
     parts = [Batch.from_arrow(flat.slice(i * 500, 500), by_key) for i in range(4)]
     assert merge(parts).rows == 2000
 
@@ -76,7 +76,7 @@ def _warm_zsets() -> None:
 def _warm_trace() -> None:
     schema = Schema.parse("k BIGINT, v STRING")
     for key, order in (([0], ()), ([0], [(1, True, False)])):
-        trace = Trace(Arrangement(schema, key, order), config=SpineConfig(fanout=2, at_once=0, step=1))
+        trace = Trace(SortKey(schema, key, order), config=SpineConfig(fanout=2, at_once=0, step=1))
         agent = trace.agent()
         for i in range(6):
             trace.append(ZSet.from_rows([(i % 3, "a"), (i, "b")], schema).batch())
@@ -91,7 +91,7 @@ def _warm_trace() -> None:
         trace.finish()
         assert trace.scan().rows == 9
 
-    sieved = Trace(Arrangement(schema, [0]), config=SpineConfig(fanout=16, indexed=1, sieved=1))
+    sieved = Trace(SortKey(schema, [0]), config=SpineConfig(fanout=16, indexed=1, sieved=1))
     for i in range(8):
         assert len(sieved.probe([(-1,), (i - 1,)])) == (i > 0)
         sieved.append(ZSet.from_rows([(i, "a")], schema).batch())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.circuit import Builder
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import CircuitError, DbsparkError, SchemaError, WeightOverflowError
 from dbspark.zset import ZSet
@@ -37,7 +37,7 @@ def total(change):
 def test_a_source_takes_whatever_holds_rows():
     schema = Schema.parse(PAIR)
     table = pa.table({"k": pa.array([1, 1, 2], pa.int64()), "n": pa.array([5, 5, None], pa.int64())})
-    batch = Batch.from_arrow(table, Arrangement(schema))
+    batch = Batch.from_arrow(table, SortKey(schema))
     expected = {(1, 5): 2, (2, None): 1}
     for given_rows in (
         [(1, 5), (2, None), (1, 5)],
@@ -47,7 +47,7 @@ def test_a_source_takes_whatever_holds_rows():
         table,
         table.combine_chunks().to_batches()[0],
         batch,
-        batch.rearranged(Arrangement(schema, [0])),
+        batch.rearranged(SortKey(schema, [0])),
         ZSet.from_arrow(table, schema=schema),
         Delta.of(batch),
         Delta(schema, [c.combine_chunks() for c in table.columns], np.ones(3, np.int64)),

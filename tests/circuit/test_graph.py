@@ -418,7 +418,7 @@ def test_a_column_or_a_source_of_another_name_or_type_is_another_node():
 # ---------------------------------------------------------------------- sharing
 
 
-def arrangements(graph):
+def sort_keys(graph):
     return [n for n in graph if isinstance(n.operator, Arrange)]
 
 
@@ -428,9 +428,9 @@ def test_joins_on_the_same_key_share_one_arrangement():
     b.output("one", b.join(orders, customers, on=["customer"]))
     b.output("two", b.join(orders, regions, on=["customer"], how="anti"))
     b.output("three", b.join(orders, orders, on=["customer"], how="semi"))
-    assert len(arrangements(b.graph)) == 3
+    assert len(sort_keys(b.graph)) == 3
     b.output("other", b.join(orders, orders, on=["id"], how="semi"))
-    assert len(arrangements(b.graph)) == 4
+    assert len(sort_keys(b.graph)) == 4
 
 
 def test_distinct_and_set_operations_share_the_arrangement_by_rows():
@@ -440,7 +440,7 @@ def test_distinct_and_set_operations_share_the_arrangement_by_rows():
     b.output("except", b.combine(one, other, "except"))
     b.output("intersect", b.combine(other, one, "intersect all"))
     b.output("join", b.join(one, other, on=["k", "n"]))
-    assert len(arrangements(b.graph)) == 2
+    assert len(sort_keys(b.graph)) == 2
 
 
 def test_minima_share_the_arrangement_of_their_order():
@@ -448,9 +448,9 @@ def test_minima_share_the_arrangement_of_their_order():
     stream = b.source("t", "k BIGINT, n BIGINT")
     b.output("min", b.aggregate(stream, ["k"], low=("min", "n"), n=("count", None)))
     b.output("more", b.aggregate(stream, ["k"], low=("min", "n"), total=("sum", "n")))
-    assert len(arrangements(b.graph)) == 1
+    assert len(sort_keys(b.graph)) == 1
     b.output("max", b.aggregate(stream, ["k"], high=("max", "n")))
-    assert len(arrangements(b.graph)) == 2
+    assert len(sort_keys(b.graph)) == 2
 
 
 def test_what_no_output_needs_is_left_out_but_sources_stay():

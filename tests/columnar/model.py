@@ -217,7 +217,7 @@ def check(batch: Batch, expected: dict[Row, int], mask: int = ALL) -> None:
     assert contents(batch) == expected
     assert all(chunk.rows > 0 for chunk in batch.chunks)
     types = batch.schema.types
-    key = range(len(types)) if batch.arrangement.key is None else batch.arrangement.key
+    key = range(len(types)) if batch.sort_key.key is None else batch.sort_key.key
     found = rows(table)
     hashes = [row_hash(row, types, mask) for row in found]
     key_hashes = [row_hash([row[c] for c in key], [types[c] for c in key], mask) for row in found]
@@ -245,4 +245,4 @@ def in_chunks(batch: Batch, sizes: Iterable[int], own_memory: bool = False) -> B
             part = part.select(np.concatenate(pos))
         chunks += part.chunks
         at += part.rows
-    return Batch(batch.arrangement, chunks)
+    return Batch(batch.sort_key, chunks)

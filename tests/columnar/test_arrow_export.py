@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.arrow_export import lent_batch
 from dbspark.columnar.chunk import Chunk, import_arrays
 
@@ -126,7 +126,7 @@ def test_columns_that_have_no_memory_or_are_nested_are_made_one_by_one():
         assert [tuple(row.values()) for row in batch.to_arrow().to_pylist()] == rows
         assert batch.to_arrow(weights="w").column("w").to_pylist() == [1]
         assert len(batch.chunks[0].arrays()) == 3
-    assert Batch.empty(Arrangement(SCHEMA)).to_arrow().num_rows == 0
+    assert Batch.empty(SortKey(SCHEMA)).to_arrow().num_rows == 0
 
 
 AT_THE_END = """

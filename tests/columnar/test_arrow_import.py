@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar import arrow_import as module
 from dbspark.columnar.arrow_import import handed_batch, handed_copy
 from dbspark.columnar.chunk import CHUNK_ROWS
@@ -47,14 +47,14 @@ def content(batch):
 )
 @settings(deadline=None)
 def test_it_is_what_the_long_way_makes_of_it(key, rows, offset, place, weighted):
-    arrangement = Arrangement(SCHEMA, key)
+    sort_key = SortKey(SCHEMA, key)
     weights = [w for _, w in rows] if weighted else None
     table = table_of([row for row, _ in rows], weights, place).slice(min(offset, len(rows) - 1))
     some = None if weights is None else np.array(weights[min(offset, len(rows) - 1) :], np.int64)
-    found = handed_batch(arrangement, table, "w" if weighted else None)
+    found = handed_batch(sort_key, table, "w" if weighted else None)
     plain = table.drop_columns(["w"]) if weighted else table
     assert found is not None
-    expected = Batch.from_arrow(plain, arrangement, some)
+    expected = Batch.from_arrow(plain, sort_key, some)
     assert content(found) == content(expected)
     assert (found.total_weight, found.negative, found.largest) == (
         expected.total_weight, expected.negative, expected.largest,
@@ -63,29 +63,27 @@ def test_it_is_what_the_long_way_makes_of_it(key, rows, offset, place, weighted)
 
 def test_rows_may_be_longer_than_those_before_them():
     """The memory for rows is measured by those of the last time."""
-    arrangement = Arrangement(SCHEMA)
+    sort_key = SortKey(SCHEMA)
     for length in (1, 5000, 3, 100_000, 1):
         rows = [(i, "x" * length, 0.5, True, 1) for i in range(9)]
-        assert content(handed_batch(arrangement, table_of(rows))) == content(
-            Batch.from_arrow(table_of(rows), arrangement)
-        )
+        assert content(handed_batch(sort_key, table_of(rows))) == content(Batch.from_arrow(table_of(rows), sort_key))
 
 
 @pytest.mark.parametrize("rows", [0, CHUNK_ROWS, CHUNK_ROWS + 1])
 def test_many_rows_or_none(rows):
-    arrangement = Arrangement(SCHEMA, [0])
+    sort_key = SortKey(SCHEMA, [0])
     table = table_of([(i % 1000, "v", None, None, i) for i in range(rows)])
-    found = handed_batch(arrangement, table)
-    expected = Batch.from_arrow(table, arrangement)
-    assert (Batch.empty(arrangement) if found is None else found).rows == expected.rows
+    found = handed_batch(sort_key, table)
+    expected = Batch.from_arrow(table, sort_key)
+    assert (Batch.empty(sort_key) if found is None else found).rows == expected.rows
     if found is not None and rows:
         assert found.to_arrow().equals(expected.to_arrow())
 
 
 def test_what_is_not_as_it_should_be_is_left_to_the_long_way():
-    arrangement = Arrangement(Schema.parse("k BIGINT NOT NULL, s STRING"))
+    sort_key = SortKey(Schema.parse("k BIGINT NOT NULL, s STRING"))
     good = pa.table({"k": pa.array([1], pa.int64()), "s": ["a"]})
-    assert handed_batch(arrangement, good) is not None
+    assert handed_batch(sort_key, good) is not None
     for odd in (
         pa.table({"s": ["a"], "k": pa.array([1], pa.int64())}),  # another order
         pa.table({"k": pa.array([1], pa.int32()), "s": ["a"]}),
@@ -93,12 +91,12 @@ def test_what_is_not_as_it_should_be_is_left_to_the_long_way():
         pa.table({"k": pa.array([None], pa.int64()), "s": ["a"]}),  # NULL where none may be
         pa.concat_tables([good, good]),  # two pieces
     ):
-        assert handed_batch(arrangement, odd) is None
+        assert handed_batch(sort_key, odd) is None
     least = good.append_column("w", pa.array([-(1 << 63)], pa.int64()))
-    assert handed_batch(arrangement, least, "w") is None
-    assert handed_batch(arrangement, good.append_column("w", pa.array([1], pa.int32())), "w") is None
-    assert handed_batch(arrangement, good, "w") is None
-    nested = Arrangement(Schema.parse("a ARRAY<INT>"))
+    assert handed_batch(sort_key, least, "w") is None
+    assert handed_batch(sort_key, good.append_column("w", pa.array([1], pa.int32())), "w") is None
+    assert handed_batch(sort_key, good, "w") is None
+    nested = SortKey(Schema.parse("a ARRAY<INT>"))
     assert handed_batch(nested, pa.table({"a": pa.array([[1]], pa.list_(pa.int32()))})) is None
 
 
@@ -106,13 +104,13 @@ def test_few_forms_are_remembered():
     schema = Schema.parse("only_here BIGINT")
     for i in range(20):
         table = pa.table({"only_here": pa.array([1], pa.int64()), f"w{i}": pa.array([1], pa.int64())})
-        assert handed_batch(Arrangement(schema), table, f"w{i}").rows == 1
+        assert handed_batch(SortKey(schema), table, f"w{i}").rows == 1
     assert len(module._forms[schema]) <= 8
 
 
 def test_rows_that_cancel_leave_nothing():
     rows = [(1, "a", 0.5, True, 1)] * 2
-    assert handed_batch(Arrangement(SCHEMA), table_of(rows, [1, -1]), "w").rows == 0
+    assert handed_batch(SortKey(SCHEMA), table_of(rows, [1, -1]), "w").rows == 0
 
 
 @given(rows=st.lists(ROW, min_size=1, max_size=40), offset=st.integers(0, 20), less=st.integers(0, 20))
@@ -127,7 +125,7 @@ def test_a_copy_has_the_rows_as_they_came_whatever_becomes_of_the_original(rows,
     overwrite(table)
     assert chunk.record_batch(SCHEMA.arrow).to_pylist() == expected
     assert chunk.lane(nd.WEIGHT).tolist() == [1] * length
-    assert Batch.from_chunk(Arrangement(SCHEMA), chunk).rows == len({tuple(row.values()) for row in expected})
+    assert Batch.from_chunk(SortKey(SCHEMA), chunk).rows == len({tuple(row.values()) for row in expected})
 
 
 def overwrite(table):

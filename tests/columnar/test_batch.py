@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch, Schema, merge
+from dbspark.columnar import Batch, Schema, SortKey, merge
 from dbspark.columnar import batch as module
 from dbspark.columnar.chunk import CHUNK_ROWS, import_arrays
 from dbspark.columnar.rows import decode_arrays, encode_rows
@@ -27,16 +27,16 @@ from tests.strategies import INT64_MAX, data_types, schemas, table_of, tables, v
 
 
 @st.composite
-def arrangements(draw: st.DrawFn, schema: Schema) -> Arrangement:
+def sort_keys(draw: st.DrawFn, schema: Schema) -> SortKey:
     key = draw(st.none() | st.lists(st.integers(0, schema.columns - 1), unique=True))
-    return Arrangement(schema, key)
+    return SortKey(schema, key)
 
 
 @st.composite
-def batches(draw: st.DrawFn, arrangement: Arrangement, max_rows: int = 24) -> Any:
+def batches(draw: st.DrawFn, sort_key: SortKey, max_rows: int = 24) -> Any:
     """(batch in several chunks, the Z-set it holds)."""
-    table, weights = draw(weighted_tables(arrangement.schema, max_rows))
-    batch = Batch.from_arrow(table, arrangement, weights)
+    table, weights = draw(weighted_tables(sort_key.schema, max_rows))
+    batch = Batch.from_arrow(table, sort_key, weights)
     sizes = draw(st.lists(st.integers(1, 6), max_size=4))
     return in_chunks(batch, sizes, draw(st.booleans())), zset(rows(table), weights)
 
@@ -48,22 +48,22 @@ def batches(draw: st.DrawFn, arrangement: Arrangement, max_rows: int = 24) -> An
 def test_a_batch_holds_the_sum_of_what_it_was_given(data: st.DataObject) -> None:
     schema = data.draw(schemas())
     table, weights = data.draw(weighted_tables(schema))
-    arrangement = data.draw(arrangements(schema))
-    check(Batch.from_arrow(table, arrangement, weights), zset(rows(table), weights))
-    check(Batch.from_arrow(table, arrangement), zset(rows(table), [1] * table.num_rows))
+    sort_key = data.draw(sort_keys(schema))
+    check(Batch.from_arrow(table, sort_key, weights), zset(rows(table), weights))
+    check(Batch.from_arrow(table, sort_key), zset(rows(table), [1] * table.num_rows))
 
 
 @given(st.data())
 def test_record_batches_and_tables_give_the_same_batch(data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=3))
     table, weights = data.draw(weighted_tables(schema))
-    whole = Batch.from_arrow(table, Arrangement(schema), weights)
+    whole = Batch.from_arrow(table, SortKey(schema), weights)
     parts = []
     at = 0
     for part in table.to_batches():
-        parts.append(Batch.from_arrow(part, Arrangement(schema), weights[at : at + part.num_rows]))
+        parts.append(Batch.from_arrow(part, SortKey(schema), weights[at : at + part.num_rows]))
         at += part.num_rows
-    assert contents(merge([Batch.empty(Arrangement(schema)), *parts])) == contents(whole)
+    assert contents(merge([Batch.empty(SortKey(schema)), *parts])) == contents(whole)
 
 
 @given(st.data())
@@ -71,7 +71,7 @@ def test_rows_decode_to_the_same_zset(data: st.DataObject) -> None:
     """The slow way out, through Python rows, agrees with the model on what is equal."""
     schema = Schema.parse("a BIGINT, b DOUBLE, s STRING, l ARRAY<FLOAT>, m MAP<STRING, INT>, t STRUCT<x: BOOLEAN>")
     table, weights = data.draw(weighted_tables(schema))
-    batch = Batch.from_arrow(table, Arrangement(schema), weights)
+    batch = Batch.from_arrow(table, SortKey(schema), weights)
     decoded = [row for chunk in batch.chunks for row in decode_arrays(schema, chunk.arrays())]
     assert len(set(decoded)) == len(decoded)
     again = pa.Table.from_arrays(encode_rows(schema, decoded), schema=schema.arrow)
@@ -84,7 +84,7 @@ def test_no_rows_make_an_empty_batch(dtype: pa.DataType) -> None:
     for batch in (
         Batch.from_arrow(table),
         Batch.from_arrow(table, weights=np.empty(0, np.int64)),
-        Batch.empty(Arrangement(Schema(table.schema))),
+        Batch.empty(SortKey(Schema(table.schema))),
         Batch.from_arrow(pa.table({"c": pa.array([None, None], dtype)}), weights=[1, -1]),
         Batch.from_arrow(pa.table({"c": pa.array([None], dtype)})).slice(1),
         Batch.from_arrow(pa.table({"c": pa.array([None], dtype)})).select(np.empty(0, np.int64)),
@@ -96,7 +96,7 @@ def test_no_rows_make_an_empty_batch(dtype: pa.DataType) -> None:
         assert batch.to_arrow().schema == batch.schema.arrow
         assert batch.slice(0, 5).rows == 0
         assert merge([batch, batch]).rows == 0
-        assert batch.rearranged(Arrangement(batch.schema, ())).rows == 0
+        assert batch.rearranged(SortKey(batch.schema, ())).rows == 0
         assert batch.fences.tolist() == []
 
 
@@ -185,7 +185,7 @@ def _addresses(table: pa.Table) -> list[int]:
 @given(st.data())
 def test_reading_a_batch_copies_nothing(data: st.DataObject) -> None:
     schema = data.draw(schemas())
-    batch = Batch.from_arrow(data.draw(tables(schema)), Arrangement(schema))
+    batch = Batch.from_arrow(data.draw(tables(schema)), SortKey(schema))
     first, second = batch.to_arrow(), batch.to_arrow()
     assert _addresses(first) == _addresses(second)
     lines = np.concatenate([c.nodes()[nd.LANES :] for c in batch.chunks]) if batch.chunks else np.empty((0, nd.FIELDS))
@@ -205,7 +205,7 @@ def test_an_arrow_table_outlives_its_batch() -> None:
 
     def make() -> tuple[pa.Table, pa.Table, Any]:
         given_rows = [(i, f"s{i}", [f"l{i}"], {"x": f"x{i}"}, [(f"k{i}", i)], i % 2 == 0) for i in range(500)]
-        batch = Batch.from_arrow(table_of(schema, given_rows), Arrangement(schema))
+        batch = Batch.from_arrow(table_of(schema, given_rows), SortKey(schema))
         return batch.to_arrow(), batch.slice(3, 400).to_arrow(), batch.weights()
 
     whole, part, weights = make()
@@ -261,7 +261,7 @@ def test_nbytes_counts_the_arenas() -> None:
 @given(st.data())
 def test_a_slice_is_a_slice_of_the_rows(data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=3))
-    batch, _ = data.draw(batches(data.draw(arrangements(schema))))
+    batch, _ = data.draw(batches(data.draw(sort_keys(schema))))
     whole, weights = rows(batch.to_arrow()), batch.weights().tolist()
     offset = data.draw(st.integers(0, len(whole)))
     count = data.draw(st.none() | st.integers(0, len(whole) + 2))
@@ -283,13 +283,13 @@ def test_slices_of_every_type_are_read_at_their_offset(name: str) -> None:
         part = batch.slice(offset, 9)
         assert rows(part.to_arrow()) == whole[offset : offset + 9]
         assert rows(part.slice(1, 3).to_arrow()) == whole[offset : offset + 9][1:4]
-        check(part.rearranged(Arrangement(batch.schema, (0,))), dict.fromkeys(whole[offset : offset + 9], 1))
+        check(part.rearranged(SortKey(batch.schema, (0,))), dict.fromkeys(whole[offset : offset + 9], 1))
 
 
 @given(st.data())
 def test_selected_rows_are_those_at_the_positions(data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=3))
-    batch, _ = data.draw(batches(data.draw(arrangements(schema))))
+    batch, _ = data.draw(batches(data.draw(sort_keys(schema))))
     pos = np.array([c << nd.ROW_BITS | r for c, n in enumerate(batch.lens.tolist()) for r in range(n)], np.int64)
     keep = np.array(data.draw(st.lists(st.booleans(), min_size=len(pos), max_size=len(pos))), bool)
     whole, weights = rows(batch.to_arrow()), batch.weights()
@@ -302,7 +302,7 @@ def test_selected_rows_are_those_at_the_positions(data: st.DataObject) -> None:
 @given(st.data())
 def test_new_weights_leave_the_old_batch_as_it_was(data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=2))
-    batch, expected = data.draw(batches(data.draw(arrangements(schema))))
+    batch, expected = data.draw(batches(data.draw(sort_keys(schema))))
     drawn = data.draw(st.lists(st.integers(-9, 9).filter(bool), min_size=batch.rows, max_size=batch.rows))
     changed = batch.with_weights(np.array(drawn, np.int64))
     check(changed, dict(zip(rows(batch.to_arrow()), drawn, strict=True)))
@@ -315,10 +315,10 @@ def test_new_weights_leave_the_old_batch_as_it_was(data: st.DataObject) -> None:
 @given(st.data())
 def test_rearranging_by_a_key_and_back_keeps_the_rows(data: st.DataObject) -> None:
     schema = data.draw(schemas())
-    start, other = data.draw(arrangements(schema)), data.draw(arrangements(schema))
+    start, other = data.draw(sort_keys(schema)), data.draw(sort_keys(schema))
     batch, expected = data.draw(batches(start))
     there = batch.rearranged(other)
-    assert there.arrangement is other
+    assert there.sort_key is other
     check(there, expected)
     back = there.rearranged(start)
     check(back, expected)
@@ -332,8 +332,8 @@ def test_rearranging_by_a_key_and_back_keeps_the_rows(data: st.DataObject) -> No
 @given(st.data())
 def test_a_merge_is_the_sum(data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=3))
-    arrangement = data.draw(arrangements(schema))
-    parts = data.draw(st.lists(batches(arrangement), min_size=1, max_size=5))
+    sort_key = data.draw(sort_keys(schema))
+    parts = data.draw(st.lists(batches(sort_key), min_size=1, max_size=5))
     merged = merge([b for b, _ in parts])
     check(merged, plus(*(z for _, z in parts)))
     for batch, expected in parts:
@@ -344,12 +344,12 @@ def test_a_merge_is_the_sum(data: st.DataObject) -> None:
 def test_merging_overlapping_batches_sums_equal_rows(data: st.DataObject) -> None:
     """All batches are cut from one table, so that most rows meet others."""
     schema = data.draw(schemas(max_columns=2))
-    arrangement = data.draw(arrangements(schema))
+    sort_key = data.draw(sort_keys(schema))
     table = data.draw(tables(schema, max_rows=12))
     parts = []
     for _ in range(data.draw(st.integers(2, 4))):
         weights = np.array(data.draw(st.lists(st.integers(-2, 2), min_size=len(table), max_size=len(table))), np.int64)
-        batch = in_chunks(Batch.from_arrow(table, arrangement, weights), data.draw(st.lists(st.integers(1, 4))))
+        batch = in_chunks(Batch.from_arrow(table, sort_key, weights), data.draw(st.lists(st.integers(1, 4))))
         parts.append((batch, zset(rows(table), weights)))
     check(merge([b for b, _ in parts]), plus(*(z for _, z in parts)))
 
@@ -362,7 +362,7 @@ def test_a_batch_and_its_opposite_leave_nothing(ddl: str, copies: int) -> None:
         table = table_of(schema, [(str(i), [str(i)] * (i % 4), [(i, None)]) for i in range(3000)])
     else:
         table = table_of(schema, [(i,) for i in range(3000)])
-    batch = Batch.from_arrow(table, Arrangement(schema))
+    batch = Batch.from_arrow(table, SortKey(schema))
     gone = batch.with_weights(np.full(batch.rows, 1 - copies))
     assert merge([batch] * (copies - 1) + [gone]).rows == 0
 
@@ -370,10 +370,10 @@ def test_a_batch_and_its_opposite_leave_nothing(ddl: str, copies: int) -> None:
 def test_large_merges_in_two_threads_are_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PARALLEL_ROWS", 50)
     table = pa.table({"a": range(400), "s": [str(i % 7) for i in range(400)]})
-    for arrangement in (Arrangement(Schema(table.schema)), Arrangement(Schema(table.schema), (1,))):
+    for sort_key in (SortKey(Schema(table.schema)), SortKey(Schema(table.schema), (1,))):
         for count in (2, 3, 4):
             parts = [table.slice(60 * i, 200) for i in range(count)]
-            made = [in_chunks(Batch.from_arrow(p, arrangement), [30] * 5) for p in parts]
+            made = [in_chunks(Batch.from_arrow(p, sort_key), [30] * 5) for p in parts]
             check(merge(made), plus(*(zset(rows(p), [1] * len(p)) for p in parts)))
             gone = [b.with_weights(np.full(b.rows, -1)) for b in made]
             assert merge([*made, *gone]).rows == 0
@@ -399,9 +399,9 @@ def test_weights_up_to_the_ends_of_int64_are_exact() -> None:
         Batch.from_arrow(table, weights=[1, 1, -INT64_MAX, -2])
 
 
-def test_batches_of_two_arrangements_are_not_merged() -> None:
+def test_batches_of_two_sort_keys_are_not_merged() -> None:
     one = Batch.from_arrow(pa.table({"a": [1, 2], "b": [1, 2]}))
-    for other in (Batch.from_arrow(pa.table({"a": ["x"], "b": [1]})), one.rearranged(Arrangement(one.schema, (1,)))):
+    for other in (Batch.from_arrow(pa.table({"a": ["x"], "b": [1]})), one.rearranged(SortKey(one.schema, (1,)))):
         with pytest.raises(DbsparkError):
             merge([one, other])
         with pytest.raises(DbsparkError):
@@ -410,7 +410,7 @@ def test_batches_of_two_arrangements_are_not_merged() -> None:
 
 def test_a_merge_of_one_or_of_empties_is_what_there_is() -> None:
     batch = Batch.from_arrow(pa.table({"a": [1, 2]}))
-    empty = Batch.empty(batch.arrangement)
+    empty = Batch.empty(batch.sort_key)
     assert merge([batch]) is batch
     assert merge([empty, batch, empty]) is batch
     assert merge([empty]).rows == 0
@@ -422,9 +422,9 @@ def test_a_merge_of_one_or_of_empties_is_what_there_is() -> None:
 @given(st.data())
 def test_batches_are_the_same_exactly_if_they_hold_the_same_zset(data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=2))
-    arrangement = data.draw(arrangements(schema))
-    one, first = data.draw(batches(arrangement, max_rows=6))
-    other, second = data.draw(batches(arrangement, max_rows=6))
+    sort_key = data.draw(sort_keys(schema))
+    one, first = data.draw(batches(sort_key, max_rows=6))
+    other, second = data.draw(batches(sort_key, max_rows=6))
     assert one.same(other) == (first == second)
     assert one.same(in_chunks(one, [1, 2, 1], own_memory=True))
     if one.rows:
@@ -435,7 +435,7 @@ def test_batches_are_the_same_exactly_if_they_hold_the_same_zset(data: st.DataOb
 @given(st.data())
 def test_the_largest_weight_the_negative_ones_and_the_sum_are_known(data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=1, depth=0))
-    batch, expected = data.draw(batches(data.draw(arrangements(schema))))
+    batch, expected = data.draw(batches(data.draw(sort_keys(schema))))
     assert batch.largest == max(map(abs, expected.values()), default=0)
     assert batch.negative == sum(w < 0 for w in expected.values())
     assert batch.total_weight == sum(expected.values())
@@ -494,12 +494,12 @@ def test_what_hides_under_a_null_is_not_looked_at() -> None:
 
 def test_a_batch_describes_itself() -> None:
     batch = Batch.from_arrow(pa.table({"a": [1, 2], "b": ["x", "y"]}), weights=[1, 1])
-    assert repr(batch) == f"Batch(2 rows, 1 chunks, {batch.arrangement!r})"
-    assert pickle.loads(pickle.dumps(batch.arrangement)) is batch.arrangement
+    assert repr(batch) == f"Batch(2 rows, 1 chunks, {batch.sort_key!r})"
+    assert pickle.loads(pickle.dumps(batch.sort_key)) is batch.sort_key
 
 
 def test_rows_without_columns_are_counted() -> None:
     schema = Schema(pa.schema([]))
-    batch = Batch.from_chunk(Arrangement(schema), import_arrays(schema, [], 5, None))
+    batch = Batch.from_chunk(SortKey(schema), import_arrays(schema, [], 5, None))
     assert batch.rows == 1
     assert batch.weights().tolist() == [5]

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch, Schema, merge
+from dbspark.columnar import Batch, Schema, SortKey, merge
 from dbspark.columnar import batch as module
 from dbspark.columnar.batch import Plan
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.kernels.lookup import row_lookup as kw
 from dbspark.kernels.memory import layout as nd
 from tests.columnar.model import check, contents, in_chunks, order_key, plus, rows, zset
-from tests.columnar.test_batch import arrangements, batches
+from tests.columnar.test_batch import batches, sort_keys
 from tests.kernels.test_hash import VALUES
 from tests.strategies import schemas, tables, weighted_tables
 
@@ -39,7 +39,7 @@ def mask(request: pytest.FixtureRequest) -> Iterator[int]:
 def test_a_batch_holds_the_sum_of_what_it_was_given(mask: int, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=3))
     table, weights = data.draw(weighted_tables(schema))
-    batch = Batch.from_arrow(table, data.draw(arrangements(schema)), weights)
+    batch = Batch.from_arrow(table, data.draw(sort_keys(schema)), weights)
     check(batch, zset(rows(table), weights), mask)
 
 
@@ -90,8 +90,8 @@ def test_values_that_differ_only_in_the_last_leaf_of_a_deep_tree_are_told_apart(
 @given(st.data())
 def test_a_merge_is_the_sum(mask: int, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=2))
-    arrangement = data.draw(arrangements(schema))
-    parts = data.draw(st.lists(batches(arrangement, max_rows=12), min_size=1, max_size=4))
+    sort_key = data.draw(sort_keys(schema))
+    parts = data.draw(st.lists(batches(sort_key, max_rows=12), min_size=1, max_size=4))
     check(merge([b for b, _ in parts]), plus(*(z for _, z in parts)), mask)
     for batch, expected in parts:
         check(batch, expected, mask)
@@ -101,13 +101,13 @@ def test_a_merge_is_the_sum(mask: int, data: st.DataObject) -> None:
 @given(st.data())
 def test_merging_overlapping_batches_in_steps_sums_equal_rows(mask: int, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=2))
-    arrangement = data.draw(arrangements(schema))
+    sort_key = data.draw(sort_keys(schema))
     table = data.draw(tables(schema, max_rows=12).filter(len))
     made, expected = [], []
     for _ in range(data.draw(st.integers(2, 4))):
         weights = np.array(data.draw(st.lists(st.integers(-2, 2), min_size=len(table), max_size=len(table))), np.int64)
         weights[0] = 1
-        batch = in_chunks(Batch.from_arrow(table, arrangement, weights), data.draw(st.lists(st.integers(1, 4))))
+        batch = in_chunks(Batch.from_arrow(table, sort_key, weights), data.draw(st.lists(st.integers(1, 4))))
         if batch.rows:
             made.append(batch)
             expected.append(zset(rows(table), weights))
@@ -121,15 +121,15 @@ def test_merging_overlapping_batches_in_steps_sums_equal_rows(mask: int, data: s
         out += plan.step(limit)
         assert plan.done or plan.read > before
         left = [contents(b) for b in plan.remaining()]
-        assert plus(contents(Batch(arrangement, out)), *left) == plus(*expected)
-    check(Batch(arrangement, out), plus(*expected), mask)
+        assert plus(contents(Batch(sort_key, out)), *left) == plus(*expected)
+    check(Batch(sort_key, out), plus(*expected), mask)
 
 
 @some
 @given(st.data())
 def test_a_batch_minus_itself_is_empty(mask: int, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=3))
-    batch, _ = data.draw(batches(data.draw(arrangements(schema))))
+    batch, _ = data.draw(batches(data.draw(sort_keys(schema))))
     gone = in_chunks(batch, [2, 3, 1]).with_weights(-batch.weights())
     assert merge([batch, gone]).rows == 0
     assert merge([batch, gone, batch, gone]).rows == 0
@@ -140,7 +140,7 @@ def test_a_batch_minus_itself_is_empty(mask: int, data: st.DataObject) -> None:
 @given(st.data())
 def test_rearranging_by_a_key_and_back_keeps_the_rows(mask: int, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=3))
-    start, other = data.draw(arrangements(schema)), data.draw(arrangements(schema))
+    start, other = data.draw(sort_keys(schema)), data.draw(sort_keys(schema))
     batch, expected = data.draw(batches(start))
     there = batch.rearranged(other)
     check(there, expected, mask)
@@ -153,7 +153,7 @@ def test_rearranging_by_a_key_and_back_keeps_the_rows(mask: int, data: st.DataOb
 @given(st.data())
 def test_a_slice_is_a_slice_of_the_rows(mask: int, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=2))
-    batch, _ = data.draw(batches(data.draw(arrangements(schema))))
+    batch, _ = data.draw(batches(data.draw(sort_keys(schema))))
     whole = list(zip(rows(batch.to_arrow()), batch.weights().tolist(), strict=True))
     low = data.draw(st.integers(0, len(whole)))
     high = data.draw(st.integers(low, len(whole)))
@@ -166,9 +166,9 @@ def test_a_slice_is_a_slice_of_the_rows(mask: int, data: st.DataObject) -> None:
 @given(st.data())
 def test_every_row_is_found_with_its_weight_and_no_other(mask: int, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=2))
-    arrangement = data.draw(arrangements(schema))
-    parts = data.draw(st.lists(batches(arrangement, max_rows=12).filter(lambda p: p[0].rows), min_size=1, max_size=3))
-    probe, _ = data.draw(batches(arrangement))
+    sort_key = data.draw(sort_keys(schema))
+    parts = data.draw(st.lists(batches(sort_key, max_rows=12).filter(lambda p: p[0].rows), min_size=1, max_size=3))
+    probe, _ = data.draw(batches(sort_key))
     probe = merge([probe, parts[0][0].slice(0, 3).with_weights(np.full(min(3, parts[0][0].rows), 1 << 50))])
     made = [b for b, _ in parts]
     tables = np.concatenate([b.tables for b in made])
@@ -178,7 +178,7 @@ def test_every_row_is_found_with_its_weight_and_no_other(mask: int, data: st.Dat
     total = plus(*(z for _, z in parts))
     first = {row: i for i, row in enumerate(rows(made[0].to_arrow()))}
     for chunk in probe.chunks:
-        asked = rows(Batch(arrangement, (chunk,)).to_arrow())
+        asked = rows(Batch(sort_key, (chunk,)).to_arrow())
         out = np.empty(chunk.rows, np.int64)
         size = (schema.columns, schema.node_count)
         assert kw.sum_weights(tables, lens, fences, starts, chunk.table, chunk.rows, *size, out) == 0
@@ -193,10 +193,10 @@ def test_many_colliding_rows_are_sorted_and_summed(mask: int) -> None:
     table = pa.table({"a": [i % 700 for i in range(2000)], "s": [str(i % 700) for i in range(2000)]})
     expected = zset(rows(table), [1] * 2000)
     for key in (None, (1,), ()):
-        arrangement = Arrangement(Schema(table.schema), key)
-        whole = Batch.from_arrow(table, arrangement)
+        sort_key = SortKey(Schema(table.schema), key)
+        whole = Batch.from_arrow(table, sort_key)
         check(whole, expected, mask)
-        parts = [Batch.from_arrow(table.slice(at, 500), arrangement) for at in range(0, 2000, 500)]
+        parts = [Batch.from_arrow(table.slice(at, 500), sort_key) for at in range(0, 2000, 500)]
         check(merge(parts), expected, mask)
         check(merge(parts[:2]), plus(contents(parts[0]), contents(parts[1])), mask)
 

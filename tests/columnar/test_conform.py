@@ -7,14 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.errors import SchemaError
 
 
 def put(ddl: str, array: pa.Array) -> list[Any]:
     """The values of a column after they have gone into a batch of this schema."""
     schema = Schema.parse(f"c {ddl}")
-    batch = Batch.from_arrow(pa.table([array], ["c"]), Arrangement(schema))
+    batch = Batch.from_arrow(pa.table([array], ["c"]), SortKey(schema))
     assert batch.to_arrow().schema == schema.arrow
     return batch.to_arrow()["c"].to_pylist()
 
@@ -101,7 +101,7 @@ def test_data_of_another_type_is_refused_naming_the_column(ddl: str, array: pa.A
 
 def test_columns_are_matched_by_name_in_any_order() -> None:
     schema = Schema.parse("a INT, b STRING")
-    batch = Batch.from_arrow(pa.table({"b": ["x"], "a": pa.array([1], pa.int32())}), Arrangement(schema))
+    batch = Batch.from_arrow(pa.table({"b": ["x"], "a": pa.array([1], pa.int32())}), SortKey(schema))
     assert batch.to_arrow().to_pylist() == [{"a": 1, "b": "x"}]
 
 
@@ -118,17 +118,17 @@ def test_columns_are_matched_by_name_in_any_order() -> None:
 def test_missing_surplus_and_double_columns_are_named(names: list[str], parts: list[str]) -> None:
     schema = Schema.parse("a BIGINT, b BIGINT")
     with pytest.raises(SchemaError) as raised:
-        Batch.from_arrow(pa.table([pa.array([1])] * len(names), names), Arrangement(schema))
+        Batch.from_arrow(pa.table([pa.array([1])] * len(names), names), SortKey(schema))
     for part in [*parts, "a, b"]:
         assert part in str(raised.value)
 
 
 def test_the_columns_of_an_empty_table_are_checked_too() -> None:
-    arrangement = Arrangement(Schema.parse("a BIGINT"))
+    sort_key = SortKey(Schema.parse("a BIGINT"))
     for wrong in ({"x": pa.array([], pa.int64())}, {"a": pa.array([], pa.string())}, {}):
         with pytest.raises(SchemaError, match="a"):
-            Batch.from_arrow(pa.table(wrong), arrangement)
-    assert Batch.from_arrow(pa.table({"a": pa.array([], pa.int8())}), arrangement).rows == 0
+            Batch.from_arrow(pa.table(wrong), sort_key)
+    assert Batch.from_arrow(pa.table({"a": pa.array([], pa.int8())}), sort_key).rows == 0
 
 
 NESTED_NULLS: list[tuple[str, Any, str]] = [
@@ -147,7 +147,7 @@ def test_a_null_is_refused_at_any_depth_where_the_schema_has_none(ddl: str, valu
     array = pa.array([value], loose.types[0])
     for given in (array, pa.concat_arrays([pa.array([None], loose.types[0]), array]).slice(1)):
         with pytest.raises(SchemaError, match=rf"c.*{name}|{name}.*NOT NULL"):
-            Batch.from_arrow(pa.table([given], ["c"]), Arrangement(schema))
+            Batch.from_arrow(pa.table([given], ["c"]), SortKey(schema))
 
 
 def test_a_null_parent_excuses_its_children() -> None:
@@ -159,7 +159,7 @@ def test_a_null_parent_excuses_its_children() -> None:
     element = pa.field("element", pa.int32(), nullable=False)
     strict = Schema(pa.schema([("c", pa.list_(element))]))
     under = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), inner, mask=pa.array([True, False]))
-    batch = Batch.from_arrow(pa.table([under], ["c"]), Arrangement(strict))
+    batch = Batch.from_arrow(pa.table([under], ["c"]), SortKey(strict))
     assert sorted(map(str, batch.to_arrow()["c"].to_pylist())) == ["None", "[2]"]
 
 

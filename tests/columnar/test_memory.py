@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dbspark.columnar import Arrangement, Batch, Schema, merge
+from dbspark.columnar import Batch, Schema, SortKey, merge
 from dbspark.columnar.memory import allocated, int64s, uint64s
 from tests.columnar.model import check, contents, plus
 from tests.strategies import table_of
@@ -32,9 +32,9 @@ def test_working_memory_has_the_size_and_type_asked_for() -> None:
 
 def test_everything_is_given_back() -> None:
     def work() -> None:
-        parts = [Batch.from_arrow(table(i * 100, i * 100 + 3000), Arrangement(SCHEMA)) for i in range(3)]
+        parts = [Batch.from_arrow(table(i * 100, i * 100 + 3000), SortKey(SCHEMA)) for i in range(3)]
         merged = merge(parts)
-        keyed = merged.rearranged(Arrangement(SCHEMA, (1,)))
+        keyed = merged.rearranged(SortKey(SCHEMA, (1,)))
         assert keyed.slice(5, 100).to_arrow().num_rows == 100
         merge([keyed, keyed.with_weights(-keyed.weights())])
 
@@ -63,7 +63,7 @@ def test_what_a_batch_takes_is_counted_until_it_is_gone() -> None:
 
 
 def test_parts_keep_alive_what_they_read() -> None:
-    whole = Batch.from_arrow(table(0, 500), Arrangement(SCHEMA))
+    whole = Batch.from_arrow(table(0, 500), SortKey(SCHEMA))
     expected = contents(whole)
     parts = [whole.slice(0, 100).slice(10, 20), whole.with_weights(np.full(500, 3)).slice(250), whole.slice(499)]
     wanted = [contents(p) for p in parts]
@@ -85,10 +85,10 @@ def test_batches_can_be_built_and_merged_in_many_threads_at_once(threads: int) -
         barrier.wait()
         schema = Schema.parse("x BIGINT, fresh_in_threads ARRAY<STRING>")
         given = table_of(schema, [(n, [str(n)]) for n in range(i, 300 + i)])
-        batch = Batch.from_arrow(given, Arrangement(schema, (0,)))
+        batch = Batch.from_arrow(given, SortKey(schema, (0,)))
         for _ in range(5):
             batch = merge([batch, batch.slice(0, 50), batch.slice(100)])
-        results[i] = (schema, batch.arrangement, batch)
+        results[i] = (schema, batch.sort_key, batch)
 
     running = [threading.Thread(target=work, args=(i,)) for i in range(threads)]
     for thread in running:

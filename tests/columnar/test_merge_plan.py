@@ -24,7 +24,7 @@ def test_what_is_left_comes_as_it_was_given(limit: int) -> None:
     plan = Plan(given)
     done: list[Batch] = []
     while not plan.done:
-        done.append(Batch(given[0].arrangement, plan.step(limit)))
+        done.append(Batch(given[0].sort_key, plan.step(limit)))
         left = plan.remaining()
         ages = [set(batch.to_arrow()["v"].to_pylist()) for batch in left]
         assert all(len(age) == 1 for age in ages)
@@ -38,7 +38,7 @@ def test_it_goes_on_where_it_was() -> None:
     given = batches()
     plan, done = Plan(given), []
     while not plan.done:
-        done.append(Batch(given[0].arrangement, plan.step(5)))
+        done.append(Batch(given[0].sort_key, plan.step(5)))
         plan = plan if plan.done else Plan(*plan.unread())
     whole = merge(done)
     assert whole.same(merge(given))

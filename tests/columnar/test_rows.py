@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.rows import NAN, decode_arrays, encode_rows, row_form
 from dbspark.errors import SchemaError
 from tests.columnar import model
@@ -237,7 +237,7 @@ def test_the_order_of_a_maps_entries_does_not_matter() -> None:
 def test_rows_read_from_a_batch_are_canonical_and_go_back_unchanged(data: st.DataObject) -> None:
     schema = data.draw(schemas())
     table = _within_python(data.draw(tables(schema)))
-    batch = Batch.from_arrow(table, Arrangement(schema))
+    batch = Batch.from_arrow(table, SortKey(schema))
     stored = batch.to_arrow().combine_chunks()
     arrays = [c.chunk(0) if c.num_chunks else pa.array([], c.type) for c in stored.columns]
     rows = decode_arrays(schema, arrays)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Schema
+from dbspark.columnar import Schema, SortKey
 from dbspark.errors import SchemaError
 from dbspark.kernels.memory import layout as nd
 from tests.strategies import data_types, schemas
@@ -115,16 +115,16 @@ def test_types_that_differ_only_in_metadata_or_nullability_are_two_schemas(one: 
         assert str(a.arrow.to_string(show_schema_metadata=True)) != str(b.arrow.to_string(show_schema_metadata=True))
 
 
-def test_arrangements_are_interned_and_the_whole_row_has_no_key() -> None:
+def test_sort_keys_are_interned_and_the_whole_row_has_no_key() -> None:
     schema = Schema.parse("a INT, b INT, c INT")
-    assert Arrangement(schema, (1,)) is Arrangement(schema, [1])
-    assert Arrangement(schema, (0, 1, 2)) is Arrangement(schema)
-    assert Arrangement(schema).own_key == 0
-    assert Arrangement(schema, (2, 1, 0)) is not Arrangement(schema)
-    assert Arrangement(schema, ()).own_key == 1
-    assert Arrangement(schema, (2, 0)).key_nodes.tolist() == [nd.LANES + 2, nd.LANES]
-    assert pickle.loads(pickle.dumps(Arrangement(schema, (2, 0)))) is Arrangement(schema, (2, 0))
-    assert "c, a" in repr(Arrangement(schema, (2, 0)))
+    assert SortKey(schema, (1,)) is SortKey(schema, [1])
+    assert SortKey(schema, (0, 1, 2)) is SortKey(schema)
+    assert SortKey(schema).own_key == 0
+    assert SortKey(schema, (2, 1, 0)) is not SortKey(schema)
+    assert SortKey(schema, ()).own_key == 1
+    assert SortKey(schema, (2, 0)).key_nodes.tolist() == [nd.LANES + 2, nd.LANES]
+    assert pickle.loads(pickle.dumps(SortKey(schema, (2, 0)))) is SortKey(schema, (2, 0))
+    assert "c, a" in repr(SortKey(schema, (2, 0)))
 
 
 # ---------------------------------------------------------------------------------------------- making and using

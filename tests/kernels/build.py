@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.chunk import Chunk, import_arrays
 from dbspark.kernels.memory import layout as nd
 from tests.strategies import choices
@@ -67,7 +67,7 @@ def batch_of(items: Sequence[Item], cuts: Sequence[int] = (), before: int = 0, s
     assert all(a.rank < b.rank for a, b in pairwise(items))
     ends = [0, *sorted({c for c in cuts if 0 < c < len(items)}), len(items)]
     parts = [chunk_of(items[a:b], before, shared) for a, b in pairwise(ends) if a < b]
-    return Batch(Arrangement(VALUES, None if shared else ()), parts)
+    return Batch(SortKey(VALUES, None if shared else ()), parts)
 
 
 def at(items: Sequence[Sequence[Item]], batches: Sequence[Batch], position: int) -> Item:

@@ -357,12 +357,12 @@ def test_output_and_remaining_inputs_always_sum_to_the_whole(drawn: Any, limit: 
         out += plan.step(limit)
         left = plan.remaining()
         assert plan.read + sum(b.rows for b in left) == sum(b.rows for b in batches)
-        so_far = [Batch(plan.arrangement, out), *left] if out else left
+        so_far = [Batch(plan.sort_key, out), *left] if out else left
         assert total(i for b in so_far for i in _items(b)) == expected
         for written, ahead in ((_items(so_far[0]), b) for b in left if out):
             assert written[-1].rank < _items(ahead)[0].rank
     assert not plan.remaining()
-    assert _items(Batch(plan.arrangement, out)) == expected
+    assert _items(Batch(plan.sort_key, out)) == expected
     assert all(a.rank < b.rank for a, b in pairwise(expected))
 
 

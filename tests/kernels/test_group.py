@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.chunk import import_arrays
 from dbspark.columnar.sort_key import hash_rows, weakened_hash
 from dbspark.kernels.aggregate import group as kg
@@ -76,9 +76,9 @@ def test_many_groups_are_as_well_told_apart(mask):
 def test_the_keys_of_a_batch_are_given_once_each(data, mask):
     schema, key, table = data
     with weakened_hash(mask):
-        batch = Batch.from_arrow(table, Arrangement(schema, key))
+        batch = Batch.from_arrow(table, SortKey(schema, key))
         pos = np.full(batch.rows, -1, np.int64)
-        count = kg.distinct_keys(batch.tables, batch.lens, batch.arrangement.key_nodes, schema.node_count, pos)
+        count = kg.distinct_keys(batch.tables, batch.lens, batch.sort_key.key_nodes, schema.node_count, pos)
     rows = model.rows(batch.to_arrow())
     starts = np.cumsum([0, *batch.lens])
     found = [int(starts[p >> nd.ROW_BITS]) + (p & nd.ROW_MASK) for p in pos[:count].tolist()]
@@ -92,10 +92,10 @@ def test_the_keys_of_a_batch_are_given_once_each(data, mask):
 def test_the_weights_of_a_key_are_added_up_over_all_batches(data, mask):
     schema = Schema.parse("k STRING, n BIGINT")
     with weakened_hash(mask):
-        arrangement = Arrangement(schema, [0])
+        sort_key = SortKey(schema, [0])
         given_tables = [data.draw(weighted_tables(schema)) for _ in range(data.draw(st.integers(1, 4)))]
-        batches = [Batch.from_arrow(t, arrangement, w) for t, w in given_tables]
-        spine = Spine(arrangement, tuple(b for b in batches if b.rows))
+        batches = [Batch.from_arrow(t, sort_key, w) for t, w in given_tables]
+        spine = Spine(sort_key, tuple(b for b in batches if b.rows))
         totals: dict[Any, int] = {}
         for table, weights in given_tables:
             for row, weight in zip(model.rows(table), weights.tolist(), strict=True):
@@ -103,12 +103,12 @@ def test_the_weights_of_a_key_are_added_up_over_all_batches(data, mask):
         probed = [*dict.fromkeys([None, "", *totals])]
         if not spine.entries:
             return
-        keys = Keys.of(arrangement, [(k,) for k in probed])
+        keys = Keys.of(sort_key, [(k,) for k in probed])
         ranges, _ = ranges_of(spine, keys)
         out = np.full(len(probed), 99, np.int64)
         nodes = schema.node_count
         kg.sum_of_keys(
-            spine.sources[0], spine.sources[1], ranges, keys.chunk.table, keys.nodes, arrangement.key_nodes, nodes, out
+            spine.sources[0], spine.sources[1], ranges, keys.chunk.table, keys.nodes, sort_key.key_nodes, nodes, out
         )
     assert out.tolist() == [totals.get(k, 0) for k in probed]
 
@@ -130,14 +130,14 @@ def test_the_weights_of_a_key_are_added_up_over_all_batches(data, mask):
 )
 def test_the_sign_of_the_weight_of_a_key_is_right_whatever_it_is_and_the_rest_where_it_fits(weights):
     schema = Schema.parse("k BIGINT, n BIGINT")
-    arrangement = Arrangement(schema, [0])
+    sort_key = SortKey(schema, [0])
     table = pa.table({"k": pa.array([1] * len(weights), pa.int64()), "n": pa.array(range(len(weights)), pa.int64())})
-    spine = Spine(arrangement, (Batch.from_arrow(table, arrangement, np.array(weights, np.int64)),))
-    keys = Keys.of(arrangement, [(1,)])
+    spine = Spine(sort_key, (Batch.from_arrow(table, sort_key, np.array(weights, np.int64)),))
+    keys = Keys.of(sort_key, [(1,)])
     ranges, _ = ranges_of(spine, keys)
     out = np.zeros(1, np.int64)
     kg.sum_of_keys(
-        spine.sources[0], spine.sources[1], ranges, keys.chunk.table, keys.nodes, arrangement.key_nodes,
+        spine.sources[0], spine.sources[1], ranges, keys.chunk.table, keys.nodes, sort_key.key_nodes,
         schema.node_count, out,
     )  # fmt: skip
     total = sum(weights)

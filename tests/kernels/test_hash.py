@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Schema
+from dbspark.columnar import Schema, SortKey
 from dbspark.columnar.chunk import import_arrays
 from dbspark.columnar.sort_key import hash_rows, weakened_hash
 from tests.columnar import model
@@ -29,7 +29,7 @@ def hashes(*arrays: pa.Array, key: tuple[int, ...] | None = None, nullable: bool
     """What the kernels say."""
     schema = Schema(pa.schema([pa.field(f"c{i}", a.type, nullable) for i, a in enumerate(arrays)]))
     chunk = import_arrays(schema, list(arrays), len(arrays[0]), None)
-    return [int(h) for h in hash_rows(chunk, Arrangement(schema, key).key_nodes)]
+    return [int(h) for h in hash_rows(chunk, SortKey(schema, key).key_nodes)]
 
 
 def plain(*arrays: pa.Array) -> list[int]:
@@ -118,7 +118,7 @@ def test_random_tables_hash_as_the_preface_says(data: st.DataObject) -> None:
     for part in table.to_batches():
         chunk = import_arrays(schema, part.columns, part.num_rows, None)
         expected = [model.row_hash(row, schema.types) for row in model.rows(pa.Table.from_batches([part]))]
-        assert [int(h) for h in hash_rows(chunk, Arrangement(schema).row_nodes)] == expected
+        assert [int(h) for h in hash_rows(chunk, SortKey(schema).row_nodes)] == expected
 
 
 FROZEN: list[tuple[pa.DataType, Any, int]] = [

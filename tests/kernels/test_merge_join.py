@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.merge.consolidate import OVERFLOW
@@ -32,7 +32,7 @@ def join(a: Batch, b: Batch, limit: int) -> Any:
     while True:
         pos_a, pos_b, weights = (np.full(limit, -1, np.int64) for _ in range(3))
         n = join_step(
-            a.tables, a.lens, b.tables, b.lens, a.arrangement.key_nodes, b.arrangement.key_nodes, nodes,
+            a.tables, a.lens, b.tables, b.lens, a.sort_key.key_nodes, b.sort_key.key_nodes, nodes,
             state, pos_a, pos_b, weights,
         )  # fmt: skip
         if n == OVERFLOW:
@@ -44,7 +44,7 @@ def join(a: Batch, b: Batch, limit: int) -> Any:
             out.append((left[i], right[j], w))
         if n == 0:
             again = join_step(
-                a.tables, a.lens, b.tables, b.lens, a.arrangement.key_nodes, b.arrangement.key_nodes, nodes,
+                a.tables, a.lens, b.tables, b.lens, a.sort_key.key_nodes, b.sort_key.key_nodes, nodes,
                 state, pos_a, pos_b, weights,
             )  # fmt: skip
             assert again == 0, "after the end there is nothing"
@@ -54,7 +54,7 @@ def join(a: Batch, b: Batch, limit: int) -> Any:
 def nested_loops(a: Batch, b: Batch) -> list[Any]:
     left = zip(model.rows(a.to_arrow()), a.weights().tolist(), strict=True)
     right = list(zip(model.rows(b.to_arrow()), b.weights().tolist(), strict=True))
-    key_a, key_b = a.arrangement.key or (), b.arrangement.key or ()
+    key_a, key_b = a.sort_key.key or (), b.sort_key.key or ()
     return [(x, y, w * v) for x, w in left for y, v in right if [x[c] for c in key_a] == [y[c] for c in key_b]]
 
 
@@ -71,8 +71,8 @@ def test_pairs_are_those_of_nested_loops_in_steps_of_any_size(data: st.DataObjec
     right = right.set_column(1, "k", pa.array(data.draw(small)[: len(right)], pa.int64()))
     sizes = st.lists(st.integers(1, 5), max_size=4)
     with weakened_hash(mask):
-        a = model.in_chunks(Batch.from_arrow(left, Arrangement(LEFT, (0,)), left_weights % 1000), data.draw(sizes))
-        b = model.in_chunks(Batch.from_arrow(right, Arrangement(RIGHT, (1,)), right_weights % 1000), data.draw(sizes))
+        a = model.in_chunks(Batch.from_arrow(left, SortKey(LEFT, (0,)), left_weights % 1000), data.draw(sizes))
+        b = model.in_chunks(Batch.from_arrow(right, SortKey(RIGHT, (1,)), right_weights % 1000), data.draw(sizes))
     assert join(a, b, limit) == nested_loops(a, b)
 
 
@@ -89,14 +89,14 @@ def _sides(draw: st.DrawFn) -> Any:
         table = draw(tables(schema, max_rows=8))
         keys = draw(st.lists(st.sampled_from(known), min_size=len(table), max_size=len(table)))
         table = table.set_column(place, schema.arrow.field(place), pa.array(keys, key))
-        sides.append((table, Arrangement(schema, (place,))))
+        sides.append((table, SortKey(schema, (place,))))
     return sides
 
 
 @given(_sides(), st.sampled_from(MASKS), st.sampled_from([1, 5, 100]))
 def test_keys_of_every_type_are_compared_by_value_wherever_they_stand(sides: Any, mask: int, limit: int) -> None:
     with weakened_hash(mask):
-        a, b = (Batch.from_arrow(table, arrangement) for table, arrangement in sides)
+        a, b = (Batch.from_arrow(table, sort_key) for table, sort_key in sides)
     assert join(a, b, limit) == nested_loops(a, b)
 
 
@@ -105,16 +105,16 @@ def test_a_key_of_several_columns_joins_in_the_order_given(mask: int) -> None:
     left = pa.table({"x": [1, 1, 2, 2, None], "y": ["a", "b", "a", "b", "a"], "n": range(5)})
     right = pa.table({"y": ["a", "a", "b", "a"], "m": range(4), "x": [1, 1, 2, None]})
     with weakened_hash(mask):
-        a = Batch.from_arrow(left, Arrangement(Schema(left.schema), (0, 1)))
-        b = Batch.from_arrow(right, Arrangement(Schema(right.schema), (2, 0)))
+        a = Batch.from_arrow(left, SortKey(Schema(left.schema), (0, 1)))
+        b = Batch.from_arrow(right, SortKey(Schema(right.schema), (2, 0)))
     assert len(nested_loops(a, b)) == 4
     assert join(a, b, 2) == nested_loops(a, b)
 
 
 def test_a_key_of_no_columns_gives_the_whole_product() -> None:
     left, right = pa.table({"a": range(7)}), pa.table({"b": ["x", "y", "z"]})
-    a = Batch.from_arrow(left, Arrangement(Schema(left.schema), ()))
-    b = Batch.from_arrow(right, Arrangement(Schema(right.schema), ()))
+    a = Batch.from_arrow(left, SortKey(Schema(left.schema), ()))
+    b = Batch.from_arrow(right, SortKey(Schema(right.schema), ()))
     assert len(join(a, b, 4)) == 21
     assert join(a, b, 4) == nested_loops(a, b)
 
@@ -123,16 +123,16 @@ def test_a_key_of_no_columns_gives_the_whole_product() -> None:
 def test_one_hot_key_is_produced_in_steps(limit: int) -> None:
     left = pa.table({"k": [7] * 40 + [1, 2], "n": range(42)})
     right = pa.table({"k": [7] * 30 + [2, 3], "m": range(32)})
-    a = Batch.from_arrow(left, Arrangement(Schema(left.schema), (0,)))
-    b = model.in_chunks(Batch.from_arrow(right, Arrangement(Schema(right.schema), (0,))), [4] * 6)
+    a = Batch.from_arrow(left, SortKey(Schema(left.schema), (0,)))
+    b = model.in_chunks(Batch.from_arrow(right, SortKey(Schema(right.schema), (0,))), [4] * 6)
     assert join(a, b, limit) == nested_loops(a, b)
     assert join(b, a, limit) == nested_loops(b, a)
 
 
 def test_an_empty_side_gives_nothing() -> None:
     table = pa.table({"k": [1, 2]})
-    arrangement = Arrangement(Schema(table.schema))
-    full, empty = Batch.from_arrow(table, arrangement), Batch.empty(arrangement)
+    sort_key = SortKey(Schema(table.schema))
+    full, empty = Batch.from_arrow(table, sort_key), Batch.empty(sort_key)
     assert join(full, empty, 5) == join(empty, full, 5) == join(empty, empty, 5) == []
 
 
@@ -155,9 +155,9 @@ def test_an_empty_side_gives_nothing() -> None:
 )
 def test_a_product_beyond_int64_is_reported_and_one_within_is_exact(u: int, v: int, overflows: bool) -> None:
     table = pa.table({"k": [5], "n": [1]})
-    arrangement = Arrangement(Schema(table.schema), (0,))
+    sort_key = SortKey(Schema(table.schema), (0,))
     lanes = np.array([u]), np.array([v])
-    sides = [Batch.from_arrow(table, arrangement).with_weights(np.array([2])) for _ in lanes]
+    sides = [Batch.from_arrow(table, sort_key).with_weights(np.array([2])) for _ in lanes]
     for side, lane in zip(sides, lanes, strict=True):  # the kernel is exact for the least int64 too
         side.chunks[0].nodes()[nd.WEIGHT, nd.DATA] = lane.ctypes.data
     found = join(*sides, 3)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.chunk import import_arrays
 from dbspark.kernels.lookup import probe as kp
 from dbspark.kernels.lookup import row_lookup as kw
@@ -85,7 +85,7 @@ def test_rows_are_found_with_the_weight_that_they_have(drawn: Any, strangers: li
 def test_nothing_is_found_where_there_is_nothing() -> None:
     probes = [Item(1, 1, 1, 1), Item(TOP, TOP, None, 1)]
     chunk = chunk_of(probes)
-    empty = Batch(Arrangement(chunk.schema), ())
+    empty = Batch(SortKey(chunk.schema), ())
     for batches in ([empty], [empty, empty]):
         out = np.full(2, -99, np.int64)
         assert kw.sum_weights(*sources(batches), chunk.table, 2, *ONE_COLUMN, out) == 0
@@ -193,7 +193,7 @@ def _keyed(schema: Schema, key: int, rows: list[Any], cuts: list[int]) -> Batch:
             chunk.nodes()[node, nd.DATA] = lane.ctypes.data
         chunk.keep = (chunk.keep, lanes)
         chunks.append(chunk)
-    return Batch(Arrangement(schema, (key,)), chunks)
+    return Batch(SortKey(schema, (key,)), chunks)
 
 
 KEY = st.none() | st.integers(-1, 7)
@@ -211,7 +211,7 @@ def test_expanding_ranges_leaves_out_keys_that_only_collide(groups: Any, probes:
     ranges = np.empty((len(probes), len(batches), 3), np.int64)
     total = kp.probe_ranges(tables, lens, fences, starts, probe.lane(nd.KEY), ranges)
     which, pos = np.empty(total, np.int64), np.empty(total, np.int64)
-    here, there = Arrangement(PAIRS, (0,)).key_nodes, Arrangement(PROBES, (1,)).key_nodes
+    here, there = SortKey(PAIRS, (0,)).key_nodes, SortKey(PROBES, (1,)).key_nodes
     n = kp.expand_ranges(tables, lens, ranges, probe.table, there, here, PAIRS.node_count, which, pos)
     found = [(w, at(groups, batches, p)) for w, p in zip(which[:n].tolist(), pos[:n].tolist(), strict=True)]
     expected = [(i, row) for i, p in enumerate(probes) for rows in groups for row in rows if row[0] == p[1]]

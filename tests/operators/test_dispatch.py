@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.circuit import Builder, Circuit
-from dbspark.columnar import Arrangement, Schema
+from dbspark.columnar import Schema, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.kernels.memory import layout as nd
 from dbspark.trace.lookup import Keys, ranges_of
@@ -59,7 +59,7 @@ def test_one_large_delta_among_small_ones_is_no_change_of_habit():
 
 
 SCHEMA = Schema.parse("k BIGINT, v BIGINT")
-BY_KEY = Arrangement(SCHEMA, [0])
+BY_KEY = SortKey(SCHEMA, [0])
 
 
 def batch(keys):

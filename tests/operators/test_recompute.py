@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.circuit import Builder
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.operators.function import Function
 from dbspark.operators.recompute import RecomputeGroups
@@ -29,9 +29,9 @@ def size(groups):
 def built(key, function, schema):
     b = Builder()
     x = b.source("x", "k BIGINT, n BIGINT")
-    arrangement = Arrangement(x.schema, key)
-    operator = RecomputeGroups([arrangement], Function(function), Schema.of(schema))
-    b.output("out", b.with_state(operator, [x], [arrangement]))
+    sort_key = SortKey(x.schema, key)
+    operator = RecomputeGroups([sort_key], Function(function), Schema.of(schema))
+    b.output("out", b.with_state(operator, [x], [sort_key]))
     return Run(b)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dbspark.circuit import Circuit
 from dbspark.circuit.graph import Graph
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import DbsparkError, SchemaError
@@ -42,9 +42,9 @@ def circuit(schema, key, order, functions):
     """A source "t" and a window over it as output "out"."""
     graph = Graph()
     source = graph.source("t", Schema.parse(schema))
-    arrangement = Arrangement(source.schema, key, order)
-    arranged = graph.add(Arrange(arrangement), [source], ["delta"], "arranged")
-    window = Window(arrangement, functions, [f"w{i}" for i in range(len(functions))])
+    sort_key = SortKey(source.schema, key, order)
+    arranged = graph.add(Arrange(sort_key), [source], ["delta"], "arranged")
+    window = Window(sort_key, functions, [f"w{i}" for i in range(len(functions))])
     graph.output("out", graph.add(window, [arranged], ["arranged"], "delta"))
     return Run(Circuit(graph))
 
@@ -531,7 +531,7 @@ def test_sums_and_averages_of_large_decimals():
 def test_the_types_of_results():
     source = Schema.parse("b TINYINT, f FLOAT, d DECIMAL(30, 5), t TIMESTAMP, x STRING")
     window = Window(
-        Arrangement(source, (0,), ((3, False, False),)),
+        SortKey(source, (0,), ((3, False, False),)),
         [ROW_NUMBER, CUME_DIST, FrameCount(), FrameSum(0), FrameSum(1), FrameSum(2), FrameAverage(0), FrameAverage(2),
          FrameExtreme(3, True), Shift(4, 1), Nth(1, 1)],
         list("ABCDEFGHIJK"),
@@ -557,7 +557,7 @@ def test_what_cannot_be_a_window():
     source = Schema.parse("k INT, o STRING, d DATE, v DECIMAL(4, 1)")
 
     def window(function, *order):
-        return Window(Arrangement(source, (0,), [(c, False, False) for c in order]), [function], ["w"])
+        return Window(SortKey(source, (0,), [(c, False, False) for c in order]), [function], ["w"])
 
     with pytest.raises(SchemaError, match="ends before it begins"):
         Frame("rows", 1, -1)
@@ -594,11 +594,11 @@ def test_what_cannot_be_a_window():
 def test_equal_windows_are_one_node():
     graph = Graph()
     source = graph.source("t", Schema.parse(ID))
-    arrangement = Arrangement(source.schema, (0,), BY_ID)
-    arranged = graph.add(Arrange(arrangement), [source], ["delta"], "arranged")
+    sort_key = SortKey(source.schema, (0,), BY_ID)
+    arranged = graph.add(Arrange(sort_key), [source], ["delta"], "arranged")
 
     def add(function):
-        return graph.add(Window(arrangement, [function], ["w"]), [arranged], ["arranged"], "delta").id
+        return graph.add(Window(sort_key, [function], ["w"]), [arranged], ["arranged"], "delta").id
 
     assert add(FrameSum(2, Frame("rows", -1, 0))) == add(FrameSum(2, Frame("rows", -1, 0)))
     assert add(FrameSum(2, Frame("rows", -1, 0))) != add(FrameSum(2, Frame("rows", -2, 0)))

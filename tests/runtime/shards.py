@@ -6,7 +6,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.rows import encode_rows
 from dbspark.operators.linear import FlatMap
@@ -23,17 +23,17 @@ from dbspark.storage.segment import decoded, encoded
 class Told:
     """A step that hands an output to the driver, and keeps its integral."""
 
-    def __init__(self, name, slot, arrangement):
+    def __init__(self, name, slot, sort_key):
         self.id = f"output {name}"
         self.slot = slot
-        self.arrangement = arrangement
+        self.sort_key = sort_key
 
     def run(self, work):
-        delta = work.delta(self.slot, self.arrangement.schema)
+        delta = work.delta(self.slot, self.sort_key.schema)
         if delta.rows:
-            batch = delta.arranged(self.arrangement)
+            batch = delta.arranged(self.sort_key)
             work.tell(self.id, batch)
-            work.keep(self.id, (work.state(self.id, [self.arrangement])[0].insert(batch),))
+            work.keep(self.id, (work.state(self.id, [self.sort_key])[0].insert(batch),))
 
 
 def run_job(job, levels, records, rows, travelled=None):
@@ -63,9 +63,9 @@ def _answered(ask, rows):
     """What comes of the rows that leave a level for a question, which is a function here."""
     for shard, slot, payload in rows:
         if slot == ask.slot:
-            given = Delta.of(decoded(pa.py_buffer(payload), Arrangement(ask.source)))
+            given = Delta.of(decoded(pa.py_buffer(payload), SortKey(ask.source)))
             answer = FlatMap(ask.schema, ask.question).apply([given])
-            yield shard, ask.answer, b"".join(encoded(answer.arranged(Arrangement(ask.schema))))
+            yield shard, ask.answer, b"".join(encoded(answer.arranged(SortKey(ask.schema))))
 
 
 class Shards:
@@ -80,12 +80,12 @@ class Shards:
         self.places = places or {}
         plan = layout(self.graph, {n: frozenset({key}) for n, key in self.places.items()}, policies)
         self.levels, self.resumed = plan.levels, plan.resumed
-        self.arrangements = {}
+        self.sort_keys = {}
         for name, output in plan.outputs.items():
-            arrangement = Arrangement(self.graph.outputs[name].schema, output.key)
-            self.levels[output.level].steps.append(Told(name, output.slot, arrangement))
-            self.levels[output.level].streams.setdefault(output.slot, arrangement)
-            self.arrangements[f"output {name}"] = arrangement
+            sort_key = SortKey(self.graph.outputs[name].schema, output.key)
+            self.levels[output.level].steps.append(Told(name, output.slot, sort_key))
+            self.levels[output.level].streams.setdefault(output.slot, sort_key)
+            self.sort_keys[f"output {name}"] = sort_key
         self.tick({}, fresh=True)
 
     def tick(self, changes, fresh=False):
@@ -106,7 +106,7 @@ class Shards:
                     self.records.setdefault(name, {})[report["shard"]] = found
             else:
                 name = slot.removeprefix(TOLD)
-                told.setdefault(name, []).append(decoded(pa.py_buffer(payload), self.arrangements[name]))
+                told.setdefault(name, []).append(decoded(pa.py_buffer(payload), self.sort_keys[name]))
         return {
             name: Counter(dict(Delta.of(merge(told[key])).items())) if (key := f"output {name}") in told else Counter()
             for name in self.graph.outputs
@@ -120,7 +120,7 @@ class Shards:
         return out
 
     def _routed(self, node, change):
-        placed = Arrangement(node.schema, self.places.get(node.name))
+        placed = SortKey(node.schema, self.places.get(node.name))
         table = pa.Table.from_arrays(encode_rows(node.schema, list(change)), schema=node.schema.arrow)
         travels = self.levels[0].streams.setdefault(node.id, placed)
         for shard, batch in split(Batch.from_arrow(table, placed, list(change.values())), self.shards):
@@ -129,16 +129,16 @@ class Shards:
     def rows_kept(self):
         """Rows of every trace, consolidated over its batches, by name and shard."""
         reading = Reading(files_at(self.location), verify=True)
-        arrangements = dict(self.arrangements)
+        sort_keys = dict(self.sort_keys)
         out = {}
         for node in self.graph:
             if node.operator is not None:
-                arrangements[node.id] = node.operator.kept()
+                sort_keys[node.id] = node.operator.kept()
         for name, by_shard in self.records.items():
-            kept = arrangements[name]
+            kept = sort_keys[name]
             kept = kept if isinstance(kept, tuple) else (kept,)
             for shard, records in by_shard.items():
-                for record, arrangement in zip(records, kept, strict=True):
-                    spine = reading.spine(record_from_json(record, None), arrangement)
+                for record, sort_key in zip(records, kept, strict=True):
+                    spine = reading.spine(record_from_json(record, None), sort_key)
                     out[name, shard] = out.get((name, shard), 0) + spine.consolidated().rows
         return out

@@ -44,7 +44,7 @@ class Alone:
     """Changes are checked by themselves, or by another thread."""
 
     def __init__(self, table: TableDefinition, beside: bool) -> None:
-        self.state = TableState(table, History(table.arrangement, 0, 0, config=MERGES if beside else DEFAULT))
+        self.state = TableState(table, History(table.sort_key, 0, 0, config=MERGES if beside else DEFAULT))
         self._beside = beside
 
     def apply(self, operations: list[Operation], tick: int) -> None:
@@ -66,7 +66,7 @@ class InCircuit(Alone):
         rows = b.source(table.name, table.schema)
         b.output("groups", b.aggregate(rows, ["k"], n=("count", "s")))
         b.output("keys", b.distinct(b.project(rows, ["k"])))  # one operator would not be worth a program
-        guarded = Guarded(table.arrangement, bool(table.primary_key))
+        guarded = Guarded(table.sort_key, bool(table.primary_key))
         self._circuit = Circuit(b.graph, tables={table.name: guarded})
 
     def apply(self, operations: list[Operation], tick: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.kernels.memory import layout as nd
 from dbspark.storage.files import LocalFiles
 from dbspark.trace import Spine, SpineConfig
@@ -19,17 +19,17 @@ from tests.columnar.model import rows
 SMALL = SpineConfig(at_once=6, step=8, credit=2, indexed=8)
 """Merges are in progress most of the time."""
 PAIRS = Schema.parse("k BIGINT, v STRING")
-BY_KEY = Arrangement(PAIRS, [0])
+BY_KEY = SortKey(PAIRS, [0])
 
 Contents = dict[Any, int]
 
 
-def batch_of(pairs: list[tuple[Any, int]], arrangement: Arrangement = BY_KEY) -> Batch:
+def batch_of(pairs: list[tuple[Any, int]], sort_key: SortKey = BY_KEY) -> Batch:
     """A batch of rows and weights."""
-    columns = zip(*(row for row, _ in pairs), strict=True) if pairs else [()] * arrangement.schema.columns
-    table = pa.table([pa.array(list(c), t) for c, t in zip(columns, arrangement.schema.types, strict=True)],
-                     schema=arrangement.schema.arrow)  # fmt: skip
-    return Batch.from_arrow(table, arrangement, [w for _, w in pairs])
+    columns = zip(*(row for row, _ in pairs), strict=True) if pairs else [()] * sort_key.schema.columns
+    table = pa.table([pa.array(list(c), t) for c, t in zip(columns, sort_key.schema.types, strict=True)],
+                     schema=sort_key.schema.arrow)  # fmt: skip
+    return Batch.from_arrow(table, sort_key, [w for _, w in pairs])
 
 
 def numbered(begin: int, count: int, weight: int = 1) -> Batch:
@@ -54,7 +54,7 @@ def everything(states: Any) -> dict[str, list[Contents]]:
 def small(states: Any) -> dict[str, tuple[Spine, ...]]:
     """The same spines with merges in small steps."""
     return {
-        node: tuple(Spine(s.arrangement, s.entries, SMALL, compaction=s.compaction) for s in spines)
+        node: tuple(Spine(s.sort_key, s.entries, SMALL, compaction=s.compaction) for s in spines)
         for node, spines in states.items()
     }
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.errors import ConfigError, StoreError
 from dbspark.storage import Group, Keep, Store, writing
 from dbspark.storage import store as store_module
@@ -33,7 +33,7 @@ def test_what_is_committed_is_there_when_it_is_opened_again(tmp_path):
             assert (loaded.tick, loaded.program) == (7, {"sql": ["SELECT 1", None]})
             assert (loaded.offsets, loaded.positions) == ({"q": 3}, {"s": 1})
             assert everything(loaded.states) == {"a": [contents(spine), {}], "b": []}
-            assert loaded.states["a"][1].arrangement is BY_KEY
+            assert loaded.states["a"][1].sort_key is BY_KEY
 
 
 @given(data=st.data())
@@ -41,11 +41,11 @@ def test_what_is_committed_is_there_when_it_is_opened_again(tmp_path):
 def test_batches_of_any_types_come_back(data, tmp_path_factory):
     schema = data.draw(schemas())
     key = data.draw(st.none() | st.lists(st.integers(0, schema.columns - 1), unique=True, max_size=schema.columns))
-    arrangement = Arrangement(schema, key)
-    spine = Spine(arrangement, config=SMALL)
+    sort_key = SortKey(schema, key)
+    spine = Spine(sort_key, config=SMALL)
     for tick in range(data.draw(st.integers(1, 4))):
         table, weights = data.draw(weighted_tables(schema))
-        batch = Batch.from_arrow(table, arrangement, np.sign(weights))
+        batch = Batch.from_arrow(table, sort_key, np.sign(weights))
         if data.draw(st.booleans()):
             batch = batch.at_time((tick, 3))
         if data.draw(st.booleans()):
@@ -56,7 +56,7 @@ def test_batches_of_any_types_come_back(data, tmp_path_factory):
         store.commit(1, {"n": (spine,)})
     with Store.open(where, write=False) as store:
         (loaded,) = store.load().states["n"]
-    assert loaded.arrangement is arrangement
+    assert loaded.sort_key is sort_key
     assert contents(loaded) == contents(spine)
     assert loaded.bound() >= 0
     assert loaded.consolidated().same(spine.consolidated())

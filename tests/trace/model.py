@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.batch import times_at
 from dbspark.columnar.rows import decode_arrays
 from dbspark.errors import TimeError
@@ -27,10 +27,10 @@ SCHEMA = Schema.parse("k BIGINT, v INT, s STRING")
 KEYS = (0, 1, 2, 7, None)
 ROWS = list(itertools.product(KEYS, (None, -2, 0, 1, 5), ("a", "bb")))
 """Every row there is."""
-BY_ROW = Arrangement(SCHEMA)
-BY_KEY = Arrangement(SCHEMA, [0])
+BY_ROW = SortKey(SCHEMA)
+BY_KEY = SortKey(SCHEMA, [0])
 IN_ORDER = [
-    Arrangement(SCHEMA, [0], [(1, descending, last), (2, not descending, False)])
+    SortKey(SCHEMA, [0], [(1, descending, last), (2, not descending, False)])
     for descending in (False, True)
     for last in (False, True)
 ]
@@ -71,23 +71,23 @@ def updates_of(batch: Batch, width: int) -> list[Update]:
     return out
 
 
-def batch_of(arrangement: Arrangement, updates: list[Update]) -> Batch:
+def batch_of(sort_key: SortKey, updates: list[Update]) -> Batch:
     """A batch of such updates."""
     table = pa.table(
         [pa.array([row[c] for row, _, _ in updates], t) for c, t in enumerate(SCHEMA.types)], schema=SCHEMA.arrow
     )
     weights = np.array([w for _, _, w in updates], np.int64)
     if not updates:
-        return Batch.empty(arrangement)
+        return Batch.empty(sort_key)
     times = np.array([t for _, t, _ in updates], np.int64).T
-    return Batch.from_timed_arrow(table, times, arrangement, weights)
+    return Batch.from_timed_arrow(table, times, sort_key, weights)
 
 
-def order_of(arrangement: Arrangement) -> Any:
+def order_of(sort_key: SortKey) -> Any:
     """A sort key for the rows of one key: the order columns, then all columns, NULL first."""
 
     def compare(a: Any, b: Any) -> int:
-        for column, descending, nulls_last in [*arrangement.order, *((c, False, False) for c in range(SCHEMA.columns))]:
+        for column, descending, nulls_last in [*sort_key.order, *((c, False, False) for c in range(SCHEMA.columns))]:
             x, y = a[column], b[column]
             if x == y:
                 continue
@@ -178,7 +178,7 @@ def check_reads(trace: Trace, model: Model, limit: int = 6, seed: int = 0) -> No
     check_times(trace, model, since, limit, seed)
     check_cursors(trace, model, since, limit, seed)
     check_probe(trace, model, since)
-    if trace.arrangement.order:
+    if trace.sort_key.order:
         check_ends(trace, model)
 
 
@@ -205,12 +205,12 @@ def check_times(trace: Trace, model: Model, since: Antichain, limit: int, seed: 
 
 
 def check_cursors(trace: Trace, model: Model, since: Antichain, limit: int, seed: int) -> None:
-    check_cursor(trace.cursor(), trace.arrangement, model.before(Antichain(), since), since)
+    check_cursor(trace.cursor(), trace.sort_key, model.before(Antichain(), since), since)
     assert not list(trace.cursor_through(model.begin))
     for boundary in some_of(model.boundaries, (limit + 1) // 2, seed):
         if trace.physical.dominates(boundary):
             cursor = trace.cursor_through(boundary)
-            check_cursor(cursor, trace.arrangement, model.before(boundary, since), since)
+            check_cursor(cursor, trace.sort_key, model.before(boundary, since), since)
         elif boundary != model.begin:
             with pytest.raises(TimeError, match="physical"):
                 trace.cursor_through(boundary)
@@ -221,9 +221,9 @@ def check_cursors(trace: Trace, model: Model, since: Antichain, limit: int, seed
             trace.cursor_through(frontier)
 
 
-def check_cursor(cursor: Any, arrangement: Arrangement, expected: dict[Any, int], since: Antichain) -> None:
+def check_cursor(cursor: Any, sort_key: SortKey, expected: dict[Any, int], since: Antichain) -> None:
     """A cursor gives these weights by (row, time), key by key, each key once, its rows in order, each row once."""
-    columns = range(SCHEMA.columns) if arrangement.key is None else arrangement.key
+    columns = range(SCHEMA.columns) if sort_key.key is None else sort_key.key
     found, order = [], []
     while cursor.key_valid:
         key = cursor.key
@@ -242,8 +242,8 @@ def check_cursor(cursor: Any, arrangement: Arrangement, expected: dict[Any, int]
             rows.append(row)
             cursor.step_val()
         assert len(set(rows)) == len(rows)
-        if arrangement.order:
-            assert rows == sorted(rows, key=order_of(arrangement))
+        if sort_key.order:
+            assert rows == sorted(rows, key=order_of(sort_key))
         order.append((key, rows))
         cursor.step_key()
     assert cursor.key is None
@@ -275,21 +275,21 @@ def hits_of(hits: Any) -> list[tuple[int, Any, int]]:
     return list(zip(hits.which.tolist(), rows, hits.weights.tolist(), strict=True))
 
 
-def asked(arrangement: Arrangement) -> list[Any]:
+def asked(sort_key: SortKey) -> list[Any]:
     """Keys to ask for: every one there is, one that is not, and one twice."""
-    keys = [(row if arrangement.key is None else row[:1]) for row in (ROWS if arrangement.key is None else ROWS[::10])]
-    absent = (99, 0, "a") if arrangement.key is None else (99,)
+    keys = [(row if sort_key.key is None else row[:1]) for row in (ROWS if sort_key.key is None else ROWS[::10])]
+    absent = (99, 0, "a") if sort_key.key is None else (99,)
     return [*keys[:3], absent, *keys[3:], keys[1]]
 
 
 def check_probe(trace: Trace, model: Model, since: Antichain) -> None:
-    arrangement = trace.arrangement
-    keys = asked(arrangement)
+    sort_key = trace.sort_key
+    keys = asked(sort_key)
     hits = trace.probe(keys)
     assert hits.which.tolist() == sorted(hits.which.tolist())
     there = model.scan()
     found = hits_of(hits)
-    columns = range(SCHEMA.columns) if arrangement.key is None else arrangement.key
+    columns = range(SCHEMA.columns) if sort_key.key is None else sort_key.key
     expected = {
         (i, row): w for row, w in there.items() for i, k in enumerate(keys) if k == tuple(row[c] for c in columns)
     }
@@ -305,8 +305,8 @@ def check_probe(trace: Trace, model: Model, since: Antichain) -> None:
 
 
 def check_ends(trace: Trace, model: Model) -> None:
-    keys = asked(trace.arrangement)
-    in_order = sorted(model.scan().items(), key=lambda pair: order_of(trace.arrangement)(pair[0]))
+    keys = asked(trace.sort_key)
+    in_order = sorted(model.scan().items(), key=lambda pair: order_of(trace.sort_key)(pair[0]))
     for limit in (1, 2, 100):
         for read, listed in ((trace.first, in_order), (trace.last, in_order[::-1])):
             expected = []

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.directory import Listed, sources_of
 from dbspark.trace.spine import Spine
 
-ROWS = Arrangement(Schema(pa.schema([pa.field("a", pa.int64())])))
+ROWS = SortKey(Schema(pa.schema([pa.field("a", pa.int64())])))
 LAZY = SpineConfig(fanout=1 << 20, space_low=float("inf"), space_high=float("inf"))
 """Never merges, so every insert is one more batch."""
 

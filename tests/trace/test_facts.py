@@ -9,20 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.trace import Antichain, Description, Product, SpineConfig, Time, Trace, idle_merge_effort
 from dbspark.trace import spine as spines
 from tests.trace.model import updates_of, zset
 
 PAIRS = Schema.parse("a BIGINT, b BIGINT")
-BY_FIRST = Arrangement(PAIRS, [0])
+BY_FIRST = SortKey(PAIRS, [0])
 
 
-def pairs(rows, weights=1, arrangement=BY_FIRST):
+def pairs(rows, weights=1, sort_key=BY_FIRST):
     """A delta of pairs."""
     first, second = np.array(list(rows), np.int64).reshape(-1, 2).T
     weights = np.array(np.broadcast_to(np.asarray(weights, np.int64), len(first)))
-    return Batch.from_arrow(pa.table({"a": first, "b": second}), arrangement, weights)
+    return Batch.from_arrow(pa.table({"a": first, "b": second}), sort_key, weights)
 
 
 def at(*time):
@@ -186,13 +186,13 @@ NAMES = Schema.parse("key STRING, value STRING")
 def test_d12_the_changes_of_an_upserted_key_are_read_back_with_their_times():
     """frank: mcsherry@3, zappa@4, none@5, oz@9, oz@11, none@15."""
     steps = {3: {"mcsherry": 1}, 4: {"mcsherry": -1, "zappa": 1}, 5: {"zappa": -1}, 9: {"oz": 1}, 15: {"oz": -1}}
-    arrangement = Arrangement(NAMES, [0])
-    trace = Trace(arrangement, config=SpineConfig(fanout=2))
+    sort_key = SortKey(NAMES, [0])
+    trace = Trace(sort_key, config=SpineConfig(fanout=2))
     trace_agent = trace.agent()
     for time in range(16):
         delta = steps.get(time, {})
         table = pa.table({"key": ["frank"] * len(delta), "value": pa.array(list(delta), pa.string())})
-        trace.append(Batch.from_arrow(table, arrangement, np.array(list(delta.values()), np.int64)), time)
+        trace.append(Batch.from_arrow(table, sort_key, np.array(list(delta.values()), np.int64)), time)
     trace_agent.set_physical_compaction(at(16))
     trace.finish()
     current = [next((row[1] for row in zset(trace.as_of(t))), None) for t in range(16)]

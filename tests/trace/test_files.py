@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch, Schema, merge
+from dbspark.columnar import Batch, Schema, SortKey, merge
 from dbspark.columnar import batch_file as files
 from dbspark.columnar.batch_file import open_batch, write_batch
 from dbspark.errors import CorruptFileError, TimeError
@@ -16,7 +16,7 @@ from tests.columnar.model import in_chunks, rows
 from tests.strategies import INT64_MAX, schemas, weighted_tables
 
 SCHEMA = Schema.parse("k BIGINT, name STRING, tags ARRAY<STRING>, price DECIMAL(12, 2)")
-BY_KEY = Arrangement(SCHEMA, [0])
+BY_KEY = SortKey(SCHEMA, [0])
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def path(tmp_path):
     return tmp_path / "batch.arrow"
 
 
-def numbers(count=200, arrangement=BY_KEY, weights=None):
+def numbers(count=200, sort_key=BY_KEY, weights=None):
     """A batch of every kind of buffer."""
     table = pa.table(
         [
@@ -35,7 +35,7 @@ def numbers(count=200, arrangement=BY_KEY, weights=None):
         ],
         schema=SCHEMA.arrow,
     )
-    return Batch.from_arrow(table, arrangement, weights)
+    return Batch.from_arrow(table, sort_key, weights)
 
 
 def lanes(batch):
@@ -44,7 +44,7 @@ def lanes(batch):
 
 def check_same(opened, batch):
     """Another batch holds the same in the same order, and knows the same of it."""
-    assert opened.arrangement is batch.arrangement
+    assert opened.sort_key is batch.sort_key
     assert opened.rows == batch.rows
     assert rows(opened.to_arrow()) == rows(batch.to_arrow())
     opened.to_arrow().validate(full=True)
@@ -53,7 +53,7 @@ def check_same(opened, batch):
     assert (opened.time, opened.earliest, opened.latest) == (batch.time, batch.earliest, batch.latest)
     if not batch.rows:
         return  # of no rows, nothing is to be found out
-    fresh = Batch(opened.arrangement, opened.chunks)
+    fresh = Batch(opened.sort_key, opened.chunks)
     assert (fresh.largest, fresh.negative, fresh.total_weight) == (batch.largest, batch.negative, batch.total_weight)
     assert (fresh.time, fresh.earliest, fresh.latest) == (batch.time, batch.earliest, batch.latest)
 
@@ -77,14 +77,14 @@ def timed_batches(draw):
     schema = draw(schemas())
     table, weights = draw(weighted_tables(schema))
     key = draw(st.none() | st.lists(st.integers(0, schema.columns - 1), unique=True, max_size=schema.columns))
-    arrangement = Arrangement(schema, key)
+    sort_key = SortKey(schema, key)
     kind = draw(st.sampled_from(["none", "one", "many"]))
     if kind == "many":
         picks = draw(st.binary(min_size=table.num_rows, max_size=table.num_rows))
         times = [[b % 3 for b in picks], [b // 3 % 2 * INT64_MAX for b in picks]]
-        batch = Batch.from_timed_arrow(table, times, arrangement, np.abs(weights) // 1024 | 1)
+        batch = Batch.from_timed_arrow(table, times, sort_key, np.abs(weights) // 1024 | 1)
     else:
-        batch = Batch.from_arrow(table, arrangement, np.sign(weights))
+        batch = Batch.from_arrow(table, sort_key, np.sign(weights))
         if kind == "one":
             batch = batch.at_time((5, 7))
     if draw(st.booleans()):
@@ -102,16 +102,16 @@ def test_a_batch_of_any_types_opens_as_it_was_written(batch, tmp_path_factory):
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_an_ordered_batch_opens_in_its_order(path, descending):
-    arrangement = Arrangement(SCHEMA, [2], [(1, descending, True), (0, not descending, False)])
-    batch = numbers(arrangement=arrangement)
+    sort_key = SortKey(SCHEMA, [2], [(1, descending, True), (0, not descending, False)])
+    batch = numbers(sort_key=sort_key)
     opened = round_trip(batch, path)
-    more = numbers(300, arrangement, np.repeat([-1, 2], 150))
+    more = numbers(300, sort_key, np.repeat([-1, 2], 150))
     assert rows(merge((opened, more)).to_arrow()) == rows(merge((batch, more)).to_arrow()), "and merges in it"
 
 
 @pytest.mark.parametrize("key", [None, [0], [], [3, 1]])
 def test_an_empty_batch_opens_with_its_description(path, key):
-    batch = Batch.empty(Arrangement(SCHEMA, key))
+    batch = Batch.empty(SortKey(SCHEMA, key))
     description = Description(Antichain.at(3), Antichain.at(5), Antichain.at(1))
     assert round_trip(batch, path, description.to_json()).rows == 0
 
@@ -129,7 +129,7 @@ def test_whatever_json_is_kept_comes_back(path, metadata):
 def test_column_names_may_be_anything(path, name):
     schema = Schema(pa.schema([pa.field(name, pa.int64()), pa.field("other", pa.string())]))
     table = pa.table([pa.array([1, 2]), pa.array(["~" * 50, "b"])], schema=schema.arrow)
-    assert round_trip(Batch.from_arrow(table, Arrangement(schema, [1])), path).schema is schema
+    assert round_trip(Batch.from_arrow(table, SortKey(schema, [1])), path).schema is schema
 
 
 def test_a_batch_of_many_chunks_opens_as_one_of_few(path):

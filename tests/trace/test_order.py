@@ -1,4 +1,4 @@
-"""Rows of a key in the order of an arrangement: Spark's order of every type, in each direction, from either end.
+"""Rows of a key in the order of a sort key: Spark's order of every type, in each direction, from either end.
 
 A batch is compared with a Python sort, `first` and `last` with a sort of what is left of all that was ever inserted.
 """
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import SchemaError
 from dbspark.trace import Antichain, SpineConfig, Trace
@@ -50,12 +50,12 @@ def rank(value, dtype):
     return 1, value
 
 
-def in_order(arrangement):
+def in_order(sort_key):
     """A sort key for the rows of one key: the order columns, then all columns."""
-    types = arrangement.schema.types
+    types = sort_key.schema.types
 
     def compare(a, b):
-        columns = [*arrangement.order, *((c, False, False) for c in range(len(types)))]
+        columns = [*sort_key.order, *((c, False, False) for c in range(len(types)))]
         for column, descending, nulls_last in columns:
             x, y = rank(a[column], types[column]), rank(b[column], types[column])
             if x != y:
@@ -69,11 +69,11 @@ def in_order(arrangement):
 def check_order(batch):
     """The rows of each key follow each other without a break, in order."""
     found = rows(batch.to_arrow())
-    keys = [tuple(row[c] for c in batch.arrangement.key) for row in found]
+    keys = [tuple(row[c] for c in batch.sort_key.key) for row in found]
     breaks = [i for i in range(len(keys)) if i == 0 or keys[i] != keys[i - 1]]
     assert len(breaks) == len(set(keys))
     for begin, end in pairwise([*breaks, len(keys)]):
-        assert found[begin:end] == sorted(found[begin:end], key=in_order(batch.arrangement))
+        assert found[begin:end] == sorted(found[begin:end], key=in_order(batch.sort_key))
 
 
 # ---------------------------------------------------------------------- one batch
@@ -91,13 +91,13 @@ def ordered_tables(draw):
     picks = draw(st.binary(min_size=count * schema.columns, max_size=count * schema.columns))
     lines = [picks[i : i + schema.columns] for i in range(0, len(picks), schema.columns)]
     listed = [(line[0] % 2, *(p[b % len(p)] for p, b in zip(pools, line[1:], strict=True))) for line in lines]
-    return Arrangement(schema, [0], order), table_of(schema, listed)
+    return SortKey(schema, [0], order), table_of(schema, listed)
 
 
 @given(ordered_tables())
-def test_a_batch_is_in_the_order_of_its_arrangement(drawn):
-    arrangement, table = drawn
-    batch = Batch.from_arrow(table, arrangement)
+def test_a_batch_is_in_the_order_of_its_sort_key(drawn):
+    sort_key, table = drawn
+    batch = Batch.from_arrow(table, sort_key)
     check_order(batch)
     assert dict(zip(rows(batch.to_arrow()), batch.weights().tolist(), strict=True)) == zset(
         rows(table), [1] * table.num_rows
@@ -106,11 +106,11 @@ def test_a_batch_is_in_the_order_of_its_arrangement(drawn):
 
 @given(ordered_tables())
 def test_rearranging_orders_the_rows_anew(drawn):
-    arrangement, table = drawn
-    other = Arrangement(arrangement.schema, [0], [(c, not d, n) for c, d, n in arrangement.order])
-    plain = Arrangement(arrangement.schema, [0])
+    sort_key, table = drawn
+    other = SortKey(sort_key.schema, [0], [(c, not d, n) for c, d, n in sort_key.order])
+    plain = SortKey(sort_key.schema, [0])
     batch = Batch.from_arrow(table, plain)
-    for target in (arrangement, other):
+    for target in (sort_key, other):
         batch = batch.rearranged(target)
         check_order(batch)
         assert dict(zip(rows(batch.to_arrow()), batch.weights().tolist(), strict=True)) == zset(
@@ -154,17 +154,17 @@ GOLDEN = {
 def test_values_follow_in_sparks_order(name, descending, nulls_last):
     dtype, listed = GOLDEN[name]
     schema = Schema(pa.schema([pa.field("k", pa.int32()), pa.field("v", dtype)]))
-    arrangement = Arrangement(schema, [0], [(1, descending, nulls_last)])
+    sort_key = SortKey(schema, [0], [(1, descending, nulls_last)])
     mixed = [None, *listed]
     np.random.default_rng(3).shuffle(mixed)
-    batch = Batch.from_arrow(table_of(schema, [(1, v) for v in mixed]), arrangement)
+    batch = Batch.from_arrow(table_of(schema, [(1, v) for v in mixed]), sort_key)
     expected = listed[::-1] if descending else list(listed)
     expected = [*expected, None] if nulls_last else [None, *expected]
     found = column_values(batch.to_arrow()["v"])
     assert found == column_values(pa.array(expected, dtype))
-    trace = Trace(arrangement, config=TINY)
+    trace = Trace(sort_key, config=TINY)
     for value in mixed:
-        trace.append(Batch.from_arrow(table_of(schema, [(1, value)]), arrangement))
+        trace.append(Batch.from_arrow(table_of(schema, [(1, value)]), sort_key))
     for limit in (1, 3, 100):
         assert column_values(trace.first([1], limit).columns([1])[0]) == found[:limit]
         assert column_values(trace.last([1], limit).columns([1])[0]) == found[::-1][:limit]
@@ -172,8 +172,8 @@ def test_values_follow_in_sparks_order(name, descending, nulls_last):
 
 def test_zeros_of_both_signs_are_one_value():
     schema = Schema.parse("k INT, v DOUBLE")
-    arrangement = Arrangement(schema, [0], [(1, False, False)])
-    batch = Batch.from_arrow(table_of(schema, [(1, -0.0), (1, 0.0), (1, -1.0), (1, 1.0)]), arrangement)
+    sort_key = SortKey(schema, [0], [(1, False, False)])
+    batch = Batch.from_arrow(table_of(schema, [(1, -0.0), (1, 0.0), (1, -1.0), (1, 1.0)]), sort_key)
     assert batch.weights().tolist() == [1, 2, 1]
     assert column_values(batch.to_arrow()["v"]) == [-1.0, 0.0, 1.0]
 
@@ -187,7 +187,7 @@ def hits_of(hits):
 
 
 def check_ends(trace, there, keys=(1, 0, 9, 1), limits=(1, 2, 1000)):
-    listed = sorted(there.items(), key=lambda pair: in_order(trace.arrangement)(pair[0]))
+    listed = sorted(there.items(), key=lambda pair: in_order(trace.sort_key)(pair[0]))
     for limit in limits:
         for read, direction in ((trace.first, listed), (trace.last, listed[::-1])):
             expected = []
@@ -199,10 +199,10 @@ def check_ends(trace, there, keys=(1, 0, 9, 1), limits=(1, 2, 1000)):
 @given(drawn=ordered_tables(), seed=st.integers(0, 1000), weak=st.sampled_from([None, None, 0, 1]))
 @settings(max_examples=max(5, settings.default.max_examples // 2))
 def test_first_and_last_over_many_batches_with_retractions_are_those_of_a_sort(drawn, seed, weak):
-    arrangement, table = drawn
+    sort_key, table = drawn
     rng = np.random.default_rng(seed)
     with weakened_hash(2**64 - 1 if weak is None else weak):
-        trace = Trace(arrangement, config=TINY)
+        trace = Trace(sort_key, config=TINY)
         agent = trace.agent()
         there = {}
         for step in range(8):
@@ -214,7 +214,7 @@ def test_first_and_last_over_many_batches_with_retractions_are_those_of_a_sort(d
                 some = table.take(pa.array(gone, pa.int64()))
                 weights = np.array([-there[row] for row in rows(some)], np.int64)
                 weights[[rows(some).index(row) != i for i, row in enumerate(rows(some))]] = 0
-            trace.append(Batch.from_arrow(some, arrangement, weights))
+            trace.append(Batch.from_arrow(some, sort_key, weights))
             there = plus(there, zset(rows(some), weights))
             if step == 4:
                 agent.advance(Antichain.at(3))
@@ -225,17 +225,17 @@ def test_first_and_last_over_many_batches_with_retractions_are_those_of_a_sort(d
 def test_the_ends_of_a_hot_key_are_found_among_many_rows():
     """200,000 rows of one key in thousands of orders, in several batches; the smallest and largest taken back."""
     schema = Schema.parse("k INT, v BIGINT, s STRING")
-    arrangement = Arrangement(schema, [0], [(1, True, True), (2, False, False)])
-    trace = Trace(arrangement)
+    sort_key = SortKey(schema, [0], [(1, True, True), (2, False, False)])
+    trace = Trace(sort_key)
     rng = np.random.default_rng(5)
     numbers = rng.permutation(200_000)
     for part in np.array_split(numbers, 7):
         table = pa.table({"k": pa.array(np.full(len(part), 1), pa.int32()), "v": part, "s": pa.array(part.astype(str))})
-        trace.append(Batch.from_arrow(table, arrangement))
+        trace.append(Batch.from_arrow(table, sort_key))
     gone = np.concatenate([np.arange(500), np.arange(199_000, 200_000)])
     for part in np.array_split(rng.permutation(gone), 3):
         table = pa.table({"k": pa.array(np.full(len(part), 1), pa.int32()), "v": part, "s": pa.array(part.astype(str))})
-        trace.append(Batch.from_arrow(table, arrangement, np.full(len(part), -1)))
+        trace.append(Batch.from_arrow(table, sort_key, np.full(len(part), -1)))
     assert trace.first([1], 3).columns([1])[0].to_pylist() == [198_999, 198_998, 198_997]
     assert trace.last([1, 2], 2).columns([1])[0].to_pylist() == [500, 501]
     assert trace.last([1], 300_000).columns([1])[0].to_pylist() == list(range(500, 199_000))
@@ -245,33 +245,33 @@ def test_the_ends_of_a_hot_key_are_found_among_many_rows():
 
 def test_a_key_of_no_columns_orders_all_rows():
     schema = Schema.parse("v INT, s STRING")
-    arrangement = Arrangement(schema, [], [(0, False, True)])
-    trace = Trace(arrangement, config=TINY)
+    sort_key = SortKey(schema, [], [(0, False, True)])
+    trace = Trace(sort_key, config=TINY)
     listed = [(3, "c"), (None, "n"), (1, "a"), (2, "b"), (1, "aa")]
     for row in listed:
-        trace.append(Batch.from_arrow(table_of(schema, [row]), arrangement))
+        trace.append(Batch.from_arrow(table_of(schema, [row]), sort_key))
     expected = [(1, "a"), (1, "aa"), (2, "b"), (3, "c"), (None, "n")]
     assert [row for _, row, _ in hits_of(trace.first([()], 9))] == expected
     assert [row for _, row, _ in hits_of(trace.last([()], 2))] == expected[::-1][:2]
 
 
-def test_an_arrangement_without_an_order_has_no_first_row():
+def test_a_sort_key_without_an_order_has_no_first_row():
     schema = Schema.parse("k INT, v INT")
-    trace = Trace(Arrangement(schema, [0]))
-    trace.append(Batch.from_arrow(table_of(schema, [(1, 2)]), trace.arrangement))
+    trace = Trace(SortKey(schema, [0]))
+    trace.append(Batch.from_arrow(table_of(schema, [(1, 2)]), trace.sort_key))
     for read in (trace.first, trace.last):
         with pytest.raises(SchemaError, match="order"):
             read([1])
     with pytest.raises(SchemaError, match="key columns"):
-        Arrangement(schema, None, [(1, False, False)])
+        SortKey(schema, None, [(1, False, False)])
 
 
 def test_bounds_of_retention_hold_at_the_ends():
     schema = Schema.parse("k INT, v INT")
-    arrangement = Arrangement(schema, [0], [(1, False, False)])
-    trace = Trace(arrangement, config=TINY)
+    sort_key = SortKey(schema, [0], [(1, False, False)])
+    trace = Trace(sort_key, config=TINY)
     for i in range(10):
-        trace.append(Batch.from_arrow(table_of(schema, [(1, i), (2, 9 - i)]), arrangement))
+        trace.append(Batch.from_arrow(table_of(schema, [(1, i), (2, 9 - i)]), sort_key))
     trace.retain("v", 7)
     assert [(i, row) for i, row, _ in hits_of(trace.first([1, 2], 2))] == [
         (0, (1, 7)),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import WeightOverflowError
 from dbspark.trace import bloom_filter as sieves
@@ -23,8 +23,8 @@ from dbspark.trace.spine import Spine
 from dbspark.trace.statistics import SpineStats
 
 SCHEMA = Schema.parse("k BIGINT, s STRING")
-BY_ROW = Arrangement(SCHEMA)
-BY_SKEWED_KEY = Arrangement(SCHEMA, [1])
+BY_ROW = SortKey(SCHEMA)
+BY_SKEWED_KEY = SortKey(SCHEMA, [1])
 """Half of the rows have one key."""
 MAX = (1 << 63) - 1
 
@@ -37,12 +37,12 @@ FINE = SpineConfig(fanout=4, at_once=64, step=256)
 """The usual knobs on a smaller scale."""
 
 
-def batch(keys, weights=1, arrangement=BY_ROW):
+def batch(keys, weights=1, sort_key=BY_ROW):
     """A batch of the rows with these numbers."""
     keys = np.asarray(keys, np.int64)
     weights = np.broadcast_to(np.asarray(weights, np.int64), keys.shape)
     table = pa.table({"k": keys, "s": pa.array(NAMES[keys % len(NAMES)], pa.string())})
-    return Batch.from_arrow(table, arrangement, np.array(weights))
+    return Batch.from_arrow(table, sort_key, np.array(weights))
 
 
 def dense(some, size):
@@ -68,12 +68,12 @@ def check_probed(spine, weights):
     """Rows are found by their keys, in every version of a spine; of the rows that are asked for most are nowhere."""
     size = len(weights)
     asked = np.concatenate([np.arange(0, size, max(1, size // 97)), np.arange(size, 3 * size, max(1, size // 97))])
-    names = NAMES[asked % len(NAMES)] if spine.arrangement is BY_ROW else np.array(["hot", "c" * 20, "d", "e"], object)
+    names = NAMES[asked % len(NAMES)] if spine.sort_key is BY_ROW else np.array(["hot", "c" * 20, "d", "e"], object)
     named = {"s": pa.array(names, pa.string())}
-    found = probe(spine, Keys.of(spine.arrangement, pa.table({"k": asked, **named} if len(names) > 4 else named)))
+    found = probe(spine, Keys.of(spine.sort_key, pa.table({"k": asked, **named} if len(names) > 4 else named)))
     total = np.zeros(len(names), np.int64)
     np.add.at(total, found.which, found.weights)
-    if spine.arrangement is BY_ROW:
+    if spine.sort_key is BY_ROW:
         expected = np.append(weights, np.zeros(2 * size, np.int64))[asked]
     else:
         expected = [weights[NAMES[np.arange(size) % len(NAMES)] == name].sum() for name in names]
@@ -93,7 +93,7 @@ def check_reads(spine, weights):
     assert np.array_equal(dense(disjoint, size), weights)
     for one in disjoint:
         check_batch(one)
-    probe = batch(np.arange(0, size, max(1, size // 97)), 1, spine.arrangement)
+    probe = batch(np.arange(0, size, max(1, size // 97)), 1, spine.sort_key)
     asked = probe.to_arrow()["k"].to_numpy()
     assert np.array_equal(spine.weights_of(probe), weights[asked])
     whole = spine.consolidated()
@@ -141,8 +141,8 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(skewed=st.booleans())
     def begin(self, skewed):
-        self.arrangement = BY_SKEWED_KEY if skewed else BY_ROW
-        self.spines = [(Spine(self.arrangement, (), self.config), np.zeros(self.size, np.int64))]
+        self.sort_key = BY_SKEWED_KEY if skewed else BY_ROW
+        self.spines = [(Spine(self.sort_key, (), self.config), np.zeros(self.size, np.int64))]
 
     def pick(self, index):
         return self.spines[max(-1 - index, -len(self.spines))]
@@ -152,7 +152,7 @@ class Machine(RuleBasedStateMachine):
         weights = np.broadcast_to(np.asarray(weights, np.int64), len(keys))
         total = there.copy()
         np.add.at(total, keys, weights)
-        self.spines.append((spine.insert(batch(keys, weights, self.arrangement)), total))
+        self.spines.append((spine.insert(batch(keys, weights, self.sort_key)), total))
 
     @rule(at=PICK, seed=st.integers(0, 1 << 30), share=st.floats(0, 1), exponent=st.integers(0, 3))
     def insert_rows(self, at, seed, share, exponent):
@@ -216,7 +216,7 @@ class Machine(RuleBasedStateMachine):
         spine, weights = self.spines[-1]
         keys = np.flatnonzero(weights)
         for part in np.array_split(keys, 3):
-            spine = spine.insert(batch(part, -weights[part], self.arrangement))
+            spine = spine.insert(batch(part, -weights[part], self.sort_key))
         assert spine.count() == 0
         assert spine.work(None).entries == ()
         assert spine.disjoint() == [] or sum(b.rows for b in spine.disjoint()) == 0
@@ -275,7 +275,7 @@ def test_whoever_keeps_an_earlier_version_finds_what_later_ones_have_forgotten(m
         versions.append((spine, weights))
     told = {s._sieve.told.address for s, _ in versions if s._sieve is not None and s._sieve.told is not None}
     assert len(told) > 4, "words have been replaced"
-    fresh = [Spine(s.arrangement, s.entries, s.config, s.stats, sieve=s._covering) for s, _ in versions]
+    fresh = [Spine(s.sort_key, s.entries, s.config, s.stats, sieve=s._covering) for s, _ in versions]
     for late, (_, there) in zip(fresh, versions, strict=True):
         check_probed(late, there)
 
@@ -332,13 +332,13 @@ def test_any_history_with_the_usual_knobs_reads_like_an_array():
 def test_colliding_hashes_cost_time_and_nothing_else(mask):
     rng = np.random.default_rng(mask)
     with weakened_hash(mask):
-        for arrangement in (BY_ROW, BY_SKEWED_KEY):
-            spine, weights = Spine(arrangement, (), EAGER), np.zeros(150, np.int64)
+        for sort_key in (BY_ROW, BY_SKEWED_KEY):
+            spine, weights = Spine(sort_key, (), EAGER), np.zeros(150, np.int64)
             for i in range(40):
                 keys = rng.integers(0, 150, rng.integers(1, 30))
                 some = rng.integers(-2, 3, len(keys))
                 np.add.at(weights, keys, some)
-                spine = spine.insert(batch(keys, some, arrangement))
+                spine = spine.insert(batch(keys, some, sort_key))
                 if i % 5 == 0:
                     check_reads(spine, weights)
             check_reads(spine.work(None), weights)
@@ -347,19 +347,19 @@ def test_colliding_hashes_cost_time_and_nothing_else(mask):
 # ---------------------------------------------------------------------- merges in progress
 
 
-@pytest.mark.parametrize("arrangement", [BY_ROW, BY_SKEWED_KEY], ids=["by row", "by skewed key"])
-def test_a_merge_in_progress_reads_right_at_every_step(arrangement):
+@pytest.mark.parametrize("sort_key", [BY_ROW, BY_SKEWED_KEY], ids=["by row", "by skewed key"])
+def test_a_merge_in_progress_reads_right_at_every_step(sort_key):
     size = 3000
     rng = np.random.default_rng(1)
     parts = [(keys := rng.integers(0, size, 700), rng.integers(-2, 3, len(keys))) for _ in range(5)]
     weights = np.zeros(size, np.int64)
     for keys, some in parts:
         np.add.at(weights, keys, some)
-    inputs = tuple(batch(keys, some, arrangement) for keys, some in parts)
+    inputs = tuple(batch(keys, some, sort_key) for keys, some in parts)
     entry = Merging((), inputs, (0,) * len(inputs), sum(b.rows for b in inputs))
     steps = 0
     while isinstance(entry, Merging):
-        spine = Spine(arrangement, (entry,), EAGER)
+        spine = Spine(sort_key, (entry,), EAGER)
         check_reads(spine, weights)
         before = entry.unread
         entry = entry.step(64)
@@ -367,7 +367,7 @@ def test_a_merge_in_progress_reads_right_at_every_step(arrangement):
         if isinstance(entry, Merging):
             assert entry.unread < before, "no progress"
     assert steps > 10
-    check_reads(Spine(arrangement, (entry,)), weights)
+    check_reads(Spine(sort_key, (entry,)), weights)
 
 
 def with_a_large_merge_begun():
@@ -663,7 +663,7 @@ def test_large_batches_of_what_only_grows_wait_for_more_of_their_kind(monkeypatc
 
 def sought(spine, rows):
     """So many keys are looked up."""
-    probe(spine, Keys.of(spine.arrangement, [(k, "hot") for k in range(rows)]))
+    probe(spine, Keys.of(spine.sort_key, [(k, "hot") for k in range(rows)]))
 
 
 @pytest.mark.parametrize(("rows", "usual"), [(2, False), (50, True), (0, False)], ids=["few", "many", "none"])
@@ -688,7 +688,7 @@ def test_keys_are_found_through_indices_whatever_is_being_merged(knobs):
     """Inserts and deletes at random, merges in progress all the time; then everything goes."""
     config = SpineConfig(fanout=2, at_once=8, step=32, credit=1, indexed=16, **knobs)
     rng = np.random.default_rng(7)
-    by_key = Arrangement(SCHEMA, [0])
+    by_key = SortKey(SCHEMA, [0])
     size, weights = 3000, np.zeros(3000, np.int64)
     spine = Spine(by_key, config=config)
     in_inputs = 0

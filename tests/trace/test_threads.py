@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.errors import TimeError
 from dbspark.trace import Antichain, SpineConfig, Trace, TraceAgent, idle_merge_effort
 from dbspark.trace import background_merges as background
@@ -20,7 +20,7 @@ from dbspark.trace.merge_state import Merging, Running
 from tests.trace.model import updates_of
 
 SCHEMA = Schema.parse("k BIGINT, v BIGINT")
-BY_KEY = Arrangement(SCHEMA, [0], [(1, False, False)])
+BY_KEY = SortKey(SCHEMA, [0], [(1, False, False)])
 CONFIG = SpineConfig(fanout=2, at_once=16, step=32, credit=4, background=64)
 TICKS = 150
 ROWS = 20

@@ -94,12 +94,12 @@ class Machine(RuleBasedStateMachine):
     width = 1
     background = None
 
-    @initialize(config=CONFIGS, arrangement=st.sampled_from(ARRANGEMENTS), held=st.booleans())
-    def begin(self, config, arrangement, held):
+    @initialize(config=CONFIGS, sort_key=st.sampled_from(ARRANGEMENTS), held=st.booleans())
+    def begin(self, config, sort_key, held):
         if self.background is not None:
             config = SpineConfig(config.fanout, at_once=config.at_once, step=config.step, credit=config.credit,
                                  background=self.background)  # fmt: skip
-        self.slots = [Slot(Trace(arrangement, self.width, config), Model(self.width))]
+        self.slots = [Slot(Trace(sort_key, self.width, config), Model(self.width))]
         if held:
             self.slots[0].agents.append(self.slots[0].trace.agent())
         self.steps = 0
@@ -209,7 +209,7 @@ class Machine(RuleBasedStateMachine):
     def insert_updates(self, slot, updates, upper):
         description = Description(slot.model.upper, upper, slot.trace.since)
         before = slot.trace.since
-        slot.trace.insert(batch_of(slot.trace.arrangement, updates).described(description))
+        slot.trace.insert(batch_of(slot.trace.sort_key, updates).described(description))
         slot.model.insert(updates, upper)
         if not any(logical or physical for logical, physical in slot.held()):
             assert slot.trace.since == before.join(upper), "a trace that nobody holds follows its upper"
@@ -253,7 +253,7 @@ class Machine(RuleBasedStateMachine):
             wrong = [([(ROWS[0], Time((50,) * self.width), 1)], Description(upper, upper, upper))]
         for updates, description in wrong:
             with pytest.raises(TimeError):
-                trace.insert(batch_of(trace.arrangement, updates).described(description))
+                trace.insert(batch_of(trace.sort_key, updates).described(description))
         assert (trace.spine.entries, trace.upper, trace.since) == before or trace._beside.jobs
         self.check(slot)
 
@@ -388,13 +388,13 @@ class Machine(RuleBasedStateMachine):
             write_batch(batch, path, batch.description.to_json())
             found, metadata = open_batch(path, verify=self.steps % 2 == 0)
             opened.append(found.described(Description.from_json(metadata)))
-            assert opened[-1].arrangement is trace.arrangement
-        again = Trace.from_batches(opened, trace.arrangement, self.width, trace.spine.config)
+            assert opened[-1].sort_key is trace.sort_key
+        again = Trace.from_batches(opened, trace.sort_key, self.width, trace.spine.config)
         model = slot.model.copy()
         model.boundaries = [b.description.upper for b in opened]
         assert again.since.dominates(trace.since)
         for column, bound in model.bounds.items():
-            again.retain(trace.arrangement.schema.names[column], bound)
+            again.retain(trace.sort_key.schema.names[column], bound)
         other = Slot(again, model)
         if len(self.slots) < 5:
             self.slots.append(other)
@@ -475,14 +475,14 @@ class Machine(RuleBasedStateMachine):
             upper = Antichain([tuple(c + 1 for c in last)])
             updates = [(row, last, w) for row, w in change]
             description = Description(model.upper, upper, trace.since)
-            trace.insert(batch_of(trace.arrangement, updates).described(description))
+            trace.insert(batch_of(trace.sort_key, updates).described(description))
             model.insert(updates, upper)
             check_reads(trace, model, 3)
             idle(trace)
             check_reads(trace, model, 3)
             last = upper.meet_of_all()
         assert trace.scan().rows == 0
-        assert len(trace.probe([ROWS[0][: 3 if trace.arrangement.key is None else 1]]).batch()) == 0
+        assert len(trace.probe([ROWS[0][: 3 if trace.sort_key.key is None else 1]]).batch()) == 0
         if not trace.since:
             return  # nobody can ask for any time, so none is advanced
         assert not list(trace.cursor())
@@ -602,7 +602,7 @@ def test_a_delta_of_several_coordinates_says_where_it_ends():
     assert trace.upper == at(0, 1)
 
 
-def test_a_batch_without_a_description_or_of_another_arrangement_is_refused():
+def test_a_batch_without_a_description_or_of_another_sort_key_is_refused():
     trace = Trace(BY_KEY)
     with pytest.raises(TimeError, match="description"):
         trace.insert(rows([1]))
@@ -859,9 +859,9 @@ def test_a_holder_moves_though_a_sum_overflows():
 
 
 @pytest.mark.parametrize("mask", [(1 << 64) - 1, 0b111], ids=["hashes", "collisions"])
-@pytest.mark.parametrize("arrangement", [BY_ROW, BY_KEY])
+@pytest.mark.parametrize("sort_key", [BY_ROW, BY_KEY])
 @pytest.mark.parametrize("sources", [1, 2, 3, 5, 16, 17])
-def test_a_merge_of_many_batches_of_many_times_is_their_sum_by_row_and_time(sources, arrangement, mask):
+def test_a_merge_of_many_batches_of_many_times_is_their_sum_by_row_and_time(sources, sort_key, mask):
     """Rows that are in one batch only, in several, at several times in one; steps of any size."""
     rng = np.random.default_rng(sources)
     with weakened_hash(mask):
@@ -873,7 +873,7 @@ def test_a_merge_of_many_batches_of_many_times_is_their_sum_by_row_and_time(sour
                     rng.integers(0, len(ROWS), 40), rng.integers(0, 9, 40), rng.choice([-1, 1, 1, 2], 40), strict=True
                 )
             }
-            inputs.append(batch_of(arrangement, [(row, time, w) for (row, time), w in updates.items()]))
+            inputs.append(batch_of(sort_key, [(row, time, w) for (row, time), w in updates.items()]))
             for (row, time), weight in updates.items():
                 right[row, Time((max(time[0], 4),))] += weight
         right = {key: weight for key, weight in right.items() if weight}

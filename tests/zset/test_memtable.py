@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import WeightOverflowError
 from dbspark.zset.memtable import HOT_TOUCHES, Columns, Memtable, RobinHood, batch_of_rows
 from tests.zset.model import MAX, plus, times
 
 SCHEMA = Schema.parse("k BIGINT, s STRING")
-ARRANGEMENT = Arrangement(SCHEMA)
+ARRANGEMENT = SortKey(SCHEMA)
 
 
 def row(k):
@@ -314,11 +314,11 @@ def test_huge_weights_that_do_not_overflow_are_taken():
 
 def sized(ddl, values, *, columns):
     schema = Schema.parse(ddl)
-    arrangement = Arrangement(schema)
-    memtable = Memtable(arrangement)
+    sort_key = SortKey(schema)
+    memtable = Memtable(sort_key)
     if columns:
         memtable.apply(
-            Columns(Batch.from_arrow(pa.table([pa.array(values, schema.types[0])], schema.names), arrangement)), 1
+            Columns(Batch.from_arrow(pa.table([pa.array(values, schema.types[0])], schema.names), sort_key)), 1
         )
     else:
         for value in values:
@@ -340,8 +340,8 @@ def test_nested_values_count_towards_the_bytes(columns):
 
 def test_negated_deltas_count_towards_the_bytes():
     """A batch with other weights shares its columns; they are held all the same."""
-    arrangement = Arrangement(Schema.parse("s STRING"))
-    batch = Batch.from_arrow(pa.table({"s": [f"{i}" * 5000 for i in range(20)]}), arrangement)
-    memtable = Memtable(arrangement)
+    sort_key = SortKey(Schema.parse("s STRING"))
+    batch = Batch.from_arrow(pa.table({"s": [f"{i}" * 5000 for i in range(20)]}), sort_key)
+    memtable = Memtable(sort_key)
     memtable.apply(Columns(batch.with_weights(-batch.weights())), 1)
     assert memtable.nbytes() >= 20 * 5000 / 2

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.columnar import Arrangement, Batch, Schema
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.row_codec import TEXT, codec_of
 from dbspark.columnar.rows import row_form
 from dbspark.columnar.sort_key import weakened_hash
@@ -45,8 +45,8 @@ ROWS = st.tuples(*(st.one_of(st.none(), column) for column in COLUMNS)).map(FORM
 
 
 def spine_of(schema, *parts):
-    arrangement = Arrangement(schema)
-    return Spine(arrangement, tuple(batch_of_rows(arrangement, part) for part in parts))
+    sort_key = SortKey(schema)
+    return Spine(sort_key, tuple(batch_of_rows(sort_key, part) for part in parts))
 
 
 @given(st.lists(ROWS, min_size=1, max_size=8, unique=True), ROWS)
@@ -110,7 +110,7 @@ def test_rows_of_a_key_that_has_many_are_found_by_their_hash(mask):
     count = 2000 if mask != 0xFFFFFFFFFFFFFFFF else 70_000
     with weakened_hash(mask):
         schema = Schema.of("k BIGINT, v BIGINT")
-        by_key = Arrangement(schema, (0,))
+        by_key = SortKey(schema, (0,))
         keys = np.repeat([1, 2, 3], [5, count, 5])
         values = np.arange(len(keys))
         table = pa.table({"k": keys, "v": values})

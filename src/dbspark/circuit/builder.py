@@ -24,7 +24,7 @@ import pyarrow as pa
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Graph, Stream
 from dbspark.circuit.nested import LIMIT, Fixpoint, Result
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.columnar.sort_key import OrderColumn
 from dbspark.errors import CircuitError, SchemaError
@@ -38,7 +38,7 @@ from dbspark.operators.function import Function
 from dbspark.operators.join import How, Join
 from dbspark.operators.operator import Arrange, Operator
 from dbspark.operators.ordered import TopK
-from dbspark.operators.range_join import Comparison, RangeJoin, range_arrangements
+from dbspark.operators.range_join import Comparison, RangeJoin, range_sort_keys
 from dbspark.operators.statistics import Bits, Booleans, Kurtosis, Skewness, Variance
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
 from dbspark.operators.window import Window, WindowFunction
@@ -76,11 +76,11 @@ class Builder:
     def integrate(self, stream: Stream, key: Sequence[str] | None = None) -> Stream:
         """The value of a stream of changes, kept by a key."""
         columns = None if key is None else [stream.schema.index(c) for c in key]
-        return self.graph.add(Integrate(Arrangement(stream.schema, columns)), [stream], ["delta"], "value")
+        return self.graph.add(Integrate(SortKey(stream.schema, columns)), [stream], ["delta"], "value")
 
     def differentiate(self, stream: Stream) -> Stream:
         """The changes of a stream of values."""
-        return self.graph.add(Differentiate(Arrangement(stream.schema)), [stream], ["value"], "delta")
+        return self.graph.add(Differentiate(SortKey(stream.schema)), [stream], ["value"], "delta")
 
     def output(self, name: str, stream: Stream) -> None:
         """Give a stream a name to read it by."""
@@ -158,7 +158,7 @@ class Builder:
         """The integral of a stream by a key; None: by whole rows."""
         schema = stream.schema
         columns = None if key is None else [schema.index(c) for c in key]
-        return self._arranged(stream, Arrangement(schema, columns, self.order_columns(schema, order)))
+        return self._arranged(stream, SortKey(schema, columns, self.order_columns(schema, order)))
 
     def join(
         self,
@@ -189,9 +189,9 @@ class Builder:
         keys = [(schemas[0].index(a), schemas[1].index(b)) for a, b in pairs]
         compared = [(schemas[0].index(a), how_to, schemas[1].index(b)) for a, how_to, b in ranges]
         if compared:
-            mine, theirs = range_arrangements(schemas, keys, compared)
+            mine, theirs = range_sort_keys(schemas, keys, compared)
         else:
-            mine, theirs = (Arrangement(schemas[side], [k[side] for k in keys]) for side in (0, 1))
+            mine, theirs = (SortKey(schemas[side], [k[side] for k in keys]) for side in (0, 1))
         if select is None:
             chosen = [(0, c) for c in range(left.schema.columns)]
             if how not in ("semi", "anti", "existence"):
@@ -210,14 +210,14 @@ class Builder:
 
     def distinct(self, stream: Stream) -> Stream:
         """Every row of positive weight once."""
-        arrangement = Arrangement(stream.schema)
-        return self.with_state(Distinct(arrangement), [stream], [arrangement])
+        sort_key = SortKey(stream.schema)
+        return self.with_state(Distinct(sort_key), [stream], [sort_key])
 
     def combine(self, left: Stream, right: Stream, operation: SetOperation) -> Stream:
         """INTERSECT or EXCEPT, with or without ALL."""
         streams = self._alike((left, right))
-        arrangement = Arrangement(streams[0].schema)
-        return self.with_state(Combine(arrangement, operation), streams, [arrangement] * 2)
+        sort_key = SortKey(streams[0].schema)
+        return self.with_state(Combine(sort_key, operation), streams, [sort_key] * 2)
 
     def aggregate(self, stream: Stream, key: Sequence[str], **aggregates: tuple[str, str | None] | Aggregate) -> Stream:
         """One row for every key: its columns, then the aggregates, given as name=(function, column)."""
@@ -232,24 +232,24 @@ class Builder:
         schema = stream.schema
         operator = GroupAggregate(schema, (), list(aggregates.values()), list(aggregates))
         wanted = operator.orders()
-        by_bucket = [Arrangement(schema, [schema.index(bucket)], a.order) for a in wanted]
+        by_bucket = [SortKey(schema, [schema.index(bucket)], a.order) for a in wanted]
         firsts = [self.with_state(TopK(a, 1), [stream], [a]) for a in by_bucket]
         return self.with_state(operator, [stream, *firsts], [None, *wanted])
 
     def top(self, stream: Stream, key: Sequence[str], order: Sequence[OrderBy], limit: int, offset: int = 0) -> Stream:
         """The first rows of every key by some order; of all rows where there is no key."""
         schema = stream.schema
-        arrangement = Arrangement(schema, [schema.index(c) for c in key], self.order_columns(schema, order))
-        return self.with_state(TopK(arrangement, limit, offset), [stream], [arrangement])
+        sort_key = SortKey(schema, [schema.index(c) for c in key], self.order_columns(schema, order))
+        return self.with_state(TopK(sort_key, limit, offset), [stream], [sort_key])
 
     def window(
         self, stream: Stream, key: Sequence[str], order: Sequence[OrderBy], functions: Mapping[str, WindowFunction]
     ) -> Stream:
         """The rows with window functions beside them, over partitions by a key, in some order."""
         schema = stream.schema
-        arrangement = Arrangement(schema, [schema.index(c) for c in key], self.order_columns(schema, order))
-        operator = Window(arrangement, list(functions.values()), list(functions))
-        return self.with_state(operator, [stream], [arrangement])
+        sort_key = SortKey(schema, [schema.index(c) for c in key], self.order_columns(schema, order))
+        operator = Window(sort_key, list(functions.values()), list(functions))
+        return self.with_state(operator, [stream], [sort_key])
 
     # ------------------------------------------------------------------ recursion
 
@@ -312,18 +312,16 @@ class Builder:
             out.append((schema.index(name), direction == "desc", nulls == "nulls last"))
         return out
 
-    def _arranged(self, stream: Stream, arrangement: Arrangement) -> Stream:
-        return self.graph.add(Arrange(arrangement), [stream], ["delta"], "arranged")
+    def _arranged(self, stream: Stream, sort_key: SortKey) -> Stream:
+        return self.graph.add(Arrange(sort_key), [stream], ["delta"], "arranged")
 
-    def with_state(
-        self, operator: Operator, streams: Sequence[Stream], arrangements: Sequence[Arrangement | None]
-    ) -> Stream:
+    def with_state(self, operator: Operator, streams: Sequence[Stream], sort_keys: Sequence[SortKey | None]) -> Stream:
         """An operator over streams that it wants arranged; on streams of values, applied to them as a whole."""
         if any(s.kind == "value" for s in streams):
-            lifted = OnValues(operator, arrangements)
+            lifted = OnValues(operator, sort_keys)
             return self.graph.add(lifted, streams, ["value"] * len(streams), "value")
-        given = [s if a is None else self._arranged(s, a) for s, a in zip(streams, arrangements, strict=True)]
-        kinds: list[Any] = ["delta" if a is None else "arranged" for a in arrangements]
+        given = [s if a is None else self._arranged(s, a) for s, a in zip(streams, sort_keys, strict=True)]
+        kinds: list[Any] = ["delta" if a is None else "arranged" for a in sort_keys]
         return self.graph.add(operator, given, kinds, "delta")
 
     def _linear(self, operator: linear.Stateless, stream: Stream) -> Stream:

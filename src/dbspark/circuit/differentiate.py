@@ -15,7 +15,7 @@ The result is explicit: nothing is hidden in operators, and it is the meaning th
 from __future__ import annotations
 
 from dbspark.circuit.graph import Graph, Node, Stream
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.operators.linear import Stateless, Sum
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
 
@@ -57,11 +57,11 @@ def _derived(out: Graph, node: Node, made: dict[str, Stream], loops: list[tuple[
         return out.add(operator, inputs, ["delta"] * len(inputs), "delta")
     if isinstance(operator, OnValues):
         values = [
-            out.add(Integrate(a or Arrangement(s.schema)), [s], ["delta"], "value")
-            for s, a in zip(inputs, operator.arrangements, strict=True)
+            out.add(Integrate(a or SortKey(s.schema)), [s], ["delta"], "value")
+            for s, a in zip(inputs, operator.sort_keys, strict=True)
         ]
         value = out.add(operator, values, ["value"] * len(values), "value")
-        return out.add(Differentiate(Arrangement(operator.schema)), [value], ["value"], "delta")
+        return out.add(Differentiate(SortKey(operator.schema)), [value], ["value"], "delta")
     return out.again(node, inputs)  # an operator on deltas already
 
 
@@ -79,8 +79,8 @@ def _derived_seeded_delay(out: Graph, node: Node, made: dict[str, Stream], loops
 def _product_rule(out: Graph, product: Product, left: Stream, right: Stream) -> Stream:
     """Three terms over delayed integrals."""
     values = []
-    for stream, arrangement in zip((left, right), product.join.sides, strict=True):
-        value = out.add(Integrate(arrangement), [stream], ["delta"], "value")
+    for stream, sort_key in zip((left, right), product.join.sides, strict=True):
+        value = out.add(Integrate(sort_key), [stream], ["delta"], "value")
         values.append(_shared_delay(out, value))
     terms = [
         out.add(product, [left, values[1]], ["delta", "value"], "delta"),

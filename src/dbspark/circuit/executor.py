@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.vm import Counts, Guarded, Late, Program
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta, Parts
 from dbspark.errors import CircuitError
 from dbspark.kernels.preload import machine_is_there
@@ -281,5 +281,5 @@ def _complete(value: Any) -> Any:
 def as_zset(value: Any) -> ZSet:
     """What a stream carries, for people."""
     if isinstance(value, Delta):
-        return ZSet.from_batch(value.arranged(Arrangement(value.schema)))
-    return ZSet.from_batch(value.delta().arranged(Arrangement(value.schema)))
+        return ZSet.from_batch(value.arranged(SortKey(value.schema)))
+    return ZSet.from_batch(value.delta().arranged(SortKey(value.schema)))

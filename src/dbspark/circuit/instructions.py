@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dbspark.circuit.graph import Node
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.vm import expressions as kv
@@ -84,10 +84,10 @@ def line(instruction: int, *operands: int) -> list[int]:
 
 
 def arranging(
-    arrangement: Arrangement, given: int, out: int, kept: int, mask: int, wanted: int = ALWAYS, known: bool = False
+    sort_key: SortKey, given: int, out: int, kept: int, mask: int, wanted: int = ALWAYS, known: bool = False
 ) -> list[int]:
     """Rows of a register in order. `known`: they have the hashes of whole rows."""
-    return line(km.ARRANGE, given, out, kept, wanted, int(known), mask, arrangement.told_at)
+    return line(km.ARRANGE, given, out, kept, wanted, int(known), mask, sort_key.told_at)
 
 
 def passed(columns: Sequence[tuple[int, int]]) -> list[int]:
@@ -145,7 +145,7 @@ def _(operator: Arrange, node: Node, registers: Registers) -> Instruction:
     registers.state(node)
 
     def lines(kept: int) -> list[int]:
-        return arranging(operator.arrangement, given, out, 1, registers.mask)
+        return arranging(operator.sort_key, given, out, 1, registers.mask)
 
     return Instruction(lines, inserts=out)
 
@@ -251,7 +251,7 @@ def _(operator: Distinct, node: Node, registers: Registers) -> Instruction:
 
 @_written.register
 def _(operator: TopK, node: Node, registers: Registers) -> Instruction:
-    source, schema, key = node.inputs[0], operator.schema, operator.arrangement.key_nodes.tolist()
+    source, schema, key = node.inputs[0], operator.schema, operator.sort_key.key_nodes.tolist()
     given, state, out = registers.of[source.id], registers.state(source), registers.new()
     registers.of[node.id] = out
 
@@ -297,8 +297,8 @@ def _(operator: GroupAggregate, node: Node, registers: Registers) -> Instruction
     fold, shown = operator.fold, _results(operator)
     if fold is None or shown is None or len(node.inputs) > 2:
         return None
-    state_arrangement = operator.accumulators
-    state_schema = state_arrangement.schema
+    state_sort_key = operator.accumulators
+    state_schema = state_sort_key.schema
     given, arranged, more = registers.of[node.inputs[0].id], ALWAYS, 0
     if len(node.inputs) == 2:
         arranged, more = registers.of[node.inputs[1].id], registers.state(node.inputs[1])
@@ -322,7 +322,7 @@ def _(operator: GroupAggregate, node: Node, registers: Registers) -> Instruction
     def lines(kept: int) -> list[int]:
         return [
             *line(*folding, kept, *details),  # what comes out may lie in the memory of the rows of state
-            *arranging(state_arrangement, rows, inserted, 1, registers.mask),
+            *arranging(state_sort_key, rows, inserted, 1, registers.mask),
             *_projecting(rows, out, kept, operator.schema, some, (), shown),
         ]
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dbspark.circuit.graph import Graph, Node
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import CircuitError
 from dbspark.kernels.memory.layout import TIMES
@@ -45,20 +45,20 @@ class Fixpoint(Operator):
         self.sources = [n for n in self.graph if n.role == "source"]
         self.variables = [n for n in self.graph if n.role == "delay"]
         self.schema = self.variables[0].schema
-        self.arranged: dict[str, Arrangement] = {}
+        self.arranged: dict[str, SortKey] = {}
         """Nodes with state, and how they keep it: arrange nodes, and deltas that a reduction takes as they are."""
         self.inner: dict[str, Fixpoint] = {}
         """Fixpoints inside this one; their state follows the own."""
         for node in self._schedule:
             operator = node.operator
             if isinstance(operator, Arrange):
-                self.arranged[node.id] = operator.arrangement
+                self.arranged[node.id] = operator.sort_key
             elif isinstance(operator, Fixpoint):
                 self.inner[node.id] = operator
             elif isinstance(operator, GroupAggregate):
                 if not operator.key:  # it has a row where nothing has come, so no iteration could be its first
                     raise CircuitError(f"{node.label!r} cannot stand inside a fixpoint; give it a key")
-                self.arranged[f"{node.id}/0"] = Arrangement(operator.source, operator.key)
+                self.arranged[f"{node.id}/0"] = SortKey(operator.source, operator.key)
             elif not isinstance(operator, Stateless) and not all(isinstance(n.operator, Arrange) for n in node.inputs):
                 raise CircuitError(f"{node.label!r} cannot stand inside a fixpoint")
         self.depth: int = 1 + max((f.depth for f in self.inner.values()), default=0)
@@ -68,7 +68,7 @@ class Fixpoint(Operator):
                 "put the innermost outside, or write two of them as one with more variables"
             )
 
-    def kept(self) -> tuple[Arrangement, ...]:
+    def kept(self) -> tuple[SortKey, ...]:
         return (*self.arranged.values(), *(a for f in self.inner.values() for a in f.kept()))
 
     def step(self, state: State, inputs: Sequence[Delta]) -> tuple[State, dict[str, Delta]]:
@@ -160,7 +160,7 @@ class _Run:
             for node in fixpoint.variables:
                 flown = values[node.inputs[0].id]
                 if flown.rows:
-                    change = Delta.of(flown.arranged(Arrangement(node.schema)))
+                    change = Delta.of(flown.arranged(SortKey(node.schema)))
                     if change.rows:
                         given[node.id] = change
                         results[str(node.name)].append(change)

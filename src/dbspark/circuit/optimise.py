@@ -92,8 +92,8 @@ class _Rewriter:
             self.out.output(name, self.made[node.id])
         return self.out
 
-    def arranged(self, stream: Stream, arrangement: Any) -> Stream:
-        return self.out.add(Arrange(arrangement), [stream], ["delta"], "arranged")
+    def arranged(self, stream: Stream, sort_key: Any) -> Stream:
+        return self.out.add(Arrange(sort_key), [stream], ["delta"], "arranged")
 
 
 def _fuse_derivatives(graph: Graph) -> Graph:
@@ -107,9 +107,9 @@ def _derivative(rewriter: _Rewriter, node: Node) -> Stream | None:
         if isinstance(lifted.operator, OnValues) and all(isinstance(n.operator, Integrate) for n in lifted.inputs):
             inner = lifted.operator
             streams = []
-            for integral, arrangement in zip(lifted.inputs, inner.arrangements, strict=True):
+            for integral, sort_key in zip(lifted.inputs, inner.sort_keys, strict=True):
                 stream = rewriter.made[integral.inputs[0].id]
-                streams.append(stream if arrangement is None else rewriter.arranged(stream, arrangement))
+                streams.append(stream if sort_key is None else rewriter.arranged(stream, sort_key))
             return rewriter.out.add(inner.operator, streams, [s.kind for s in streams], "delta")
     if isinstance(operator, Sum) and operator.signs == (1, 1, 1):
         found = _three_terms(node)

@@ -25,7 +25,7 @@ import numpy as np
 
 from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.instructions import Instruction, Registers, arranging, instruction, line
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar import sort_key as hashing
 from dbspark.columnar.batch import Index, surveyed
 from dbspark.columnar.chunk import Chunk
@@ -64,7 +64,7 @@ _WORD: Final = Struct("q")
 class Guarded(NamedTuple):
     """The table that a source is the change of: its order, and whether its keys are unique."""
 
-    arrangement: Arrangement
+    sort_key: SortKey
     unique: bool
 
 
@@ -140,8 +140,8 @@ class Program:
         """What a tick does: so many words of code from an address on, or the step of an operator."""
         code: list[int] = []
         for name, place in checked.items():
-            arrangement, unique = (tables or {})[name]
-            key, schema = arrangement.key_nodes.tolist(), arrangement.schema
+            sort_key, unique = (tables or {})[name]
+            key, schema = sort_key.key_nodes.tolist(), sort_key.schema
             rows = int(unique), schema.columns, schema.node_count, len(key), *key
             code += line(km.CHECK, sources[name], place, *rows)
         cuts: list[tuple[int, int] | Node] = [(0, len(code))]
@@ -153,12 +153,12 @@ class Program:
                 begin = len(code)
                 code += found.lines(int(node.id in self.kept))
                 cuts.append((begin, len(code)))
-        self.wanted: dict[str, tuple[int, Arrangement]] = {}
+        self.wanted: dict[str, tuple[int, SortKey]] = {}
         """For outputs that may be wanted in order: the register of the rows, and their order."""
         begin = len(code)
         for name, node in graph.outputs.items():
             if node.id in registers.of and node.kind == "delta":
-                out, by_row = self.wanted[name] = registers.new(), Arrangement(node.schema)
+                out, by_row = self.wanted[name] = registers.new(), SortKey(node.schema)
                 code += arranging(by_row, registers.of[node.id], out, 1, registers.mask, flags[name])
         for node_id, taken in self.later.items():
             code += line(km.LIST, taken, registers.states.index(node_id), self._most_listed)
@@ -303,7 +303,7 @@ class Program:
         out: dict[str, State] = {}
         for node, register in self.later.items():
             before = states[node][0]
-            found = [_batch(told, arena, register, before.arrangement) for told, arena in late]
+            found = [_batch(told, arena, register, before.sort_key) for told, arena in late]
             batches = [batch for batch in found if batch.rows]
             if batches:
                 out[node] = (before.insert(batches[0] if len(batches) == 1 else merge(batches)),)
@@ -405,14 +405,14 @@ class Tick:
 
     def in_order(self, name: str) -> Batch:
         """An output in order, where it was wanted so."""
-        register, arrangement = self._program.wanted[name]
-        return self._batch(register, arrangement)
+        register, sort_key = self._program.wanted[name]
+        return self._batch(register, sort_key)
 
     def inserted(self, node: str) -> Spine:
         """The state of a node with what it takes in."""
         before = self.before[node][0]
         if node not in self._batches:
-            self._batches[node] = batch = self._batch(self._program.inserts[node], before.arrangement)
+            self._batches[node] = batch = self._batch(self._program.inserts[node], before.sort_key)
             if batch.rows:
                 self.states[node] = (before.insert(batch),)
         return self.states[node][0] if node in self.states else before
@@ -428,17 +428,17 @@ class Tick:
             return Delta.empty(node.schema)
         return Delta.of_chunk(Chunk(node.schema, rows, self.arena.slice(table - self.arena.address, size), kept))
 
-    def _batch(self, register: int, arrangement: Arrangement) -> Batch:
-        return _batch(self.told, self.arena, register, arrangement)
+    def _batch(self, register: int, sort_key: SortKey) -> Batch:
+        return _batch(self.told, self.arena, register, sort_key)
 
 
-def _batch(told: bytes, arena: Any, register: int, arrangement: Arrangement) -> Batch:
+def _batch(told: bytes, arena: Any, register: int, sort_key: SortKey) -> Batch:
     """What a tick wrote in order."""
     table, rows, *survey, size, index = _REGISTER.unpack_from(told, register * _BYTES)
     if not rows:
-        return Batch.empty(arrangement)
-    chunk = Chunk(arrangement.schema, rows, arena.slice(table - arena.address, size), None)
-    batch = surveyed(arrangement, chunk, survey)
+        return Batch.empty(sort_key)
+    chunk = Chunk(sort_key.schema, rows, arena.slice(table - arena.address, size), None)
+    batch = surveyed(sort_key, chunk, survey)
     return batch.with_index(Index.at(index, rows, arena)) if index else batch
 
 

@@ -2,6 +2,6 @@
 
 from dbspark.columnar.batch import Batch, merge
 from dbspark.columnar.schema import Schema, SchemaLike
-from dbspark.columnar.sort_key import Arrangement
+from dbspark.columnar.sort_key import SortKey
 
-__all__ = ["Arrangement", "Batch", "Schema", "SchemaLike", "merge"]
+__all__ = ["Batch", "Schema", "SchemaLike", "SortKey", "merge"]

@@ -18,7 +18,7 @@ from dbspark.columnar.batch import Batch, desk, planned, rows_on_desk, scratch_o
 from dbspark.columnar.chunk import CHUNK_ROWS, ONE, ZERO, Chunk
 from dbspark.columnar.memory import allocate
 from dbspark.columnar.schema import Schema
-from dbspark.columnar.sort_key import Arrangement
+from dbspark.columnar.sort_key import SortKey
 from dbspark.kernels.memory import arrow_import as kh
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.sort import sort_rows as ka
@@ -61,12 +61,12 @@ _desk = _Desk()
 _forms: dict[Schema, list[_Form]] = {}
 
 
-def handed_batch(arrangement: Arrangement, table: pa.Table, weight: str | None = None) -> Batch | None:
+def handed_batch(sort_key: SortKey, table: pa.Table, weight: str | None = None) -> Batch | None:
     """A table's rows as a batch; None where they are not exactly what is expected."""
-    schema, rows = arrangement.schema, table.num_rows
+    schema, rows = sort_key.schema, table.num_rows
     if not 0 < rows <= CHUNK_ROWS:
         chunk = _chunk(schema, table, weight)
-        return None if chunk is None else Batch.from_chunk(arrangement, chunk)
+        return None if chunk is None else Batch.from_chunk(sort_key, chunk)
     form, parts = _form(schema, table.schema, weight), table.to_batches()
     if form is None or len(parts) != 1:
         return None
@@ -76,19 +76,19 @@ def handed_batch(arrangement: Arrangement, table: pa.Table, weight: str | None =
     arena, struct = allocate(room), _desk.struct
     given: Any = parts[0]
     given._export_to_c(struct)
-    told, at = arrangement.told_at, scratch.address
+    told, at = sort_key.told_at, scratch.address
     size = kh.arrange(struct, rows, form.at, told, hashing._mask_word, at, arena.address, room)
     if size == kh.UNFIT:
         return None
     form.bytes = max(size - before, 0) // rows + 1
     if 0 < size <= room <= 2 * (size + _SPARE):
-        return planned(arrangement, scratch, before, arena)
+        return planned(sort_key, scratch, before, arena)
     if size <= 0:  # none stays, or they are too large for one chunk
         chunk = _chunk(schema, table, weight)
-        return None if chunk is None else Batch.from_chunk(arrangement, chunk)
+        return None if chunk is None else Batch.from_chunk(sort_key, chunk)
     arena = allocate(size)
     ka.fill(told, rows, at + before, arena.address)
-    return planned(arrangement, scratch, before, arena)
+    return planned(sort_key, scratch, before, arena)
 
 
 def handed_copy(schema: Schema, table: pa.Table) -> Chunk | None:

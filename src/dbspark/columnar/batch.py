@@ -26,7 +26,7 @@ from dbspark.columnar.chunk import CHUNK_ROWS, NO_TIME, Chunk, check_plan, gathe
 from dbspark.columnar.conform import conform
 from dbspark.columnar.memory import Int64s, UInt64s, allocate, int64s, uint64s, zeros
 from dbspark.columnar.schema import Schema
-from dbspark.columnar.sort_key import Arrangement
+from dbspark.columnar.sort_key import SortKey
 from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels.lookup import index as ks
 from dbspark.kernels.lookup import probe as kp
@@ -83,10 +83,10 @@ _NO_INDEX = Index(np.empty(0, np.uint64), NO_PLACE)
 class Batch:
     """An immutable, sorted, consolidated Z-set in columns."""
 
-    __slots__ = ("__dict__", "arrangement", "chunks", "description", "rows")
+    __slots__ = ("__dict__", "chunks", "description", "rows", "sort_key")
 
-    def __init__(self, arrangement: Arrangement, chunks: Sequence[Chunk], description: Any = None) -> None:
-        self.arrangement = arrangement
+    def __init__(self, sort_key: SortKey, chunks: Sequence[Chunk], description: Any = None) -> None:
+        self.sort_key = sort_key
         self.description = description
         self.chunks = tuple(chunks)
         self.rows = self.chunks[0].rows if len(self.chunks) == 1 else sum([c.rows for c in self.chunks])
@@ -103,13 +103,13 @@ class Batch:
 
     @property
     def schema(self) -> Schema:
-        return self.arrangement.schema
+        return self.sort_key.schema
 
     def __len__(self) -> int:
         return self.rows
 
     def __repr__(self) -> str:
-        return f"Batch({self.rows} rows, {len(self.chunks)} chunks, {self.arrangement!r})"
+        return f"Batch({self.rows} rows, {len(self.chunks)} chunks, {self.sort_key!r})"
 
     @Lazy
     def fences(self) -> UInt64s:
@@ -197,55 +197,53 @@ class Batch:
     # ------------------------------------------------------------------ building
 
     @staticmethod
-    def empty(arrangement: Arrangement) -> Batch:
-        return Batch(arrangement, ())
+    def empty(sort_key: SortKey) -> Batch:
+        return Batch(sort_key, ())
 
     @staticmethod
-    def from_chunk(arrangement: Arrangement, chunk: Chunk) -> Batch:
+    def from_chunk(sort_key: SortKey, chunk: Chunk) -> Batch:
         """Sort and consolidate one imported chunk."""
         rows = chunk.rows
         if rows == 0:
-            return Batch.empty(arrangement)
+            return Batch.empty(sort_key)
         if rows > BUILD_ROWS:
             pieces = [
-                Batch.from_chunk(arrangement, chunk.slice(at, min(BUILD_ROWS, rows - at)))
+                Batch.from_chunk(sort_key, chunk.slice(at, min(BUILD_ROWS, rows - at)))
                 for at in range(0, rows, BUILD_ROWS)
             ]
             return merge(pieces)
-        return arrange_chunk(arrangement, chunk)
+        return arrange_chunk(sort_key, chunk)
 
     @staticmethod
-    def from_arrow(
-        data: pa.RecordBatch | pa.Table, arrangement: Arrangement | None = None, weights: Any = None
-    ) -> Batch:
+    def from_arrow(data: pa.RecordBatch | pa.Table, sort_key: SortKey | None = None, weights: Any = None) -> Batch:
         """Sort and consolidate Arrow rows. `weights` are int64 (one per row), or None for 1 each."""
-        if arrangement is None:
-            arrangement = Arrangement(Schema(data.schema))
-        schema = arrangement.schema
+        if sort_key is None:
+            sort_key = SortKey(Schema(data.schema))
+        schema = sort_key.schema
         if weights is not None:
             weights = _checked(weights, data.num_rows)
         parts = [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
         if len(parts) == 1:
             arrays = conform(schema, parts[0].schema, parts[0].columns)
-            return _from_arrays(arrangement, arrays, data.num_rows, weights)
+            return _from_arrays(sort_key, arrays, data.num_rows, weights)
         whole = data.combine_chunks()
         pieces = []
         at = 0
         for part in whole.to_batches() or [pa.RecordBatch.from_pylist([], whole.schema)]:
             end = at + part.num_rows
             some = None if weights is None else weights[at:end]
-            pieces.append(_from_arrays(arrangement, conform(schema, part.schema, part.columns), end - at, some))
+            pieces.append(_from_arrays(sort_key, conform(schema, part.schema, part.columns), end - at, some))
             at = end
         return merge(pieces)
 
     @staticmethod
     def from_timed_arrow(
-        data: pa.RecordBatch | pa.Table, times: Any, arrangement: Arrangement | None = None, weights: Any = None
+        data: pa.RecordBatch | pa.Table, times: Any, sort_key: SortKey | None = None, weights: Any = None
     ) -> Batch:
         """Sort and consolidate Arrow rows that have times: times[c] is coordinate c of every row's time."""
-        if arrangement is None:
-            arrangement = Arrangement(Schema(data.schema))
-        schema = arrangement.schema
+        if sort_key is None:
+            sort_key = SortKey(Schema(data.schema))
+        schema = sort_key.schema
         table = pa.table(data).combine_chunks()
         some = None if weights is None else _checked(weights, table.num_rows)
         pieces = []
@@ -254,16 +252,16 @@ class Batch:
             end = at + part.num_rows
             arrays = conform(schema, part.schema, part.columns)
             chunk = import_arrays(schema, arrays, part.num_rows, None if some is None else some[at:end])
-            pieces.append(Batch.from_chunk(arrangement, chunk.with_times(padded(times, at, end))))
+            pieces.append(Batch.from_chunk(sort_key, chunk.with_times(padded(times, at, end))))
             at = end
-        return merge(pieces) if pieces else Batch.empty(arrangement)
+        return merge(pieces) if pieces else Batch.empty(sort_key)
 
-    def rearranged(self, arrangement: Arrangement) -> Batch:
+    def rearranged(self, sort_key: SortKey) -> Batch:
         """The same rows ordered by another key."""
-        if arrangement is self.arrangement:
+        if sort_key is self.sort_key:
             return self
-        pieces = [arrange_chunk(arrangement, chunk, not self.arrangement.order) for chunk in self.chunks]
-        return merge(pieces) if pieces else Batch.empty(arrangement)
+        pieces = [arrange_chunk(sort_key, chunk, not self.sort_key.order) for chunk in self.chunks]
+        return merge(pieces) if pieces else Batch.empty(sort_key)
 
     # ------------------------------------------------------------------ reading
 
@@ -293,7 +291,7 @@ class Batch:
             if low < high:
                 chunks.append(chunk if high - low == chunk.rows else chunk.slice(low, high - low))
             at += chunk.rows
-        return Batch(self.arrangement, chunks)
+        return Batch(self.sort_key, chunks)
 
     def nbytes(self) -> int:
         """Bytes that this batch keeps in memory, shared with others or not."""
@@ -312,13 +310,11 @@ class Batch:
             line[nd.DATA], line[nd.START], line[nd.MASK] = some.ctypes.data, 0, -1
             chunks.append(changed)
             at += chunk.rows
-        return self._still(Batch(self.arrangement, chunks), "_time_survey", "fences", "index")
+        return self._still(Batch(self.sort_key, chunks), "_time_survey", "fences", "index")
 
     def described(self, description: Any) -> Batch:
         """The same rows under another description."""
-        return self._still(
-            Batch(self.arrangement, self.chunks, description), "_survey", "_time_survey", "fences", "index"
-        )
+        return self._still(Batch(self.sort_key, self.chunks, description), "_survey", "_time_survey", "fences", "index")
 
     def _still(self, batch: Batch, *names: str) -> Batch:
         """A batch of the same rows, of which some of what is known of them stays known."""
@@ -331,7 +327,7 @@ class Batch:
         """The same rows, of which none occurs twice, at another time."""
         times = np.zeros(nd.TIMES, np.int64)
         times[: len(time)] = time
-        batch = Batch(self.arrangement, [c.at_time(times) for c in self.chunks], description)
+        batch = Batch(self.sort_key, [c.at_time(times) for c in self.chunks], description)
         self._still(batch, "_survey", "fences", "index")
         batch.__dict__["_time_survey"] = _one_time(times.tolist())
         return batch
@@ -341,12 +337,12 @@ class Batch:
         if weights is None:
             weights = self.weights_at(pos)
         one = int(bool((weights == 1).all()))
-        own_key, time = self.arrangement.own_key, self.time
+        own_key, time = self.sort_key.own_key, self.time
         if time is None:
             chunks = gather_timed(self.schema, own_key, self.tables, pos, weights, one, times_at(self.tables, pos))
         else:
             chunks = gather_chunks(self.schema, own_key, self.tables, pos, weights, one, np.array(time))
-        return Batch(self.arrangement, chunks)
+        return Batch(self.sort_key, chunks)
 
     def weights_at(self, pos: Int64s) -> Int64s:
         out = int64s(len(pos))
@@ -377,8 +373,8 @@ def times_at(tables: Int64s, pos: Int64s) -> Any:
     return out
 
 
-def _from_arrays(arrangement: Arrangement, arrays: Sequence[pa.Array], rows: int, weights: Int64s | None) -> Batch:
-    return Batch.from_chunk(arrangement, import_arrays(arrangement.schema, arrays, rows, weights))
+def _from_arrays(sort_key: SortKey, arrays: Sequence[pa.Array], rows: int, weights: Int64s | None) -> Batch:
+    return Batch.from_chunk(sort_key, import_arrays(sort_key.schema, arrays, rows, weights))
 
 
 def _checked(weights: Any, rows: int) -> Int64s:
@@ -431,55 +427,55 @@ def rows_on_desk(schema: Schema, more: int) -> int:
     return (_DESK - more - 8 * ka.words_before_rows(schema.columns, schema.node_count)) // (8 * ka.WORDS)
 
 
-def planned(arrangement: Arrangement, scratch: Any, at: int, arena: Any) -> Batch:
+def planned(sort_key: SortKey, scratch: Any, at: int, arena: Any) -> Batch:
     """What a plan, so many bytes from the beginning of working memory, has put into an arena."""
     info = _INFO.unpack_from(scratch, at)
-    batch = surveyed(arrangement, Chunk(arrangement.schema, info[0], arena, None), info[ka.SURVEY :])
+    batch = surveyed(sort_key, Chunk(sort_key.schema, info[0], arena, None), info[ka.SURVEY :])
     times = info[4 : ka.SURVEY]
     if times != _AT_NONE:
         batch.__dict__["_time_survey"] = _one_time(times)
     return batch
 
 
-def arrange_chunk(arrangement: Arrangement, chunk: Chunk, hashed: bool = False) -> Batch:
+def arrange_chunk(sort_key: SortKey, chunk: Chunk, hashed: bool = False) -> Batch:
     """Sort and consolidate a chunk. `hashed`: its HASH lane holds row hashes already."""
-    schema, rows = arrangement.schema, chunk.rows
+    schema, rows = sort_key.schema, chunk.rows
     if schema.nested or not rows:
-        return _arranged_nested(arrangement, chunk, hashed)
+        return _arranged_nested(sort_key, chunk, hashed)
     before = ka.words_before_rows(schema.columns, schema.node_count)
     scratch = scratch_of(schema, rows)
-    told, at = arrangement.told_at, scratch.address
+    told, at = sort_key.told_at, scratch.address
     size = ka.plan(told, int(hashed), hashing._mask_word, chunk.table, rows, CHUNK_ROWS, at)
     if size == ka.TIMED:
-        return _arranged_nested(arrangement, chunk, hashed)
+        return _arranged_nested(sort_key, chunk, hashed)
     if size > 0:
         arena = allocate(size)
         ka.fill(told, rows, at, arena.address)
-        return planned(arrangement, scratch, 0, arena)
+        return planned(sort_key, scratch, 0, arena)
     info = _INFO.unpack_from(scratch)
     n = info[0]
     if n == 0:
-        return Batch.empty(arrangement)
+        return Batch.empty(sort_key)
     check_plan(info)
     pos = np.frombuffer(scratch, np.int64, n, 8 * (before + 2 * rows))
     weights = np.frombuffer(scratch, np.int64, n, 8 * (before + 3 * rows))
     tables = np.frombuffer(scratch, np.int64, 1, 8 * ka.INFO)
     some = pos, weights, info[2], np.array(info[4 : ka.SURVEY], np.int64)
-    return Batch(arrangement, gather_chunks(schema, arrangement.own_key, tables, *some))
+    return Batch(sort_key, gather_chunks(schema, sort_key.own_key, tables, *some))
 
 
 def arrange_chunks(
-    arrangement: Arrangement, chunks: Sequence[Chunk], times: Sequence[int], since: Sequence[int] = ()
+    sort_key: SortKey, chunks: Sequence[Chunk], times: Sequence[int], since: Sequence[int] = ()
 ) -> Batch:
     """Sort and consolidate flat chunks, each of one time of one coordinate, which is advanced to `since`: as one."""
-    schema, count = arrangement.schema, sum([chunk.rows for chunk in chunks])
+    schema, count = sort_key.schema, sum([chunk.rows for chunk in chunks])
     kept, tables, time = [], [], np.zeros(nd.TIMES, np.int64)
     for chunk, tick in zip(chunks, times, strict=True):
         time[0] = tick
         stamped = chunk.at_time(time)
-        table, words = stamped.nodes(), arrangement.words(chunk)
-        keys = arrangement.keys(chunk, words)
-        _with_hashes(arrangement, table, words, keys)
+        table, words = stamped.nodes(), sort_key.words(chunk)
+        keys = sort_key.keys(chunk, words)
+        _with_hashes(sort_key, table, words, keys)
         kept.append((stamped, words, keys))
         tables.append(stamped.table)
     lens, info = np.array([chunk.rows for chunk in chunks], np.int64), np.empty(5, np.int64)
@@ -490,38 +486,38 @@ def arrange_chunks(
     n, ones, same = int(info[0]), int(info[2]), int(info[4])
     some = given, pos[:n], weights[:n], ones
     if same and n:
-        return Batch(arrangement, gather_chunks(schema, arrangement.own_key, *some, np.ascontiguousarray(found[:, 0])))
-    return Batch(arrangement, gather_timed(schema, arrangement.own_key, *some, found[:, :n]))
+        return Batch(sort_key, gather_chunks(schema, sort_key.own_key, *some, np.ascontiguousarray(found[:, 0])))
+    return Batch(sort_key, gather_timed(schema, sort_key.own_key, *some, found[:, :n]))
 
 
-def _with_hashes(arrangement: Arrangement, table: Int64s, words: UInt64s, keys: UInt64s) -> None:
+def _with_hashes(sort_key: SortKey, table: Int64s, words: UInt64s, keys: UInt64s) -> None:
     """A node table of one's own with the hashes of its rows."""
     for node, lane in ((nd.HASH, words), (nd.KEY, keys)):
         table[node, nd.DATA], table[node, nd.START], table[node, nd.MASK] = lane.ctypes.data, 0, -1
-    table[nd.HASH, nd.CHILD] = arrangement.order_at
+    table[nd.HASH, nd.CHILD] = sort_key.order_at
 
 
-def _arranged_nested(arrangement: Arrangement, chunk: Chunk, hashed: bool) -> Batch:
+def _arranged_nested(sort_key: SortKey, chunk: Chunk, hashed: bool) -> Batch:
     """The same for nested columns, and for rows of several times."""
-    words = chunk.lane(nd.HASH) if hashed and not arrangement.order else arrangement.words(chunk)
-    return arrange(arrangement, chunk, words, arrangement.keys(chunk, words))
+    words = chunk.lane(nd.HASH) if hashed and not sort_key.order else sort_key.words(chunk)
+    return arrange(sort_key, chunk, words, sort_key.keys(chunk, words))
 
 
-def surveyed(arrangement: Arrangement, chunk: Chunk, survey: Sequence[int]) -> Batch:
+def surveyed(sort_key: SortKey, chunk: Chunk, survey: Sequence[int]) -> Batch:
     """A chunk of no time that is in order, and what is known of its weights."""
     batch = Batch.__new__(Batch)
-    batch.arrangement, batch.description, batch.chunks, batch.rows = arrangement, None, (chunk,), chunk.rows
+    batch.sort_key, batch.description, batch.chunks, batch.rows = sort_key, None, (chunk,), chunk.rows
     known = batch.__dict__
     known["_survey"], known["_time_survey"] = survey, _NO_TIME
     return batch
 
 
-def arrange(arrangement: Arrangement, chunk: Chunk, words: UInt64s, keys: UInt64s) -> Batch:
+def arrange(sort_key: SortKey, chunk: Chunk, words: UInt64s, keys: UInt64s) -> Batch:
     """Sort and consolidate a chunk whose hashes are known."""
     rows = chunk.rows
-    schema = arrangement.schema
+    schema = sort_key.schema
     table = np.array(chunk.nodes())  # a copy: the chunk may be shared, its hash lanes are ours
-    _with_hashes(arrangement, table, words, keys)
+    _with_hashes(sort_key, table, words, keys)
     at = table.ctypes.data
     order = int64s(rows)
     sort_hashes(keys, words, order, uint64s(2 * rows), int64s(rows))
@@ -537,17 +533,17 @@ def arrange(arrangement: Arrangement, chunk: Chunk, words: UInt64s, keys: UInt64
         check_plan(info)
         n = int(info[0])
         some = pos[:n], weights[:n], int(info[2]), times[:, :n]
-        return Batch(arrangement, gather_timed(schema, arrangement.own_key, tables, *some))
+        return Batch(sort_key, gather_timed(schema, sort_key.own_key, tables, *some))
     km.consolidate(at, keys, words, order, schema.columns, schema.node_count, pos, weights, info)
     check_plan(info)
     n = int(info[0])
     time = np.array([chunk.lane(nd.TIME + c)[0] for c in range(nd.TIMES)]) if rows else NO_TIME
     rest = pos[:n], weights[:n], int(info[2]), time
-    return Batch(arrangement, gather_chunks(schema, arrangement.own_key, tables, *rest))
+    return Batch(sort_key, gather_chunks(schema, sort_key.own_key, tables, *rest))
 
 
 class Plan:
-    """A merge in progress over batches of one arrangement: call `step` until `done`.
+    """A merge in progress over batches of one sort key: call `step` until `done`.
 
     The cursors say where each input stands; `remaining` gives the inputs without what has been read.
 
@@ -556,8 +552,19 @@ class Plan:
     """
 
     __slots__ = (
-        "ages", "arrangement", "batches", "bounds", "cursors", "done", "ends", "info", "lens", "read", "starts",
-        "tables", "time",
+        "ages",
+        "batches",
+        "bounds",
+        "cursors",
+        "done",
+        "ends",
+        "info",
+        "lens",
+        "read",
+        "sort_key",
+        "starts",
+        "tables",
+        "time",
     )  # fmt: skip
 
     def __init__(
@@ -570,7 +577,7 @@ class Plan:
         """Merge batches, each from row `offset` of its first chunk on; only the times `within` bounds, if given."""
         self.bounds = bounds(since) if within is None else within
         self.time = _common_time(batches, since) if within is None else None
-        self.arrangement = batches[0].arrangement
+        self.sort_key = batches[0].sort_key
         self.ages = sorted(range(len(batches)), key=lambda i: len(batches[i]))  # the smallest first
         begins = [offsets[i] if offsets else 0 for i in self.ages]
         batches = [batches[i] for i in self.ages]
@@ -594,7 +601,7 @@ class Plan:
 
     def step(self, limit: int) -> list[Chunk]:
         """Merge until at most `limit` rows are written (twice as many read)."""
-        schema = self.arrangement.schema
+        schema = self.sort_key.schema
         columns, nodes = schema.columns, schema.node_count
         info = self.info
         if self.time is None:
@@ -616,7 +623,7 @@ class Plan:
         self.read += read
         self.done = bool(done)
         some = pos[:written], weights[:written], ones, np.array(self.time)
-        return gather_chunks(schema, self.arrangement.own_key, self.tables, *some)
+        return gather_chunks(schema, self.sort_key.own_key, self.tables, *some)
 
     def _stops(self, limit: int) -> tuple[Int64s, int]:
         """Cursors, the same row on one side of them in all inputs, and the rows before them: `limit` if possible."""
@@ -624,7 +631,7 @@ class Plan:
         return stops, choose_split(self.tables, self.lens, self.cursors, self.ends, limit, stops)
 
     def _step_timed(self, limit: int) -> list[Chunk]:
-        schema, own_key = self.arrangement.schema, self.arrangement.own_key
+        schema, own_key = self.sort_key.schema, self.sort_key.own_key
         stops, n = self._stops(limit)
         pos, weights, times = int64s(n), int64s(n), int64s(nd.TIMES * n).reshape(nd.TIMES, n)
         kt.merge_timed(
@@ -657,7 +664,7 @@ class Plan:
             if row >= batch.chunks[chunk].rows:
                 chunk, row = chunk + 1, 0
             if chunk < len(batch.chunks):
-                left = Batch(self.arrangement, batch.chunks[chunk:]).part_of(batch, chunk, 0) if chunk else batch
+                left = Batch(self.sort_key, batch.chunks[chunk:]).part_of(batch, chunk, 0) if chunk else batch
                 batches.append(left)
                 offsets.append(row)
         return tuple(batches), tuple(offsets)
@@ -707,7 +714,7 @@ def advanced(time: Sequence[int], since: Sequence[int]) -> tuple[int, ...]:
 
 
 def merge(batches: Sequence[Batch], since: Sequence[int] = ()) -> Batch:
-    """The sum of batches of one arrangement, with times advanced to `since`."""
+    """The sum of batches of one sort key, with times advanced to `since`."""
     some = [b for b in batches if b.rows]
     if len(some) <= 1:
         if not some or not since:
@@ -717,28 +724,28 @@ def merge(batches: Sequence[Batch], since: Sequence[int] = ()) -> Batch:
             return only if advanced(time, since) == time else only.at_time(advanced(time, since))
         if all(t >= s for t, s in zip(only.earliest, since, strict=False)):
             return only
-    arrangement = some[0].arrangement
-    if any(b.arrangement is not arrangement for b in some):
-        raise SchemaError(f"batches of different arrangements cannot be merged: {[b.arrangement for b in some]}")
-    if not since and not arrangement.schema.nested:
-        few = _merged_few(arrangement, some)
+    sort_key = some[0].sort_key
+    if any(b.sort_key is not sort_key for b in some):
+        raise SchemaError(f"batches of different arrangements cannot be merged: {[b.sort_key for b in some]}")
+    if not since and not sort_key.schema.nested:
+        few = _merged_few(sort_key, some)
         if few is not None:
             return few
     plan = Plan(some, since=since)
     if plan.time is None and len(some) >= _MANY and sum(b.rows for b in some) <= BUILD_ROWS:
-        return Batch(arrangement, _sorted(plan))
+        return Batch(sort_key, _sorted(plan))
     if plan.time is None or sum(b.rows for b in some) < _PARALLEL_ROWS:
-        return Batch(arrangement, run(plan))
+        return Batch(sort_key, run(plan))
     low, high = plan, Plan(some, since=since)
     middle = low.split(1 << 63)
     low.restrict(None, middle)
     high.restrict(middle, None)
     upper = _threads().submit(run, high)
     chunks = run(low)
-    return Batch(arrangement, chunks + upper.result())
+    return Batch(sort_key, chunks + upper.result())
 
 
-def _merged_few(arrangement: Arrangement, batches: Sequence[Batch]) -> Batch | None:
+def _merged_few(sort_key: SortKey, batches: Sequence[Batch]) -> Batch | None:
     """The sum of a few small batches of one time, in few calls; None where they are not."""
     time = batches[0]._time_survey
     lines, largest, rows = [], 0, 0
@@ -749,31 +756,31 @@ def _merged_few(arrangement: Arrangement, batches: Sequence[Batch]) -> Batch | N
         rows += batch.rows
         if batch.rows >= lines[largest][1]:
             largest = i
-    columns, count = arrangement.schema.columns, len(lines)
+    columns, count = sort_key.schema.columns, len(lines)
     scratch, needed = desk.scratch, kc.scratch_words(columns, count, rows) + 2 * count
     if 8 * needed > _DESK:
         return None
     lines.append(lines.pop(largest))
     begin = _DESK - 16 * count
     pack_into(f"{2 * count}q", scratch, begin, *[word for line in lines for word in line])
-    told, at = arrangement.told_at, scratch.address
+    told, at = sort_key.told_at, scratch.address
     size = kc.plan(told, at + begin, count, rows, at)
     info = _INFO.unpack_from(scratch)
     check_plan(info)
     if size < 0:
         return None
     if size == 0:
-        return Batch.empty(arrangement)
+        return Batch.empty(sort_key)
     arena = allocate(size)
     kc.fill(told, count, rows, at, arena.address)
-    merged = surveyed(arrangement, Chunk(arrangement.schema, info[0], arena, None), info[ka.SURVEY :])
+    merged = surveyed(sort_key, Chunk(sort_key.schema, info[0], arena, None), info[ka.SURVEY :])
     merged.__dict__["_time_survey"] = time
     return merged
 
 
 def _sorted(plan: Plan) -> list[Chunk]:
     """All that a plan for batches of several times gives, at once."""
-    schema, info = plan.arrangement.schema, plan.info
+    schema, info = plan.sort_key.schema, plan.info
     rows = int(plan.lens.sum())
     pos, weights, times = int64s(rows), int64s(rows), int64s(nd.TIMES * rows).reshape(nd.TIMES, rows)
     kt.merge_many(
@@ -781,7 +788,7 @@ def _sorted(plan: Plan) -> list[Chunk]:
     )  # fmt: skip
     check_plan(info)
     n, ones = int(info[0]), int(info[2])
-    return gather_timed(schema, plan.arrangement.own_key, plan.tables, pos[:n], weights[:n], ones, times[:, :n])
+    return gather_timed(schema, plan.sort_key.own_key, plan.tables, pos[:n], weights[:n], ones, times[:, :n])
 
 
 def run(plan: Plan) -> list[Chunk]:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from dbspark.columnar.batch import Batch
 from dbspark.columnar.chunk import Chunk, describe_arrays
 from dbspark.columnar.schema import Schema
-from dbspark.columnar.sort_key import Arrangement
+from dbspark.columnar.sort_key import SortKey
 from dbspark.errors import CorruptFileError
 from dbspark.kernels.memory import layout as nd
 
@@ -42,13 +42,13 @@ _LANES = {nd.HASH: "_hash", nd.KEY: "_key", nd.WEIGHT: "_weight", **{nd.TIME + c
 
 def write_batch(batch: Batch, path: str | os.PathLike[str], metadata: Any = None) -> None:
     """Write a batch to a new file; `metadata` is kept with it as JSON. It is on disk when this returns."""
-    arrangement = batch.arrangement
+    sort_key = batch.sort_key
     constants = _constants(batch)
-    lanes = [node for node in _LANES if node not in constants and (node != nd.KEY or arrangement.own_key)]
+    lanes = [node for node in _LANES if node not in constants and (node != nd.KEY or sort_key.own_key)]
     about = {
         "format": FORMAT,
-        "key": None if arrangement.key is None else list(arrangement.key),
-        "order": [list(o) for o in arrangement.order],
+        "key": None if sort_key.key is None else list(sort_key.key),
+        "order": [list(o) for o in sort_key.order],
         "rows": batch.rows,
         "constants": {_LANES[node]: value for node, value in constants.items()},
         "weights": batch._survey,
@@ -56,8 +56,8 @@ def write_batch(batch: Batch, path: str | os.PathLike[str], metadata: Any = None
         "metadata": metadata,
     }
     fields = [pa.field(_LANES[node], pa.int64() if node >= nd.WEIGHT else pa.uint64(), False) for node in lanes]
-    columns = [pa.field(f"column{i}", f.type, f.nullable, f.metadata) for i, f in enumerate(arrangement.schema.arrow)]
-    about["names"] = list(arrangement.schema.names)
+    columns = [pa.field(f"column{i}", f.type, f.nullable, f.metadata) for i, f in enumerate(sort_key.schema.arrow)]
+    about["names"] = list(sort_key.schema.names)
     schema = pa.schema([*fields, *columns], metadata={_ABOUT: json.dumps(about).encode()})
     unique = uuid.uuid4().hex.encode() + b"-" * 16  # holds the place of the seal, which is known last
     with Path(path).open("xb+") as file:
@@ -136,27 +136,27 @@ def _batch_of(fields: pa.Schema, records: list[pa.RecordBatch], about: dict[str,
     stored = [node for node in _LANES if node not in constants and (node != nd.KEY or about["key"] is not None)]
     names = about["names"]
     arrow = pa.schema([fields.field(len(stored) + i).with_name(name) for i, name in enumerate(names)])
-    arrangement = Arrangement(Schema(arrow), about["key"], [tuple(o) for o in about["order"]])
-    chunks = [_chunk_of(record, arrangement, stored, constants) for record in records if record.num_rows]
-    batch = Batch(arrangement, chunks)
+    sort_key = SortKey(Schema(arrow), about["key"], [tuple(o) for o in about["order"]])
+    chunks = [_chunk_of(record, sort_key, stored, constants) for record in records if record.num_rows]
+    batch = Batch(sort_key, chunks)
     if batch.rows != about["rows"]:
         raise ValueError(f"it says that it holds {about['rows']} rows, and holds {batch.rows}")
     batch.__dict__["_survey"], batch.__dict__["_time_survey"] = about["weights"], about["times"]
     return batch
 
 
-def _chunk_of(record: pa.RecordBatch, arrangement: Arrangement, stored: list[int], constants: dict[int, int]) -> Chunk:
+def _chunk_of(record: pa.RecordBatch, sort_key: SortKey, stored: list[int], constants: dict[int, int]) -> Chunk:
     columns = record.columns
-    chunk = describe_arrays(arrangement.schema, columns[len(stored) :], record.num_rows, None)
+    chunk = describe_arrays(sort_key.schema, columns[len(stored) :], record.num_rows, None)
     table = chunk.nodes()
     kept = np.array(list(constants.values()), np.int64)
     for i, node in enumerate(constants):
         table[node, nd.DATA], table[node, nd.MASK] = kept.ctypes.data + 8 * i, 0
     for node, lane in zip(stored, columns, strict=False):
         table[node, nd.DATA], table[node, nd.START], table[node, nd.MASK] = lane.buffers()[1].address, lane.offset, -1
-    if not arrangement.own_key:
+    if not sort_key.own_key:
         table[nd.KEY] = table[nd.HASH]
-    table[nd.HASH, nd.CHILD] = arrangement.order_at
+    table[nd.HASH, nd.CHILD] = sort_key.order_at
     chunk.keep = (record, kept)
     return chunk
 

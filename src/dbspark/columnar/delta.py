@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar import sort_key as hashing
 from dbspark.columnar.batch import arrange_chunk
 from dbspark.columnar.chunk import Chunk, check_plan, gather_columns, gather_rows, import_arrays
@@ -35,18 +35,18 @@ class Delta:
         self.rows = len(weights)
         self._columns: Sequence[pa.Array] | None = columns
         self._weights: Int64s | None = weights
-        self._batches: dict[Arrangement, Batch] = {}
+        self._batches: dict[SortKey, Batch] = {}
         self._chunk: Chunk | None = None
 
     @staticmethod
     def of(batch: Batch) -> Delta:
         """The rows of a batch."""
         self = Delta.__new__(Delta)
-        self.schema = batch.arrangement.schema
+        self.schema = batch.sort_key.schema
         self.rows = batch.rows
         self._columns = self._weights = None
         self._chunk = batch.chunks[0] if len(batch.chunks) == 1 else None
-        self._batches = {batch.arrangement: batch}
+        self._batches = {batch.sort_key: batch}
         return self
 
     @staticmethod
@@ -64,7 +64,7 @@ class Delta:
     def empty(schema: Schema) -> Delta:
         found = _EMPTY.get(schema)
         if found is None:
-            found = _EMPTY[schema] = Delta.of(Batch.empty(Arrangement(schema)))
+            found = _EMPTY[schema] = Delta.of(Batch.empty(SortKey(schema)))
         return found
 
     @staticmethod
@@ -131,23 +131,23 @@ class Delta:
         size: int = buffer.size if whole is None else whole.size
         return size
 
-    def arranged(self, arrangement: Arrangement) -> Batch:
-        """The rows sorted and consolidated by an arrangement; computed once."""
-        found = self._batches.get(arrangement)
+    def arranged(self, sort_key: SortKey) -> Batch:
+        """The rows sorted and consolidated by a sort key; computed once."""
+        found = self._batches.get(sort_key)
         if found is None:
             if self._columns is None and self._batches:
-                found = next(iter(self._batches.values())).rearranged(arrangement)
+                found = next(iter(self._batches.values())).rearranged(sort_key)
             elif not self.rows:
-                found = Batch.empty(arrangement)
+                found = Batch.empty(sort_key)
             else:
-                found = arrange_chunk(arrangement, self.chunk())
+                found = arrange_chunk(sort_key, self.chunk())
             # Another dict, not another entry: a delta may be read by two threads (`trace.history`).
-            self._batches = {**self._batches, arrangement: found}
+            self._batches = {**self._batches, sort_key: found}
         return found
 
     def known(self, batch: Batch) -> Delta:
         """The same rows, which are known in an order."""
-        self._batches = {**self._batches, batch.arrangement: batch}
+        self._batches = {**self._batches, batch.sort_key: batch}
         return self
 
     @property
@@ -159,7 +159,7 @@ class Delta:
         """The rows sorted and consolidated, in whichever order is there already."""
         for batch in self._batches.values():
             return batch
-        return self.arranged(Arrangement(self.schema))
+        return self.arranged(SortKey(self.schema))
 
     def consolidated(self) -> Delta:
         """The same rows, equal ones as one; in whichever order is cheapest."""
@@ -246,11 +246,11 @@ class Parts(Delta):
         """The parts after a linear operator."""
         return Parts(schema, self.rows, lambda: (function(part) for part in self._make()))
 
-    def arranged(self, arrangement: Arrangement) -> Batch:
-        if arrangement not in self._batches:
-            self._batches[arrangement] = merged(arrangement, (p.arranged(arrangement) for p in self._make()))
-            self.rows = self._batches[arrangement].rows
-        return self._batches[arrangement]
+    def arranged(self, sort_key: SortKey) -> Batch:
+        if sort_key not in self._batches:
+            self._batches[sort_key] = merged(sort_key, (p.arranged(sort_key) for p in self._make()))
+            self.rows = self._batches[sort_key].rows
+        return self._batches[sort_key]
 
     @property
     def columns(self) -> Sequence[pa.Array]:
@@ -276,7 +276,7 @@ def rows_at(schema: Schema, tables: Int64s, pos: Int64s, weights: Int64s) -> Del
     return Delta(schema, gather_columns(schema, tables, pos, range(schema.columns)), weights)
 
 
-def merged(arrangement: Arrangement, batches: Iterable[Batch]) -> Batch:
-    """The sum of batches of one arrangement."""
+def merged(sort_key: SortKey, batches: Iterable[Batch]) -> Batch:
+    """The sum of batches of one sort key."""
     some = [b for b in batches if b.rows]
-    return merge(some) if some else Batch.empty(arrangement)
+    return merge(some) if some else Batch.empty(sort_key)

@@ -1,4 +1,4 @@
-"""An arrangement: which columns of a schema are the key that batches are ordered by, and the order inside a key.
+"""A sort key: which columns of a schema are the key that batches are ordered by, and the order inside a key.
 
 `key=None` means that the whole row is the key; then the key hash is the row hash and is stored once. `order` names
 columns by which the rows of one key follow each other, each as (column, descending, nulls last); without it they
@@ -24,13 +24,13 @@ from dbspark.kernels.sort.sort_rows import told_of
 OrderColumn = tuple[int, bool, bool]
 """(column, descending, nulls last)"""
 
-_INTERNED: dict[Any, Arrangement] = {}
+_INTERNED: dict[Any, SortKey] = {}
 _mask = np.uint64(0xFFFFFFFFFFFFFFFF)
 _mask_word = -1
 """The same as kernels take it that have no other use for an unsigned number."""
 
 
-class Arrangement:
+class SortKey:
     """A schema, its key columns and its order columns."""
 
     __slots__ = ("key", "key_nodes", "order", "order_at", "own_key", "row_nodes", "schema", "spec", "told", "told_at")
@@ -48,9 +48,7 @@ class Arrangement:
     told_at: int
     """Address of what kernels are told of all this (`kernels.sort.sort_rows`)."""
 
-    def __new__(
-        cls, schema: Schema, key: Sequence[int] | None = None, order: Sequence[OrderColumn] = ()
-    ) -> Arrangement:
+    def __new__(cls, schema: Schema, key: Sequence[int] | None = None, order: Sequence[OrderColumn] = ()) -> SortKey:
         order = tuple((int(c), bool(descending), bool(last)) for c, descending, last in order)
         if key is not None and tuple(key) == tuple(range(schema.columns)) and not order and key:
             key = None
@@ -74,7 +72,7 @@ class Arrangement:
         return _INTERNED.setdefault(identity, self)
 
     def __reduce__(self) -> Any:
-        return Arrangement, (self.schema, self.key, self.order)
+        return SortKey, (self.schema, self.key, self.order)
 
     def __repr__(self) -> str:
         names = self.schema.names if self.key is None else tuple(self.schema.names[c] for c in self.key)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.connectors import source
 from dbspark.connectors.source import DbsparkSource, Origin, Range, Times
 from dbspark.errors import CorruptFileError, StoreError, TimeError
@@ -55,12 +55,12 @@ class Stored(Origin):
             ]
             if not spines:  # a table that no shard has rows of
                 schema = schema_of(described[self.name]["schema"])
-                spines = [Spine(Arrangement(schema))]
+                spines = [Spine(SortKey(schema))]
             yield store, spines, found.tick
 
     def schema(self) -> pa.Schema:
         with self.opened() as (_, spines, _tick):
-            return spines[0].arrangement.schema.arrow
+            return spines[0].sort_key.schema.arrow
 
     def extent(self) -> tuple[int, int]:
         with self.opened() as (_, spines, tick):
@@ -130,8 +130,8 @@ def _known(spines: list[Spine]) -> bool:
 def _history(spines: list[Spine], part: Range, now: int) -> Histories:
     some = [s for s in spines if s.batches] or spines[:1]
     if part.of > 1:
-        some = [Spine(s.arrangement, tuple(_slice(b, part) for b in s.batches)) for s in some]
-    return Histories([history_of(s.arrangement, 0, now, s, now + 1) for s in some])
+        some = [Spine(s.sort_key, tuple(_slice(b, part) for b in s.batches)) for s in some]
+    return Histories([history_of(s.sort_key, 0, now, s, now + 1) for s in some])
 
 
 def _slice(batch: Batch, part: Range) -> Batch:

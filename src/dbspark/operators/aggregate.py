@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.batch import INT64_MAX
 from dbspark.columnar.chunk import Chunk, describe_arrays, gather_columns
 from dbspark.columnar.delta import Delta, Parts
@@ -304,9 +304,9 @@ class Extreme(Aggregate):
 
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         order = self.order()
-        spine = next(a.after for a in touched.arranged if a.arrangement.order == order)
+        spine = next(a.after for a in touched.arranged if a.sort_key.order == order)
         hits = ends(spine, touched.keys, 1)
-        values = gather_columns(spine.arrangement.schema, spine.sources[0], hits.pos, (self.column,))[0]
+        values = gather_columns(spine.sort_key.schema, spine.sources[0], hits.pos, (self.column,))[0]
         where = np.full(touched.groups, -1, np.int64)
         where[hits.which] = np.arange(len(hits))
         return [values.take(pa.array(where, mask=where < 0))]
@@ -335,7 +335,7 @@ class GroupAggregate(Operator):
             types = aggregate.fields()
             self.spans.append((len(fields), len(fields) + len(types)))
             fields += [pa.field(f"acc{len(fields) + i}", t) for i, t in enumerate(types)]
-        self.accumulators = Arrangement(Schema(pa.schema(fields)), range(width))
+        self.accumulators = SortKey(Schema(pa.schema(fields)), range(width))
         self._key_nodes = np.array([nd.LANES + c for c in self.key], np.int64)
         self._own_nodes = np.arange(nd.LANES, nd.LANES + width)
         additions = [a.addition() for a in self.aggregates]
@@ -345,12 +345,12 @@ class GroupAggregate(Operator):
         if self.key and len(plain) == len(additions) and flat and Fold.possible(plain):
             self.fold = Fold(self.key, source, self.accumulators, plain)
 
-    def orders(self) -> list[Arrangement]:
+    def orders(self) -> list[SortKey]:
         """The arrangements of the input that its aggregates want, once each."""
         found = [a.order() for a in self.aggregates]
-        return [Arrangement(self.source, self.key, o) for o in dict.fromkeys(f for f in found if f is not None)]
+        return [SortKey(self.source, self.key, o) for o in dict.fromkeys(f for f in found if f is not None)]
 
-    def kept(self) -> tuple[Arrangement, ...]:
+    def kept(self) -> tuple[SortKey, ...]:
         return (self.accumulators,)
 
     @property
@@ -471,7 +471,7 @@ class GroupAggregate(Operator):
 
 
 def _columns_of(hits: Hits) -> list[pa.Array]:
-    schema = hits.spine.arrangement.schema
+    schema = hits.spine.sort_key.schema
     return gather_columns(schema, hits.spine.sources[0], hits.pos, range(schema.columns))
 
 

@@ -50,12 +50,12 @@ _SEARCH = 16
 
 def spine_of(touched: Touched, order: Order) -> Spine:
     """The rows of the input by group, in an order that an aggregate has asked for."""
-    return next(a.after for a in touched.arranged if a.arrangement.order == order)
+    return next(a.after for a in touched.arranged if a.sort_key.order == order)
 
 
 def runs(hits: Hits, columns: Sequence[int]) -> Any:
     """Where the rows begin to be of another group than before, or to differ in some columns."""
-    schema = hits.spine.arrangement.schema
+    schema = hits.spine.sort_key.schema
     out = np.empty(len(hits), np.uint8)
     nodes = np.array([nd.LANES + c for c in columns], np.int64)
     km.run_starts(hits.spine.sources[0], hits.pos, hits.which, nodes, schema.node_count, out)
@@ -481,7 +481,7 @@ class OfDistinct(Reading):
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         hits, _ = _with_values(self.rows(touched), self.columns)
         hits = _only(hits, runs(hits, self.columns))
-        schema = hits.spine.arrangement.schema.select(self.columns)
+        schema = hits.spine.sort_key.schema.select(self.columns)
         delta = Delta(schema, taken(hits, self.columns), np.ones(len(hits), np.int64))
         old = [pa.array([], t) for t in self.inner.fields()]
         none = np.full(touched.groups, -1, np.int64)

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.operators.operator import Operator, State
 
@@ -21,8 +21,8 @@ class Constant(Operator):
         self.rows = rows
         self.schema = rows.schema
 
-    def kept(self) -> tuple[Arrangement, ...]:
-        return (self.rows.arrangement,)
+    def kept(self) -> tuple[SortKey, ...]:
+        return (self.rows.sort_key,)
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
         if state[0].entries or not self.rows.rows:

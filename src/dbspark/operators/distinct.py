@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta, merged
 from dbspark.columnar.memory import Int64s
 from dbspark.operators.operator import Arranged, Operator, State
@@ -28,8 +28,8 @@ SetOperation = Literal["intersect", "intersect all", "except", "except all"]
 class Distinct(Operator):
     """Every row of positive weight once. Takes a stream arranged by whole rows."""
 
-    def __init__(self, arrangement: Arrangement) -> None:
-        self.schema = arrangement.schema
+    def __init__(self, sort_key: SortKey) -> None:
+        self.schema = sort_key.schema
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
         given = inputs[0]
@@ -49,14 +49,14 @@ class Distinct(Operator):
 class Combine(Operator):
     """INTERSECT and EXCEPT of two streams arranged by whole rows."""
 
-    def __init__(self, arrangement: Arrangement, operation: SetOperation) -> None:
-        self.schema = arrangement.schema
-        self.arrangement = arrangement
+    def __init__(self, sort_key: SortKey, operation: SetOperation) -> None:
+        self.schema = sort_key.schema
+        self.sort_key = sort_key
         self.operation = operation
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
         left, right = inputs
-        rows = merged(self.arrangement, [_ones(left.delta), _ones(right.delta)])
+        rows = merged(self.sort_key, [_ones(left.delta), _ones(right.delta)])
         if not rows.rows:
             return (), Delta.empty(self.schema)
         before = self._combined(weights_before(left.before, rows), weights_before(right.before, rows))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar import sort_key as hashing
 from dbspark.columnar.chunk import Chunk, gather_pairs
 from dbspark.columnar.delta import Delta
@@ -32,7 +32,7 @@ Addition = tuple[int, int | None, int | None]
 class Fold:
     """How an operator folds deltas into its rows of state."""
 
-    def __init__(self, key: Sequence[int], source: Schema, state: Arrangement, additions: Sequence[Addition]) -> None:
+    def __init__(self, key: Sequence[int], source: Schema, state: SortKey, additions: Sequence[Addition]) -> None:
         self._state = state
         self._key = tuple(key)
         self._key_schema = source.select(key)

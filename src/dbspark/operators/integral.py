@@ -22,7 +22,7 @@ class ZSetRef:
 
     @property
     def schema(self) -> Schema:
-        return self.spine.arrangement.schema
+        return self.spine.sort_key.schema
 
     def iter(self) -> Iterator[tuple[Row, int]]:
         """Rows and weights as Python values."""
@@ -30,9 +30,9 @@ class ZSetRef:
 
     def lookup_by_key(self, *key: Any) -> list[tuple[Row, int]]:
         """The rows of one key."""
-        columns = self.spine.arrangement.key
+        columns = self.spine.sort_key.key
         form = row_form(self.schema if columns is None else self.schema.select(columns))
-        hits = probe(self.spine, Keys.of(self.spine.arrangement, [form(key)]))
+        hits = probe(self.spine, Keys.of(self.spine.sort_key, [form(key)]))
         return list(Delta.of(hits.batch()).items())
 
     def delta(self) -> Delta:

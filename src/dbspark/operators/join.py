@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.chunk import Chunk, check_plan, describe_arrays, gather_columns, gather_pairs
 from dbspark.columnar.delta import Delta, Parts
 from dbspark.columnar.memory import Int64s, int64s
@@ -73,8 +73,8 @@ class Join(Operator):
 
     def __init__(
         self,
-        left: Arrangement,
-        right: Arrangement,
+        left: SortKey,
+        right: SortKey,
         how: How = "inner",
         *,
         columns: Sequence[tuple[int, int]] | None = None,
@@ -173,7 +173,7 @@ class Join(Operator):
         total = sum(rows for _, _, _, rows in found)
 
         def make() -> Iterator[Delta]:
-            for chunk, which, hits in self._expanded(side, delta.arrangement, spine, found):
+            for chunk, which, hits in self._expanded(side, delta.sort_key, spine, found):
                 yield self.output(side, chunk, which, hits, pair_weights(chunk, hits))
 
         return [Parts(self.schema, total, make)] if total > MANY * PAIRS else list(make())
@@ -201,7 +201,7 @@ class Join(Operator):
             return None
         if spine.walks(delta.rows) and delta.rows > SMALL:
             return None
-        chunk, mine, here = delta.chunks[0], delta.arrangement, spine.arrangement
+        chunk, mine, here = delta.chunks[0], delta.sort_key, spine.sort_key
         nodes = max(mine.schema.node_count, here.schema.node_count)
         info = np.empty(3, np.int64)
         lines = kp.meet(
@@ -223,19 +223,19 @@ class Join(Operator):
         found = list(self.found(side, delta, spine))
         if sum(rows for _, _, _, rows in found) > PAIRS:
             return None
-        for chunk, which, hits in self._expanded(side, delta.arrangement, spine, found):  # one, or none
+        for chunk, which, hits in self._expanded(side, delta.sort_key, spine, found):  # one, or none
             return Met(which, hits.pos, pair_weights(chunk, hits), None)
         return NOBODY
 
     def pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, Hits]]:
         """(chunk of the delta, row in it, row of the spine) for every pair that matches, some at a time."""
-        return self._expanded(side, delta.arrangement, spine, self.found(side, delta, spine))
+        return self._expanded(side, delta.sort_key, spine, self.found(side, delta, spine))
 
     def found(self, side: int, delta: Batch, spine: Spine) -> Iterator[Found]:
         """For each chunk of a delta of one side, where the rows it may match are in the integral of the other."""
         if not spine.entries:
             return
-        given = [Keys(chunk, chunk.lane(nd.KEY), delta.arrangement.key_nodes) for chunk in delta.chunks]
+        given = [Keys(chunk, chunk.lane(nd.KEY), delta.sort_key.key_nodes) for chunk in delta.chunks]
         different = sum(1 + int(np.count_nonzero(keys.hashes[1:] != keys.hashes[:-1])) for keys in given)
         walk = spine.walks(different)
         for keys in given:
@@ -246,12 +246,12 @@ class Join(Operator):
         return expanded(spine, keys, ranges, total)
 
     def _expanded(
-        self, side: int, arrangement: Arrangement, spine: Spine, found: Iterable[Found]
+        self, side: int, sort_key: SortKey, spine: Spine, found: Iterable[Found]
     ) -> Iterator[tuple[Chunk, Int64s, Hits]]:
         for chunk, keys, ranges, total in found:
             if not total:
                 continue
-            valid = None if self.null_safe else _valid_keys(chunk, arrangement)
+            valid = None if self.null_safe else _valid_keys(chunk, sort_key)
             for begin, end, some_ranges, rows in _slices(ranges, total):
                 if begin == 0 and end == chunk.rows:
                     part, some = chunk, keys
@@ -270,7 +270,7 @@ class Join(Operator):
         """Which pairs satisfy the residual condition."""
         assert self.residual is not None
         mine = _Gathered(chunk.schema, np.array((chunk.table,), np.int64), hits.which)
-        theirs = _Gathered(hits.spine.arrangement.schema, hits.spine.sources[0], hits.pos)
+        theirs = _Gathered(hits.spine.sort_key.schema, hits.spine.sources[0], hits.pos)
         return true_rows(self.residual(_Columns((mine, theirs) if side == 0 else (theirs, mine))), len(hits))
 
     def output(self, side: int, chunk: Chunk, which: Int64s, hits: Hits, weights: Int64s) -> Delta:
@@ -284,7 +284,7 @@ class Join(Operator):
             if s == side:
                 columns += gather_columns(chunk.schema, tables, which, (c,))
             else:
-                columns += gather_columns(hits.spine.arrangement.schema, there, hits.pos, (c,))
+                columns += gather_columns(hits.spine.sort_key.schema, there, hits.pos, (c,))
         return Delta(self.schema, columns, weights)
 
     # ------------------------------------------------------------------ rows with and without partner
@@ -302,9 +302,9 @@ class Join(Operator):
     def _turned_keys(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
         """Rows from before the tick, of keys that have a partner now and had none, or the other way round."""
         keys = distinct_keys(other.delta)
-        arrangement = Arrangement(keys.chunk.schema, range(keys.chunk.schema.columns))
+        sort_key = SortKey(keys.chunk.schema, range(keys.chunk.schema.columns))
         before, after = (
-            self._with_partner(keys.chunk, arrangement, weights_of_keys(spine, keys))
+            self._with_partner(keys.chunk, sort_key, weights_of_keys(spine, keys))
             for spine in (other.before, other.after)
         )
         changed = np.flatnonzero(before != after)
@@ -346,17 +346,17 @@ class Join(Operator):
             yield from self._judged(side, rows, spine)
         else:
             for chunk, keys, ranges, total in self.found(side, rows, spine):
-                yield chunk, self._with_partner(chunk, rows.arrangement, self.weigh(side, spine, keys, ranges, total))
+                yield chunk, self._with_partner(chunk, rows.sort_key, self.weigh(side, spine, keys, ranges, total))
 
     def weigh(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Int64s:
         """For each row whether something in its ranges has a positive weight: then more than zero."""
         return weights_in_ranges(spine, keys, ranges, total)
 
-    def _with_partner(self, chunk: Chunk, arrangement: Arrangement, weights: Int64s) -> Any:
+    def _with_partner(self, chunk: Chunk, sort_key: SortKey, weights: Int64s) -> Any:
         """1 where partners have a positive weight and no key is NULL that matters, else 0."""
         has = (weights > 0).astype(np.int64)
         if not self.null_safe:
-            valid = _valid_keys(chunk, arrangement)
+            valid = _valid_keys(chunk, sort_key)
             if valid is not None:
                 has[~valid] = 0
         return has
@@ -365,7 +365,7 @@ class Join(Operator):
         """The same with a residual condition: by the weight of the pairs, as near to it as int64 comes."""
         for chunk in rows.chunks:
             high, low = np.zeros(chunk.rows, np.int64), np.zeros(chunk.rows, np.int64)
-            for part, which, hits in self.pairs(side, Batch(rows.arrangement, (chunk,)), spine):
+            for part, which, hits in self.pairs(side, Batch(rows.sort_key, (chunk,)), spine):
                 at = which + int(part.nodes()[nd.HASH, nd.START] - chunk.nodes()[nd.HASH, nd.START])
                 np.add.at(high, at, hits.weights >> 32)
                 np.add.at(low, at, hits.weights & 0xFFFFFFFF)
@@ -377,7 +377,7 @@ class Join(Operator):
         return self._padded(side, lambda c: gather_columns(chunk.schema, tables, rows, (c,))[0], weights, flag)
 
     def _one_sided_hits(self, side: int, hits: Hits, weights: Int64s, flag: int) -> Delta:
-        schema, tables = hits.spine.arrangement.schema, hits.spine.sources[0]
+        schema, tables = hits.spine.sort_key.schema, hits.spine.sources[0]
         return self._padded(side, lambda c: gather_columns(schema, tables, hits.pos, (c,))[0], weights, flag)
 
     def _padded(self, side: int, column: Any, weights: Int64s, flag: int) -> Delta:
@@ -451,10 +451,10 @@ def pair_weights(chunk: Chunk, hits: Hits) -> Int64s:
     return out
 
 
-def _valid_keys(chunk: Chunk, arrangement: Arrangement) -> Any:
+def _valid_keys(chunk: Chunk, sort_key: SortKey) -> Any:
     """Which rows have no NULL in their key; None where all have none."""
     mask = None
-    for c in key_columns(arrangement):
+    for c in key_columns(sort_key):
         if chunk.nodes()[nd.LANES + c, nd.VALID] or chunk.schema.nodes[nd.LANES + c].kind == nd.NULL:
             tables = np.array((chunk.table,), np.int64)
             column = gather_columns(chunk.schema, tables, np.arange(chunk.rows), (c,))[0]
@@ -493,10 +493,10 @@ def _pieces(ranges: Int64s) -> Iterator[Int64s]:
 
 def distinct_keys(batch: Batch) -> Keys:
     """The keys that occur in a batch, once each."""
-    arrangement = batch.arrangement
+    sort_key = batch.sort_key
     pos = int64s(batch.rows)
-    n = kg.distinct_keys(batch.tables, batch.lens, arrangement.key_nodes, batch.schema.node_count, pos)
-    columns = key_columns(arrangement)
+    n = kg.distinct_keys(batch.tables, batch.lens, sort_key.key_nodes, batch.schema.node_count, pos)
+    columns = key_columns(sort_key)
     return keys_of(batch.schema.select(columns), gather_columns(batch.schema, batch.tables, pos[:n], columns), n)
 
 
@@ -518,7 +518,7 @@ def union_of_keys(keys: Sequence[Keys]) -> Keys:
     if len(keys) == 1 or not schema.columns:
         return keys[0]
     deltas = [Delta(schema, k.chunk.arrays(), np.ones(len(k), np.int64)) for k in keys]
-    batch = Delta.sum(schema, deltas).arranged(Arrangement(schema))
+    batch = Delta.sum(schema, deltas).arranged(SortKey(schema))
     return keys_of(schema, Delta.of(batch).columns, batch.rows)
 
 
@@ -533,9 +533,9 @@ def weights_in_ranges(spine: Spine, keys: Keys, ranges: Int64s, total: int) -> I
     """The same where the rows of each key have been found."""
     out = np.zeros(len(keys), np.int64)
     if total:
-        nodes = max(spine.arrangement.schema.node_count, keys.chunk.schema.node_count)
+        nodes = max(spine.sort_key.schema.node_count, keys.chunk.schema.node_count)
         tables, lens = spine.sources[0], spine.sources[1]
-        here = spine.arrangement.key_nodes
+        here = spine.sort_key.key_nodes
         kg.sum_of_keys(tables, lens, ranges, keys.chunk.table, keys.nodes, here, nodes, out)
     return out
 

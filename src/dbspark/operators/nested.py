@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.batch import INT64_MAX as NEVER
 from dbspark.columnar.chunk import gather_columns
 from dbspark.columnar.delta import Delta
@@ -74,12 +74,12 @@ class NestedArranged:
 
     def __init__(self, past: Spine) -> None:
         self.past = past
-        self.arrangement = past.arrangement
+        self.sort_key = past.sort_key
         self.old = len(past.batches)
         """How many of the batches of what is to be read are the past."""
-        self._none = self.rows = self.delta = Batch.empty(past.arrangement)
+        self._none = self.rows = self.delta = Batch.empty(past.sort_key)
         """Rows of this iteration, without their time and with it."""
-        self._present = Spine(past.arrangement, config=PRESENT)
+        self._present = Spine(past.sort_key, config=PRESENT)
         """Rows of the present tick before this iteration, but for those that nobody has asked for yet."""
         self._unread: list[Batch] = []
         self._before: Spine | None = past
@@ -97,7 +97,7 @@ class NestedArranged:
             self._after = None
             self.rows = self.delta = self._none
         if delta.rows:
-            self.rows = delta.arranged(self.arrangement)
+            self.rows = delta.arranged(self.sort_key)
             self.delta = self.rows.at_time(path)
         return self
 
@@ -121,11 +121,11 @@ class NestedArranged:
 
     def _with(self, present: Spine) -> Spine:
         """Both as one, only to be read: nothing is merged across."""
-        return Spine(self.arrangement, self.past.entries + present.entries)
+        return Spine(self.sort_key, self.past.entries + present.entries)
 
     def resume(self, batches: Sequence[Batch]) -> None:
         """Take up the present tick where `present` has left it."""
-        self._present = Spine(self.arrangement, tuple(batches), PRESENT)
+        self._present = Spine(self.sort_key, tuple(batches), PRESENT)
         self._before = self._with(self._present)
 
     def present(self) -> Spine:
@@ -172,12 +172,12 @@ class Nested(ABC):
 
     # What waits can be put away as batches and taken up from them, by another process.
 
-    def waits_in(self, inputs: Sequence[NestedArranged]) -> Arrangement:
+    def waits_in(self, inputs: Sequence[NestedArranged]) -> SortKey:
         """The order of such batches."""
-        return Arrangement(self.schema)
+        return SortKey(self.schema)
 
     @abstractmethod
-    def put_away(self, what: Any, arrangement: Arrangement) -> Batch: ...
+    def put_away(self, what: Any, sort_key: SortKey) -> Batch: ...
 
     @abstractmethod
     def taken_up(self, batch: Batch) -> Any: ...
@@ -190,8 +190,8 @@ class NestedJoin(Nested):
         super().__init__(join.schema, agenda)
         self.join = join
 
-    def put_away(self, what: Delta, arrangement: Arrangement) -> Batch:
-        return what.arranged(arrangement)
+    def put_away(self, what: Delta, sort_key: SortKey) -> Batch:
+        return what.arranged(sort_key)
 
     def taken_up(self, batch: Batch) -> Delta:
         return Delta.of(batch)
@@ -238,7 +238,7 @@ class NestedJoin(Nested):
 class NestedDistinct(Nested):
     """Distinct: the reduction for single rows, which needs only sums. What waits is rows to judge."""
 
-    def put_away(self, what: Batch, arrangement: Arrangement) -> Batch:
+    def put_away(self, what: Batch, sort_key: SortKey) -> Batch:
         return what
 
     def taken_up(self, batch: Batch) -> Batch:
@@ -303,12 +303,12 @@ class NestedReduce(Nested):
         self.operator = operator
         self.plain = plain
 
-    def waits_in(self, inputs: Sequence[NestedArranged]) -> Arrangement:
-        arrangement = inputs[0].arrangement
-        return Arrangement(arrangement.schema.select(key_columns(arrangement)))
+    def waits_in(self, inputs: Sequence[NestedArranged]) -> SortKey:
+        sort_key = inputs[0].sort_key
+        return SortKey(sort_key.schema.select(key_columns(sort_key)))
 
-    def put_away(self, what: Keys, arrangement: Arrangement) -> Batch:
-        return Delta(arrangement.schema, what.chunk.arrays(), np.ones(len(what), np.int64)).arranged(arrangement)
+    def put_away(self, what: Keys, sort_key: SortKey) -> Batch:
+        return Delta(sort_key.schema, what.chunk.arrays(), np.ones(len(what), np.int64)).arranged(sort_key)
 
     def taken_up(self, batch: Batch) -> Keys:
         return keys_of(batch.schema, Delta.of(batch).columns, batch.rows)
@@ -338,10 +338,10 @@ class NestedReduce(Nested):
             if plain:
                 given.append(delta)
             else:
-                arrangement = rows.arrangement
-                batch = delta.arranged(arrangement)
-                spine = Spine(arrangement, (batch,) if batch.rows else ())
-                given.append(Arranged(batch, Spine(arrangement), spine))
+                sort_key = rows.sort_key
+                batch = delta.arranged(sort_key)
+                spine = Spine(sort_key, (batch,) if batch.rows else ())
+                given.append(Arranged(batch, Spine(sort_key), spine))
         _, out = self.operator.step(self.operator.fresh(), given)
         result: Delta = out
         return result
@@ -351,7 +351,7 @@ class _Found:
     """The rows of some keys, and how their paths lie to the present one."""
 
     def __init__(self, arranged: NestedArranged, keys: Keys, path: Path) -> None:
-        self.arrangement = arranged.arrangement
+        self.sort_key = arranged.sort_key
         spine = arranged.after()
         self.hits: Hits = probe(spine, keys)
         self.old = self.hits.pos < int(spine.sources[3][arranged.old]) << 32
@@ -367,7 +367,7 @@ class _Found:
         here = ~self.later & (self._equal & corner == 0)
         if old:
             here &= self.old
-        hits, schema = self.hits, self.arrangement.schema
+        hits, schema = self.hits, self.sort_key.schema
         columns = gather_columns(schema, hits.spine.sources[0], hits.pos[here], range(schema.columns))
         return Delta(schema, columns, hits.weights[here])
 

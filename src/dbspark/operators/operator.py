@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
 from dbspark.trace.spine import Spine
@@ -33,8 +33,8 @@ class Arranged:
     after: Spine
 
     @property
-    def arrangement(self) -> Arrangement:
-        return self.after.arrangement
+    def sort_key(self) -> SortKey:
+        return self.after.sort_key
 
     @property
     def rows(self) -> int:
@@ -52,13 +52,13 @@ class Operator(ABC):
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Any]:
         """One tick: new state and output."""
 
-    def kept(self) -> tuple[Arrangement, ...]:
+    def kept(self) -> tuple[SortKey, ...]:
         """The arrangement of each spine of the state."""
         return ()
 
     def fresh(self) -> State:
         """The state before the first tick."""
-        return tuple(Spine(arrangement) for arrangement in self.kept())
+        return tuple(Spine(sort_key) for sort_key in self.kept())
 
     @abstractmethod
     def parameters(self) -> tuple[Any, ...]:
@@ -80,23 +80,23 @@ class Operator(ABC):
 class Arrange(Operator):
     """The integral of a stream, kept by key (and in order inside a key). State: the integral. Cost: the delta."""
 
-    def __init__(self, arrangement: Arrangement) -> None:
-        self.arrangement = arrangement
-        self.schema = arrangement.schema
+    def __init__(self, sort_key: SortKey) -> None:
+        self.sort_key = sort_key
+        self.schema = sort_key.schema
 
-    def kept(self) -> tuple[Arrangement, ...]:
-        return (self.arrangement,)
+    def kept(self) -> tuple[SortKey, ...]:
+        return (self.sort_key,)
 
     def step(self, state: State, inputs: Sequence[Delta]) -> tuple[State, Arranged]:
-        delta = inputs[0].arranged(self.arrangement)
+        delta = inputs[0].arranged(self.sort_key)
         after = state[0].insert(delta)
         return (after,), Arranged(delta, state[0], after)
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.arrangement.key, self.arrangement.order
+        return self.sort_key.key, self.sort_key.order
 
     def label(self) -> str:
         names = self.schema.names
-        key = names if self.arrangement.key is None else [names[c] for c in self.arrangement.key]
-        order = [names[c] + (" desc" if d else "") for c, d, _ in self.arrangement.order]
+        key = names if self.sort_key.key is None else [names[c] for c in self.sort_key.key]
+        order = [names[c] + (" desc" if d else "") for c, d, _ in self.sort_key.order]
         return f"arrange by ({', '.join(key)})" + (f" ordered by {', '.join(order)}" if order else "")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.chunk import check_plan
 from dbspark.columnar.delta import Delta, rows_at
 from dbspark.columnar.memory import int64s
@@ -29,9 +29,9 @@ from dbspark.trace.spine import Spine
 class TopK(Operator):
     """Rows offset … offset+limit-1 of every key."""
 
-    def __init__(self, arrangement: Arrangement, limit: int, offset: int = 0) -> None:
-        self.schema = arrangement.schema
-        self.arrangement = arrangement
+    def __init__(self, sort_key: SortKey, limit: int, offset: int = 0) -> None:
+        self.schema = sort_key.schema
+        self.sort_key = sort_key
         self.limit = limit
         self.offset = offset
 
@@ -44,7 +44,7 @@ class TopK(Operator):
         while True:
             pos, weights = int64s(room), int64s(room)
             n = change_of_first(
-                whole.directory, self.arrangement.key_nodes, schema.columns, schema.node_count, self.offset, self.limit,
+                whole.directory, self.sort_key.key_nodes, schema.columns, schema.node_count, self.offset, self.limit,
                 pos, weights,
             )  # fmt: skip
             if n <= room:

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.memory import Int64s, int64s, uint64s
 from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
@@ -40,24 +40,24 @@ Range = tuple[int, Comparison, int]
 _CODES: Final = {"<": kr.BELOW, "<=": kr.AT_MOST, ">=": kr.AT_LEAST, ">": kr.ABOVE}
 
 
-def range_arrangements(
+def range_sort_keys(
     schemas: tuple[Schema, Schema], keys: Sequence[tuple[int, int]], ranges: Sequence[Range]
-) -> tuple[Arrangement, Arrangement]:
+) -> tuple[SortKey, SortKey]:
     """The two sides by their keys, each in order of the column that most comparisons are with."""
 
-    def one(side: int) -> Arrangement:
+    def one(side: int) -> SortKey:
         columns = [(a, b)[side] for a, _, b in ranges]
         column = max(columns, key=columns.count)
-        return Arrangement(schemas[side], [k[side] for k in keys], [(column, False, False)])
+        return SortKey(schemas[side], [k[side] for k in keys], [(column, False, False)])
 
     return one(0), one(1)
 
 
 class RangeJoin(Join):
-    """A join of two streams arranged by `range_arrangements`; see the module's preface."""
+    """A join of two streams arranged by `range_sort_keys`; see the module's preface."""
 
     def __init__(
-        self, left: Arrangement, right: Arrangement, how: How = "inner", *, ranges: Sequence[Range], **more: Any
+        self, left: SortKey, right: SortKey, how: How = "inner", *, ranges: Sequence[Range], **more: Any
     ) -> None:
         """`more` is what a `Join` takes."""
         super().__init__(left, right, how, **more)
@@ -145,7 +145,7 @@ class RangeJoin(Join):
         for i, integral in enumerate((other.before, other.after)):
             extremes = self._extremes(side, integral, keys)
             which = extremes.which
-            for chunk, _, ranges, _ in self.found(1 - side, Batch(other.arrangement, extremes.chunks()), spine):
+            for chunk, _, ranges, _ in self.found(1 - side, Batch(other.sort_key, extremes.chunks()), spine):
                 here, which = which[: chunk.rows], which[chunk.rows :]
                 starts[i, here] = rows_before[ranges[:, :, 0]] + ranges[:, :, 1]
                 counts[i, here] = ranges[:, :, 2]
@@ -161,7 +161,7 @@ class RangeJoin(Join):
         if not spine.entries:
             return Hits(spine, np.empty(0, np.int64), np.empty(0, np.int64))
         ranges, _ = ranges_of(spine, keys)
-        column = nd.LANES + spine.arrangement.order[0][0]
+        column = nd.LANES + spine.sort_key.order[0][0]
         words = np.empty((0, len(keys)), np.uint64)
         total = kr.narrow_ranges(  # to what is not NULL
             spine.sources[0], _rows_before(spine), column, keys.chunk.table, NO_CHECKS, words, self._nodes(), ranges
@@ -215,4 +215,4 @@ def _unordered(dtype: pa.DataType) -> bool:
     return bool(t.is_map(dtype) or t.is_interval(dtype))
 
 
-__all__ = ["Comparison", "Range", "RangeJoin", "range_arrangements"]
+__all__ = ["Comparison", "Range", "RangeJoin", "range_sort_keys"]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.chunk import gather_columns
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
@@ -34,14 +34,14 @@ from dbspark.zset.payload import scaled
 class RecomputeGroups(Operator):
     """The function takes, for each input, the columns of its rows (a row of weight n appears n times)."""
 
-    def __init__(self, inputs: Sequence[Arrangement], function: Function, schema: Schema) -> None:
-        self.arrangements = tuple(inputs)
+    def __init__(self, inputs: Sequence[SortKey], function: Function, schema: Schema) -> None:
+        self.sort_keys = tuple(inputs)
         self.function = function
         self.schema = schema
-        self.whole = not self.arrangements[0].key
+        self.whole = not self.sort_keys[0].key
 
-    def kept(self) -> tuple[Arrangement, ...]:
-        return (Arrangement(self.schema),) if self.whole else ()
+    def kept(self) -> tuple[SortKey, ...]:
+        return (SortKey(self.schema),) if self.whole else ()
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
         changed = any(i.delta.rows for i in inputs)
@@ -54,12 +54,12 @@ class RecomputeGroups(Operator):
         return (), Delta.sum(self.schema, out)
 
     def _anew(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
-        (arrangement,) = self.kept()
-        value = self._computed([_all_rows(i.after) for i in inputs], 1).arranged(arrangement)
+        (sort_key,) = self.kept()
+        value = self._computed([_all_rows(i.after) for i in inputs], 1).arranged(sort_key)
         before = state[0].consolidated()
         change = [b for b in (value, scaled(before, -1) if before.rows else before) if b.rows]
-        after = Spine(arrangement, (value,) if value.rows else ())
-        return (after,), Delta.of(Spine(arrangement, tuple(change)).consolidated())
+        after = Spine(sort_key, (value,) if value.rows else ())
+        return (after,), Delta.of(Spine(sort_key, tuple(change)).consolidated())
 
     def _computed(self, given: Sequence[Columns], sign: int) -> Delta:
         if not self.whole and not len(given[0][0]):
@@ -68,16 +68,16 @@ class RecomputeGroups(Operator):
         return Delta(self.schema, columns, np.full(len(columns[0]), sign, np.int64))
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.function.name, str(self.schema.arrow), self.arrangements[0].key
+        return self.function.name, str(self.schema.arrow), self.sort_keys[0].key
 
     def label(self) -> str:
-        names = self.arrangements[0].schema.names
-        what = ", ".join(names[c] for c in self.arrangements[0].key or ())
+        names = self.sort_keys[0].schema.names
+        what = ", ".join(names[c] for c in self.sort_keys[0].key or ())
         return f"recompute {self.function.name}" + (f" of groups by ({what})" if what else " of everything")
 
 
 def _rows(spine: Spine, keys: Keys) -> Columns:
-    schema = spine.arrangement.schema
+    schema = spine.sort_key.schema
     if not spine.entries:
         return [pa.array([], t) for t in schema.types]
     hits = ends_unordered(spine, keys, 1 << 62)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.operators.integral import ZSetRef
 from dbspark.operators.join import Join
@@ -24,19 +24,19 @@ from dbspark.zset.payload import scaled
 class Integrate(Operator):
     """The sum of all deltas so far, kept by an arrangement."""
 
-    def __init__(self, arrangement: Arrangement) -> None:
-        self.arrangement = arrangement
-        self.schema = arrangement.schema
+    def __init__(self, sort_key: SortKey) -> None:
+        self.sort_key = sort_key
+        self.schema = sort_key.schema
 
-    def kept(self) -> tuple[Arrangement, ...]:
-        return (self.arrangement,)
+    def kept(self) -> tuple[SortKey, ...]:
+        return (self.sort_key,)
 
     def step(self, state: State, inputs: Sequence[Delta]) -> tuple[State, ZSetRef]:
-        after = state[0].insert(inputs[0].arranged(self.arrangement))
+        after = state[0].insert(inputs[0].arranged(self.sort_key))
         return (after,), ZSetRef(after)
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.arrangement.key, self.arrangement.order
+        return self.sort_key.key, self.sort_key.order
 
     def label(self) -> str:
         return "integrate"
@@ -45,21 +45,21 @@ class Integrate(Operator):
 class Differentiate(Operator):
     """What a value has changed by since the last tick. State: the last value. Cost: the whole value."""
 
-    def __init__(self, arrangement: Arrangement) -> None:
-        self.arrangement = arrangement
-        self.schema = arrangement.schema
+    def __init__(self, sort_key: SortKey) -> None:
+        self.sort_key = sort_key
+        self.schema = sort_key.schema
 
-    def kept(self) -> tuple[Arrangement, ...]:
-        return (self.arrangement,)
+    def kept(self) -> tuple[SortKey, ...]:
+        return (self.sort_key,)
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
-        value = as_batch(inputs[0], self.arrangement)
+        value = as_batch(inputs[0], self.sort_key)
         before = state[0].consolidated()
         if value is before:
             return state, Delta.empty(self.schema)
         change = [b for b in (value, scaled(before, -1) if before.rows else before) if b.rows]
-        after = Spine(self.arrangement, (value,) if value.rows else ())
-        return (after,), Delta.of(Spine(self.arrangement, tuple(change)).consolidated())
+        after = Spine(self.sort_key, (value,) if value.rows else ())
+        return (after,), Delta.of(Spine(self.sort_key, tuple(change)).consolidated())
 
     def parameters(self) -> tuple[Any, ...]:
         return ()
@@ -91,20 +91,20 @@ class Product(Operator):
 class OnValues(Operator):
     """An operator applied to whole values, from nothing, in every tick: the meaning of its incremental form."""
 
-    def __init__(self, operator: Operator, arrangements: Sequence[Arrangement | None]) -> None:
-        """`arrangements`: for each input how the operator wants it arranged, None where it takes it as it is."""
+    def __init__(self, operator: Operator, sort_keys: Sequence[SortKey | None]) -> None:
+        """`sort_keys`: for each input how the operator wants it arranged, None where it takes it as it is."""
         self.operator = operator
-        self.arrangements = tuple(arrangements)
+        self.sort_keys = tuple(sort_keys)
         self.schema = operator.schema
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
         given: list[Any] = []
-        for value, arrangement in zip(inputs, self.arrangements, strict=True):
-            if arrangement is None:
+        for value, sort_key in zip(inputs, self.sort_keys, strict=True):
+            if sort_key is None:
                 given.append(value.delta() if isinstance(value, ZSetRef) else value)
             else:
-                spine = as_spine(value, arrangement)
-                given.append(Arranged(spine.consolidated(), Spine(arrangement), spine))
+                spine = as_spine(value, sort_key)
+                given.append(Arranged(spine.consolidated(), Spine(sort_key), spine))
         _, out = self.operator.step(self.operator.fresh(), given)
         return (), out
 
@@ -115,17 +115,17 @@ class OnValues(Operator):
         return self.operator.label()
 
 
-def as_batch(value: Any, arrangement: Arrangement) -> Batch:
+def as_batch(value: Any, sort_key: SortKey) -> Batch:
     """What a stream carries, as one batch of an arrangement."""
     if isinstance(value, ZSetRef):
-        return value.spine.consolidated().rearranged(arrangement)
-    batch: Batch = value.arranged(arrangement)
+        return value.spine.consolidated().rearranged(sort_key)
+    batch: Batch = value.arranged(sort_key)
     return batch
 
 
-def as_spine(value: Any, arrangement: Arrangement) -> Spine:
+def as_spine(value: Any, sort_key: SortKey) -> Spine:
     """What a stream carries, as a spine of an arrangement."""
-    if isinstance(value, ZSetRef) and value.spine.arrangement is arrangement:
+    if isinstance(value, ZSetRef) and value.spine.sort_key is sort_key:
         return value.spine
-    batch = as_batch(value, arrangement)
-    return Spine(arrangement, (batch,) if batch.rows else ())
+    batch = as_batch(value, sort_key)
+    return Spine(sort_key, (batch,) if batch.rows else ())

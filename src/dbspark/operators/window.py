@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.chunk import Chunk, describe_arrays, gather_columns
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.memory import Int64s, int64s
@@ -123,8 +123,8 @@ class Partitions:
     Rows are numbered through. What several functions need is computed once.
     """
 
-    def __init__(self, arrangement: Arrangement, given: Arranged, keys: Keys) -> None:
-        self.arrangement = arrangement
+    def __init__(self, sort_key: SortKey, given: Arranged, keys: Keys) -> None:
+        self.sort_key = sort_key
         self._alive = given
         tables, pos, which, weights = [], [], [], []
         chunks = 0
@@ -165,14 +165,14 @@ class Partitions:
     def peers(self) -> Bounds:
         """The first peer of each row, and the row after its last."""
         first, last = int64s(self.rows), int64s(self.rows)
-        order, nodes = self.arrangement.order_at, self.arrangement.schema.node_count
+        order, nodes = self.sort_key.order_at, self.sort_key.schema.node_count
         kw.find_peers(self.tables, self.pos, self.starts, order, nodes, first, last)
         return first, last
 
     def chunk(self, column: int) -> Chunk:
         """A column, alone, as kernels read it."""
         if column not in self._chunks:
-            schema = self.arrangement.schema
+            schema = self.sort_key.schema
             array = gather_columns(schema, self.tables, self.pos, (column,))
             self._chunks[column] = describe_arrays(schema.select((column,)), array, self.rows, None)
         return self._chunks[column]
@@ -202,7 +202,7 @@ class Partitions:
     def bounds(self, frame: Frame | None) -> Bounds:
         """The frame of each row. None is SQL's default: up to the last peer, and everything without an order."""
         if frame not in self._frames:
-            default = Frame("range", None, 0) if self.arrangement.order else Frame("rows")
+            default = Frame("range", None, 0) if self.sort_key.order else Frame("rows")
             lo, hi = self._bounds(default if frame is None else frame)
             self._frames[frame] = lo, np.maximum(lo, hi)
         return self._frames[frame]
@@ -220,8 +220,8 @@ class Partitions:
         """The first row at, or else beyond, some distance from each row in its order column."""
         if not _sign(distance):
             return self.peers[1] if beyond else self.peers[0]
-        column, descending, nulls_last = self.arrangement.order[0]
-        units = _units(distance, self.arrangement.schema.types[column])
+        column, descending, nulls_last = self.sort_key.order[0]
+        units = _units(distance, self.sort_key.schema.types[column])
         key_high, key_low, valid = self._keys(column, 0)
         high, low, _ = self._keys(column, -units if descending else units)
         out = int64s(self.rows)
@@ -261,7 +261,7 @@ class Partitions:
         """The rows of which there is no equal one, with equal results, on the other side."""
         room = min(self.before, self.rows - self.before)
         left, right = int64s(room), int64s(room)
-        schema = self.arrangement.schema
+        schema = self.sort_key.schema
         n = kw.pair_rows(self.tables, self.pos, self.starts, schema.columns, schema.node_count, left, right)
         left, right, same = left[:n], right[:n], np.ones(n, np.bool_)
         for c in range(results.schema.columns):
@@ -328,7 +328,7 @@ class Ranking(WindowFunction):
         return pa.float64() if self.name in ("percent_rank", "cume_dist") else pa.int32()
 
     def compute(self, rows: Partitions) -> pa.Array:
-        return pa.array(self._numbers(rows), self.type_in(rows.arrangement.schema))
+        return pa.array(self._numbers(rows), self.type_in(rows.sort_key.schema))
 
     def _numbers(self, rows: Partitions) -> Any:
         index, size = rows.row - rows.begin, rows.end - rows.begin
@@ -389,7 +389,7 @@ class Shift(WindowFunction):
             at[(at < rows.begin) | (at >= rows.end)] = -1
         if self.default is None:
             return rows.at(self.column, at)
-        values = pa.concat_arrays([rows.column(self.column), self._default(rows.arrangement.schema)])
+        values = pa.concat_arrays([rows.column(self.column), self._default(rows.sort_key.schema)])
         at[at < 0] = rows.rows
         return values.take(pa.array(at))
 
@@ -463,7 +463,7 @@ class FrameSum(WindowFunction):
         return pa.float64() if pa.types.is_floating(dtype) else pa.int64()
 
     def compute(self, rows: Partitions) -> pa.Array:
-        out = self.type_in(rows.arrangement.schema)
+        out = self.type_in(rows.sort_key.schema)
         valid = rows.number_in_frame(self.column, self.frame) > 0
         if pa.types.is_floating(out):
             return _array(out, rows.float_sums(self.column, self.frame), valid)
@@ -492,7 +492,7 @@ class FrameAverage(WindowFunction):
         return pa.float64()
 
     def compute(self, rows: Partitions) -> pa.Array:
-        schema = rows.arrangement.schema
+        schema = rows.sort_key.schema
         given, out = schema.types[self.column], self.type_in(schema)
         counts = rows.number_in_frame(self.column, self.frame)
         some, valid = np.maximum(counts, 1), counts > 0
@@ -573,32 +573,32 @@ def _text(frame: Frame | None) -> str:
 class Window(Operator):
     """The columns of the input, then one for each function; see the module's preface."""
 
-    def __init__(self, arrangement: Arrangement, functions: Sequence[WindowFunction], names: Sequence[str]) -> None:
-        self.arrangement = arrangement
+    def __init__(self, sort_key: SortKey, functions: Sequence[WindowFunction], names: Sequence[str]) -> None:
+        self.sort_key = sort_key
         self.functions = tuple(functions)
-        source = arrangement.schema
+        source = sort_key.schema
         results = [pa.field(n, f.type_in(source)) for n, f in zip(names, self.functions, strict=True)]
         self.results = Schema(pa.schema(results))
         self.schema = Schema(pa.schema([*source.arrow, *results]))
         for function in self.functions:
             for distance in function.frame.distances if function.frame else ():
-                if len(arrangement.order) != 1:
+                if len(sort_key.order) != 1:
                     raise SchemaError(
                         f"{function.frame!r} needs exactly one order column to measure distances in; "
-                        f"there are {len(arrangement.order)}"
+                        f"there are {len(sort_key.order)}"
                     )
-                _units(distance, source.types[arrangement.order[0][0]])
+                _units(distance, source.types[sort_key.order[0][0]])
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
         given = inputs[0]
         if not given.delta.rows:
             return (), Delta.empty(self.schema)
-        rows = Partitions(self.arrangement, given, distinct_keys(given.delta))
+        rows = Partitions(self.sort_key, given, distinct_keys(given.delta))
         if not rows.rows:
             return (), Delta.empty(self.schema)
         results = [function.compute(rows) for function in self.functions]
         changed = rows.changed(describe_arrays(self.results, results, rows.rows, None))
-        source = self.arrangement.schema
+        source = self.sort_key.schema
         columns = gather_columns(source, rows.tables, rows.pos[changed], range(source.columns))
         columns += [result.take(pa.array(changed)) for result in results]
         return (), Delta(self.schema, columns, np.where(changed < rows.before, -1, 1))
@@ -607,7 +607,7 @@ class Window(Operator):
         return self.functions, self.schema.names
 
     def label(self) -> str:
-        names = self.arrangement.schema.names
+        names = self.sort_key.schema.names
         return f"window {', '.join(f.label(names) for f in self.functions)}"
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, SupportsInt
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Graph
 from dbspark.circuit.vm import Guarded
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.runtime.progress import Watch
 from dbspark.runtime.reslicing import rearranged, whole_states
@@ -81,8 +81,8 @@ class Embedded(Runtime):
         views = dict(self._views)
         for name in names:
             # The rows belong to the tick that is past: a view has no history before it was made.
-            arrangement = Arrangement(self._program.views[name].schema)
-            views[name] = History(arrangement, self._keep, tick - 1, known=False, config=HISTORIES, patient=True)
+            sort_key = SortKey(self._program.views[name].schema)
+            views[name] = History(sort_key, self._keep, tick - 1, known=False, config=HISTORIES, patient=True)
             views[name].append(out[name], tick)
         self._circuit, self._views = circuit, views
 
@@ -95,10 +95,10 @@ class Embedded(Runtime):
     def _table_history(self, table: TableDefinition, tick: int, spine: Spine | None = None) -> History:
         keyed = bool(table.primary_key)
         config = MERGES if keyed else HISTORIES
-        return History(table.arrangement, self._keep, tick, spine, config=config, patient=not keyed, counted=keyed)
+        return History(table.sort_key, self._keep, tick, spine, config=config, patient=not keyed, counted=keyed)
 
     def _new_circuit(self) -> Circuit:
-        tables = {n: Guarded(t.arrangement, bool(t.primary_key)) for n, t in self.tables.items()}
+        tables = {n: Guarded(t.sort_key, bool(t.primary_key)) for n, t in self.tables.items()}
         return Circuit(self._program.builder.graph, MERGES, tables=tables)
 
     def _rebuilt(self, states: Mapping[str, Any], tick: int) -> Circuit:
@@ -152,9 +152,9 @@ class Embedded(Runtime):
             listing = {name for name, check in checks.items() if check.listing}
             out = self._circuit.step(changes, wanted, checks)
             for name, history in self._views.items():
-                moved[name] = sound(out[name], history.arrangement)
+                moved[name] = sound(out[name], history.sort_key)
                 if name in wanted:
-                    told[name] = moved[name].arranged(history.arrangement)
+                    told[name] = moved[name].arranged(history.sort_key)
             for check in checks.values():
                 check.done()
         except BaseException as error:
@@ -197,11 +197,11 @@ class Embedded(Runtime):
             spine = kept[0] if kept else None
             self._add_table(table, self._table_history(table, tick, spine))
         for name, view in self._program.views.items():
-            arrangement = Arrangement(view.schema)
+            sort_key = SortKey(view.schema)
             spine = states[f"view {name}"][0]
-            if spine.arrangement is not arrangement:  # as shards keep it
-                states[f"view {name}"] = (spine := rearranged(spine, arrangement),)
-            self._views[name] = History(arrangement, self._keep, tick, spine, config=HISTORIES, patient=True)
+            if spine.sort_key is not sort_key:  # as shards keep it
+                states[f"view {name}"] = (spine := rearranged(spine, sort_key),)
+            self._views[name] = History(sort_key, self._keep, tick, spine, config=HISTORIES, patient=True)
         self._circuit = self._rebuilt(states, tick)
 
     def readable(self, name: str, tick: int) -> History:

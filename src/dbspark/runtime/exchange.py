@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError
@@ -277,7 +277,7 @@ def _decoding(ask: Ask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
         for batch in batches:
             mine = batch.filter(pc.equal(batch.column(1), ask.slot))
             for shard, payload in zip(mine.column(0).to_pylist(), mine.column(2).to_pylist(), strict=True):
-                delta = Delta.of(decoded(pa.py_buffer(payload), Arrangement(ask.source)))
+                delta = Delta.of(decoded(pa.py_buffer(payload), SortKey(ask.source)))
                 shards = pa.repeat(pa.scalar(shard, pa.int32()), delta.rows)
                 yield pa.RecordBatch.from_arrays([*delta.columns, shards, pa.array(delta.weights)], schema=schema)
 
@@ -295,7 +295,7 @@ def _encoding(ask: Ask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
                     some = batch.filter(pc.equal(shards, shard))
                     columns = fitting(ask.schema, some.columns[:-2], some.num_rows)
                     delta = Delta(ask.schema, columns, some.column(some.num_columns - 1).to_numpy())
-                    yield shard, ask.answer, b"".join(encoded(delta.arranged(Arrangement(ask.schema))))
+                    yield shard, ask.answer, b"".join(encoded(delta.arranged(SortKey(ask.schema))))
 
         yield from packed(rows())
 

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dbspark.circuit.nested import Fixpoint, endless, nested_of
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
 from dbspark.operators.aggregate import GroupAggregate
@@ -122,8 +122,8 @@ def _packed(batch: Batch) -> bytes:
     return b"".join(encoded(batch))
 
 
-def _opened(work: Work, items: Iterable[Item], arrangement: Arrangement) -> list[Batch]:
-    return [decoded(pa.py_buffer(i) if isinstance(i, bytes) else work.aside(i), arrangement) for i in items]
+def _opened(work: Work, items: Iterable[Item], sort_key: SortKey) -> list[Batch]:
+    return [decoded(pa.py_buffer(i) if isinstance(i, bytes) else work.aside(i), sort_key) for i in items]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class _Stage:
         """Say what has flown into the variables, and which iteration is to be next."""
         growing = []
         for name, slot, schema in self.loop.feeds:
-            change = self.inner.delta(slot, schema).arranged(Arrangement(schema))
+            change = self.inner.delta(slot, schema).arranged(SortKey(schema))
             if change.rows:
                 growing.append(name)
                 self.run.changes.setdefault(name, []).append(_packed(change))
@@ -228,9 +228,9 @@ class _Stage:
             return operator.apply(given) if any(d.rows for d in given) else Delta.empty(operator.schema)
         if isinstance(operator, Arrange):
             # A node that is read at several levels is kept by the first of them; the others only follow the tick.
-            return self._arrangement(step.id, "" if step.writes else f" {self.number}").advance(self.path, given)
+            return self._sort_key(step.id, "" if step.writes else f" {self.number}").advance(self.path, given)
         if isinstance(operator, GroupAggregate):
-            given[0] = self._arrangement(f"{step.id}/0").advance(self.path, given[:1])
+            given[0] = self._sort_key(f"{step.id}/0").advance(self.path, given[:1])
         nested = nested_of(operator, [schema is not None for _, schema in step.inputs], Agenda())
         order = nested.waits_in(given)
         waiting = self.run.waiting.setdefault(step.id, {})
@@ -244,13 +244,13 @@ class _Stage:
             del self.run.waiting[step.id]
         return out
 
-    def _arrangement(self, name: str, where: str = "") -> NestedArranged:
+    def _sort_key(self, name: str, where: str = "") -> NestedArranged:
         """A node's rows, the past and the present tick so far."""
         traces = self.loop.fixpoint.arranged
-        arrangement = traces[name]
-        found = NestedArranged(self.work.spine(self.loop.id, list(traces).index(name), arrangement))
+        sort_key = traces[name]
+        found = NestedArranged(self.work.spine(self.loop.id, list(traces).index(name), sort_key))
         items = self.run.present.get(name + where, [])
-        batches = _opened(self.work, items, arrangement)
+        batches = _opened(self.work, items, sort_key)
         if batches:
             found.resume(batches)
         self.arranged[name + where] = found, {id(b): item for b, item in zip(batches, items, strict=True)}
@@ -275,7 +275,7 @@ class Ended:
             work.figures.setdefault("iterations", {})[loop.id] = run.iteration + 1
         results = loop.fixpoint.nothing()
         for name, _, schema in loop.feeds:
-            changes = _opened(work, run.changes.get(name, ()), Arrangement(schema))
+            changes = _opened(work, run.changes.get(name, ()), SortKey(schema))
             if changes:
                 results[name] = Delta.of(merge(changes))
         work.values[loop.id] = results
@@ -284,7 +284,7 @@ class Ended:
         before = work.state(loop.id, loop.fixpoint.kept())
         after = []
         for trace, past in zip(loop.fixpoint.arranged, before, strict=True):
-            new = _opened(work, run.present.get(trace, ()), past.arrangement)
+            new = _opened(work, run.present.get(trace, ()), past.sort_key)
             after.append(past.insert(merge(new)) if new else past)
         if any(a is not b for a, b in zip(after, before, strict=True)):
             work.keep(loop.id, tuple(after))

@@ -24,7 +24,7 @@ import pyarrow as pa
 from dbspark.circuit.graph import Node
 from dbspark.circuit.nested import Fixpoint, Result
 from dbspark.circuit.optimise import Fused
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.memory import UInt64s
 from dbspark.columnar.schema import Schema
 from dbspark.errors import CircuitError
@@ -67,7 +67,7 @@ def shard_of(hashes: UInt64s, shards: int) -> UInt64s:
 
 def owner(shards: int) -> int:
     """The shard of what is placed by no columns."""
-    one = Batch.from_arrow(pa.table({"a": [1]}), Arrangement(Schema(pa.schema([pa.field("a", pa.int64())])), ()))
+    one = Batch.from_arrow(pa.table({"a": [1]}), SortKey(Schema(pa.schema([pa.field("a", pa.int64())])), ()))
     return int(shard_of(one.chunks[0].lane(nd.KEY), shards)[0])
 
 
@@ -82,9 +82,9 @@ def split(batch: Batch, shards: int) -> list[tuple[int, Batch]]:
     return [(int(s), batch.slice(int(cuts[s]), int(rows[s]))) for s in np.flatnonzero(rows)]
 
 
-def key_of(arrangement: Arrangement) -> Key:
+def key_of(sort_key: SortKey) -> Key:
     """The columns that an arrangement is placed by."""
-    return tuple(range(arrangement.schema.columns)) if arrangement.key is None else arrangement.key
+    return tuple(range(sort_key.schema.columns)) if sort_key.key is None else sort_key.key
 
 
 def broadcastable(join: Join) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ def wanted(node: Node, inputs: Sequence[Placed], policy: Policy = "shard") -> li
     """
     operator = node.operator
     if isinstance(operator, Arrange):
-        key = key_of(operator.arrangement)
+        key = key_of(operator.sort_key)
         if policy == "balance":
             return [None if inputs[0] - {key, ()} else tuple(range(operator.schema.columns))]
         return [key]
@@ -124,7 +124,7 @@ def placed(node: Node, inputs: Sequence[Placed], policies: tuple[Policy, ...] = 
     """
     operator = node.operator
     if isinstance(operator, Arrange):
-        key = key_of(operator.arrangement)
+        key = key_of(operator.sort_key)
         if policies[0] == "balance":
             return inputs[0] - {key, ()} or frozenset({tuple(range(operator.schema.columns))})
         return frozenset({key})
@@ -137,7 +137,7 @@ def placed(node: Node, inputs: Sequence[Placed], policies: tuple[Policy, ...] = 
     if isinstance(operator, Distinct | Combine):
         return frozenset({tuple(range(operator.schema.columns))})
     if isinstance(operator, TopK | Window):
-        return frozenset({key_of(operator.arrangement)})
+        return frozenset({key_of(operator.sort_key)})
     if isinstance(operator, Exchange):
         return frozenset({operator.key})
     if isinstance(operator, Fixpoint | Result) or (isinstance(operator, RecomputeGroups) and operator.whole):

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.nested import Fixpoint, Result
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.errors import CircuitError
 from dbspark.operators.asked import Asked
@@ -97,7 +97,7 @@ class Level:
 
     steps: list[Any] = field(default_factory=list)
     emits: list[Emit] = field(default_factory=list)
-    streams: dict[str, Arrangement] = field(default_factory=dict)
+    streams: dict[str, SortKey] = field(default_factory=dict)
     """The slots that come in or go out, and the order in which they travel."""
     asks: list[Ask] = field(default_factory=list)
     """What is asked about what leaves it."""
@@ -283,9 +283,9 @@ class _Planner:
             self._emit(levels, slot, max(read))
         for name, inside in self.inside.items():
             feeds = levels[self.level[name] - 1]
-            for emit, arrangement in inside.entering(name, self.graph.nodes[name].inputs):
+            for emit, sort_key in inside.entering(name, self.graph.nodes[name].inputs):
                 feeds.emits.append(emit)
-                feeds.streams[emit.slot] = arrangement
+                feeds.streams[emit.slot] = sort_key
         return levels
 
     def _ask(self, levels: list[Level], node: Node, operator: Asked) -> None:
@@ -293,9 +293,9 @@ class _Planner:
         before = levels[at - 1]
         if slot not in before.streams:
             before.emits.append(Emit(slot, given.id, "same"))
-            before.streams[slot] = Arrangement(given.schema)
+            before.streams[slot] = SortKey(given.schema)
         before.asks.append(Ask(slot, given.schema, node.id, node.schema, operator.question))
-        levels[at].streams[node.id] = Arrangement(node.schema)
+        levels[at].streams[node.id] = SortKey(node.schema)
 
     def _lies(self, node: Node) -> tuple[Lies, ...]:
         assert node.operator is not None
@@ -307,22 +307,22 @@ class _Planner:
             return ("everywhere",)
         if policy == "balance":
             return (min(self.placed[node.id], key=lambda k: (len(k), k)),)
-        return tuple(key_of(arrangement) for arrangement in kept)
+        return tuple(key_of(sort_key) for sort_key in kept)
 
     def _emit(self, levels: list[Level], slot: str, last: int) -> None:
         if slot in self.exchanged:
             node, key = self.exchanged[slot]
             begin = self.level[node]
-            arrangement = Arrangement(self.graph.nodes[node].schema, key)
+            sort_key = SortKey(self.graph.nodes[node].schema, key)
             levels[begin].emits.append(Emit(slot, node, "everyone" if key is None else "owners"))
-            levels[begin].streams[slot] = levels[begin + 1].streams[slot] = arrangement
+            levels[begin].streams[slot] = levels[begin + 1].streams[slot] = sort_key
             begin += 1
         else:
             begin = self.level[slot]
-            arrangement = Arrangement(self.graph.nodes[slot].schema)
+            sort_key = SortKey(self.graph.nodes[slot].schema)
         for at in range(begin, last):
             levels[at].emits.append(Emit(slot, slot, "same"))
-            levels[at].streams[slot] = levels[at + 1].streams[slot] = arrangement
+            levels[at].streams[slot] = levels[at + 1].streams[slot] = sort_key
 
 
 class _Inside(_Planner):
@@ -357,7 +357,7 @@ class _Inside(_Planner):
             self.needs.setdefault(slot_of(feed), set()).add(self.last)
         front, *levels = self._levels(self.last)
         self.levels = tuple(levels)
-        self._entering: list[tuple[str, Emit, Arrangement]] = []
+        self._entering: list[tuple[str, Emit, SortKey]] = []
         """What comes from outside: the source, how it is sent, and in which order."""
         for emit in front.emits:
             node = self.exchanged[emit.slot][0] if emit.slot in self.exchanged else emit.slot
@@ -377,12 +377,12 @@ class _Inside(_Planner):
         feeds = tuple((str(v.name), slot_of(self.feeds[v.id]), v.schema) for v in self.fixpoint.variables)
         return Loop(node, self.fixpoint, self.levels, feeds)
 
-    def entering(self, node: str, inputs: Sequence[Node]) -> Iterator[tuple[Emit, Arrangement]]:
+    def entering(self, node: str, inputs: Sequence[Node]) -> Iterator[tuple[Emit, SortKey]]:
         """What the level in front of the fixpoint sends to it."""
         given = {n.id: i.id for n, i in zip(self.fixpoint.sources, inputs, strict=True)}
         inside = self.loop(node).inside
-        for source, emit, arrangement in self._entering:
-            yield Emit(inside + emit.slot, slot_of(given[source]), emit.to), arrangement
+        for source, emit, sort_key in self._entering:
+            yield Emit(inside + emit.slot, slot_of(given[source]), emit.to), sort_key
 
 
 def iterates(fixpoint: Fixpoint) -> bool:
@@ -391,7 +391,7 @@ def iterates(fixpoint: Fixpoint) -> bool:
         operator = node.operator
         if node.kind not in ("delta", "arranged") or (operator is not None and alone(node)):
             return False
-        if isinstance(operator, Arrange) and not key_of(operator.arrangement):
+        if isinstance(operator, Arrange) and not key_of(operator.sort_key):
             return False  # all of it would be on one shard, and keys without columns cannot be handed on
     return True
 

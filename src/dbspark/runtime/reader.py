@@ -31,8 +31,8 @@ class Reader(Shows):
         spines = [self._store.spine(given[0]) for given in records]
         if not spines:
             assert table is not None  # a table without rows on any shard
-            return Histories([history_of(table.arrangement, self._keep, created, None, tick + 1)])
-        return Histories([history_of(s.arrangement, self._keep, created, s, tick + 1) for s in spines])
+            return Histories([history_of(table.sort_key, self._keep, created, None, tick + 1)])
+        return Histories([history_of(s.sort_key, self._keep, created, s, tick + 1) for s in spines])
 
     def sizes(self) -> dict[str, Size]:
         return {name: size_of(given) for name, given in self._records.items()}

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.runtime.placement import key_of, owner, split
 from dbspark.runtime.planner import Lies
 from dbspark.runtime.task import Work
@@ -27,7 +27,7 @@ AT = "@"
 class Kept:
     """How a trace is kept: in which orders its spines are, and where each of them lies."""
 
-    arrangements: tuple[Arrangement, ...]
+    sort_keys: tuple[SortKey, ...]
     lies: tuple[Lies, ...]
 
     @property
@@ -59,30 +59,30 @@ class Reslice:
     def run(self, work: Work) -> None:
         if self.new.owned and work.shard != owner(work.job.shards):
             return
-        spines = zip(*(work.state(name, self.old.arrangements) for name in self.reads), strict=True)
-        wanted = zip(spines, self.new.arrangements, self.new.lies, strict=True)
+        spines = zip(*(work.state(name, self.old.sort_keys) for name in self.reads), strict=True)
+        wanted = zip(spines, self.new.sort_keys, self.new.lies, strict=True)
         work.keep(self.id, tuple(self._one(work, *given) for given in wanted))
 
-    def _one(self, work: Work, spines: Sequence[Spine], arrangement: Arrangement, lies: Lies) -> Spine:
+    def _one(self, work: Work, spines: Sequence[Spine], sort_key: SortKey, lies: Lies) -> Spine:
         if lies in ("owner", "everywhere"):
-            return combined([rearranged(s, arrangement) for s in spines])
+            return combined([rearranged(s, sort_key) for s in spines])
         # In the order of the columns by which it lies, a shard's rows follow each other.
         assert not isinstance(lies, str)
-        order = arrangement if lies == key_of(arrangement) else Arrangement(arrangement.schema, lies)
-        return combined([rearranged(_sliced(rearranged(s, order), work), arrangement) for s in spines])
+        order = sort_key if lies == key_of(sort_key) else SortKey(sort_key.schema, lies)
+        return combined([rearranged(_sliced(rearranged(s, order), work), sort_key) for s in spines])
 
 
 def _sliced(spine: Spine, work: Work) -> Spine:
     entries = []
     for batch in spine.batches:
-        mine = dict(split(batch, work.job.shards)).get(work.shard, Batch.empty(spine.arrangement))
+        mine = dict(split(batch, work.job.shards)).get(work.shard, Batch.empty(spine.sort_key))
         if mine.rows == batch.rows:
             mine = batch
         elif batch.description is not None:
             mine = mine.described(batch.description)
         if mine.rows or mine.description is not None:
             entries.append(mine)
-    return Spine(spine.arrangement, tuple(entries), compaction=spine.compaction)
+    return Spine(spine.sort_key, tuple(entries), compaction=spine.compaction)
 
 
 def combined(spines: Sequence[Spine]) -> Spine:
@@ -92,7 +92,7 @@ def combined(spines: Sequence[Spine]) -> Spine:
         return some[0] if some else spines[0]
     first = some[0]
     if first.compaction is None:
-        return Spine(first.arrangement, tuple(b for s in some for b in s.batches))
+        return Spine(first.sort_key, tuple(b for s in some for b in s.batches))
     ends = [(s.batches[0].description.lower, s.batches[-1].description.upper) for s in some]
     since = some[0].batches[-1].description.since
     for spine in some:
@@ -102,16 +102,16 @@ def combined(spines: Sequence[Spine]) -> Spine:
     upper = max((upper for _, upper in ends), key=lambda a: max((t[0] for t in a), default=0))
     rows = [b for s in some for b in s.batches if b.rows]
     time = tuple(since.meet_of_all()) if since else ()
-    whole = merge(rows, time) if rows else Batch.empty(first.arrangement)
-    return Spine(first.arrangement, (whole.described(Description(lower, upper, since)),), compaction=first.compaction)
+    whole = merge(rows, time) if rows else Batch.empty(first.sort_key)
+    return Spine(first.sort_key, (whole.described(Description(lower, upper, since)),), compaction=first.compaction)
 
 
-def rearranged(spine: Spine, arrangement: Arrangement) -> Spine:
+def rearranged(spine: Spine, sort_key: SortKey) -> Spine:
     """The rows of a spine in another order, at their times."""
-    if spine.arrangement is arrangement:
+    if spine.sort_key is sort_key:
         return spine
-    entries = [batch.rearranged(arrangement).described(batch.description) for batch in spine.batches]
-    return Spine(arrangement, tuple(entries), compaction=spine.compaction)
+    entries = [batch.rearranged(sort_key).described(batch.description) for batch in spine.batches]
+    return Spine(sort_key, tuple(entries), compaction=spine.compaction)
 
 
 def trace_of(name: str) -> tuple[str, int]:

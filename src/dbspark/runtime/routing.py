@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, merge
+from dbspark.columnar import SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.runtime.exchange import DDL, packed
 from dbspark.runtime.placement import split
@@ -100,7 +100,7 @@ def sent(work: Work, table: TableDefinition) -> list[Operation]:
     out: list[tuple[str, Operation]] = []
     for slot in sorted(s for s in work.received if s.startswith(f"op {table.name} ")):
         _, _, number, _, _, kind = slot.split(" ")
-        rows = merge(work.batches(slot, arrangement_of(table, KINDS[int(kind)])))
+        rows = merge(work.batches(slot, sort_key_of(table, KINDS[int(kind)])))
         operation = Operation(KINDS[int(kind)], Delta.of(rows))
         if out and out[-1][0] == number and operation.kind != "upsert":
             operation = Operation(operation.kind, Delta.of(merge([out.pop()[1].rows, rows])))
@@ -108,8 +108,8 @@ def sent(work: Work, table: TableDefinition) -> list[Operation]:
     return [operation for _, operation in out]
 
 
-def arrangement_of(table: TableDefinition, kind: Kind) -> Arrangement:
+def sort_key_of(table: TableDefinition, kind: Kind) -> SortKey:
     """The order in which the rows of an operation come."""
     if kind != "delete keys":
-        return table.arrangement
-    return Arrangement(table.schema.select([table.schema.index(c) for c in table.primary_key]))
+        return table.sort_key
+    return SortKey(table.schema.select([table.schema.index(c) for c in table.primary_key]))

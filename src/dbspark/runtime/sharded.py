@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dbspark.circuit.executor import NodeTally
 from dbspark.circuit.graph import Graph
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.errors import ConfigError
 from dbspark.operators.asked import Asked
@@ -69,7 +69,7 @@ class TableStep:
         delta, check = TableState(self.table, history).change(operations)
         if check is not None:
             check.done()
-        change = delta.arranged(history.arrangement)
+        change = delta.arranged(history.sort_key)
         if change.rows:
             history.append(Delta.of(change), work.job.tick)
             history.trace.finish()
@@ -78,7 +78,7 @@ class TableStep:
             work.values[self.slot] = Delta.of(change)
 
     def _history(self, work: Work, tick: int) -> History:
-        return opened(work, self.id, self.table.arrangement, self.keep, self.table.created, tick)
+        return opened(work, self.id, self.table.sort_key, self.keep, self.table.created, tick)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class ViewStep:
 
     name: str
     slot: str
-    arrangement: Arrangement
+    sort_key: SortKey
     keep: int
 
     @property
@@ -96,12 +96,12 @@ class ViewStep:
 
     def run(self, work: Work) -> None:
         tick = work.job.tick
-        change = work.delta(self.slot, self.arrangement.schema).arranged(self.arrangement)
+        change = work.delta(self.slot, self.sort_key.schema).arranged(self.sort_key)
         if work.job.fresh:
             # The rows belong to the tick that is past: a view has no history before it was made.
-            history = History(self.arrangement, self.keep, tick - 1, known=False)
+            history = History(self.sort_key, self.keep, tick - 1, known=False)
         elif change.rows:
-            history = opened(work, self.id, self.arrangement, self.keep, 0, tick)
+            history = opened(work, self.id, self.sort_key, self.keep, 0, tick)
         else:
             return
         history.append(Delta.of(change), tick)
@@ -113,10 +113,10 @@ class ViewStep:
                 work.tell(self.id, change)
 
 
-def opened(work: Work, name: str, arrangement: Arrangement, keep: int, created: int, tick: int) -> History:
+def opened(work: Work, name: str, sort_key: SortKey, keep: int, created: int, tick: int) -> History:
     """What is kept of a table or view on this shard, up to before a tick."""
-    spine = work.state(name, [arrangement])[0] if name in work.records else None
-    return history_of(arrangement, keep, created, spine, tick)
+    spine = work.state(name, [sort_key])[0] if name in work.records else None
+    return history_of(sort_key, keep, created, spine, tick)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class Sharded(Runtime):
                         counts[name] += count
             elif slot.startswith(TOLD):
                 trace = slot.removeprefix(TOLD)
-                batch = decoded(pa.py_buffer(payload), plan.traces[trace].arrangements[0])
+                batch = decoded(pa.py_buffer(payload), plan.traces[trace].sort_keys[0])
                 told.setdefault(trace.removeprefix("view "), []).append(batch)
         if plan.resumed:
             self._iterations = unrolled(iterations)
@@ -261,7 +261,7 @@ class Sharded(Runtime):
             if slot == REPORT:
                 report = json.loads(payload)
                 for name, made in report["traces"].items():
-                    kept = zip(made, plan.traces[name].arrangements, strict=True)
+                    kept = zip(made, plan.traces[name].sort_keys, strict=True)
                     found.setdefault(name, {})[report["shard"]] = tuple(self._store.adopted(r, a) for r, a in kept)
         self._records = found
         return out
@@ -287,7 +287,7 @@ class Sharded(Runtime):
     def _plan(self, graph: Graph, iterations: int = ITERATIONS) -> _Plan:
         """Levels of a graph, with its tables in front and its outputs, which are views, behind."""
         check_travels(graph)
-        placed = {name: frozenset({key_of(table.arrangement)}) for name, table in self.tables.items()}
+        placed = {name: frozenset({key_of(table.sort_key)}) for name, table in self.tables.items()}
         plan = layout(graph, placed, self._policies, iterations)
         levels = plan.levels
         traces = {
@@ -298,12 +298,12 @@ class Sharded(Runtime):
             if node.role == "source":
                 table = self.tables[str(node.name)]
                 tables.append(TableStep(table, node.id, self._keep))
-                traces[f"table {table.name}"] = Kept((table.arrangement,), (key_of(table.arrangement),))
+                traces[f"table {table.name}"] = Kept((table.sort_key,), (key_of(table.sort_key),))
         levels[0].steps[:0] = tables
         for name, output in plan.outputs.items():
-            view = ViewStep(name, output.slot, Arrangement(graph.outputs[name].schema, output.key), self._keep)
+            view = ViewStep(name, output.slot, SortKey(graph.outputs[name].schema, output.key), self._keep)
             levels[output.level].steps.append(view)
-            traces[view.id] = Kept((view.arrangement,), (output.key,))
+            traces[view.id] = Kept((view.sort_key,), (output.key,))
         return _Plan(graph, levels, traces, tuple(levels[begin:] for begin in plan.resumed))
 
     def _balance(self, tick: int) -> None:
@@ -408,7 +408,7 @@ class Sharded(Runtime):
         plan = self._present()
         moved = {}
         for name, by_shard in old.items():
-            stored = tuple(store.arrangement(record) for record in next(iter(by_shard.values())))
+            stored = tuple(store.sort_key(record) for record in next(iter(by_shard.values())))
             new = plan.traces[name]
             # Where nothing is sharded, all is in one place.
             moved[name] = Kept(stored, tuple("owner" for _ in stored) if shards is None else new.lies), new
@@ -419,11 +419,11 @@ class Sharded(Runtime):
     def readable(self, name: str, tick: int) -> Histories:
         table = self.tables.get(name)
         trace = f"view {name}" if table is None else f"table {name}"
-        arrangement = self._present().traces[trace].arrangements[0] if table is None else table.arrangement
+        sort_key = self._present().traces[trace].sort_keys[0] if table is None else table.sort_key
         created = 0 if table is None else table.created
         kept = self._records.get(trace, {})
         spines: list[Any] = [self._store.spine(records[0]) for records in kept.values()] or [None]
-        return Histories([history_of(arrangement, self._keep, created, s, tick + 1) for s in spines])
+        return Histories([history_of(sort_key, self._keep, created, s, tick + 1) for s in spines])
 
     def sizes(self) -> dict[str, Size]:
         return {name: size_of(list(by_shard.values())) for name, by_shard in self._records.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dbspark.circuit.executor import Circuit
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import StoreError
 from dbspark.operators.integral import ZSetRef
@@ -25,8 +25,8 @@ def state_of(circuit: Circuit) -> dict[str, tuple[Spine, ...]]:
         if isinstance(held, ZSetRef):
             out[node.id] = (held.spine,)
         else:
-            batch = held.arranged(Arrangement(node.schema))
-            out[node.id] = (Spine(batch.arrangement, (batch,) if batch.rows else ()),)
+            batch = held.arranged(SortKey(node.schema))
+            out[node.id] = (Spine(batch.sort_key, (batch,) if batch.rows else ()),)
     return out
 
 
@@ -40,7 +40,7 @@ def restore(circuit: Circuit, states: Mapping[str, tuple[Spine, ...]], tick: int
         state = states.get(node)
         if state is None:
             missing.append(node)
-        elif [s.arrangement for s in state] != [s.arrangement for s in fresh]:
+        elif [s.sort_key for s in state] != [s.sort_key for s in fresh]:
             label = circuit.graph.nodes[node].label
             raise StoreError(
                 f"the state of {label!r} is kept in another order than it is read in; drop the view and create it again"

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.arrow_import import handed_batch, handed_copy
 from dbspark.columnar.batch import BUILD_ROWS
 from dbspark.columnar.conform import conform
@@ -71,16 +71,16 @@ class TableDefinition:
     schema: Schema
     primary_key: tuple[str, ...]
     created: int = 0
-    arrangement: Arrangement = field(init=False, compare=False, repr=False)
+    sort_key: SortKey = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         key = [self.schema.index(c) for c in self.primary_key]
-        object.__setattr__(self, "arrangement", Arrangement(self.schema, key if key else None))
+        object.__setattr__(self, "sort_key", SortKey(self.schema, key if key else None))
 
     def operation(self, kind: Kind, data: Any, weight: str | None = None) -> Operation:
         """What a user hands in, checked against the schema."""
         if type(data) is pa.Table and (kind == "apply" or (kind == "insert" and self.primary_key)):
-            batch = handed_batch(self.arrangement, data, weight)
+            batch = handed_batch(self.sort_key, data, weight)
             if batch is not None:
                 return Operation(kind, Delta.of(batch))
         if kind in ("upsert", "delete keys") and not self.primary_key:
@@ -88,9 +88,9 @@ class TableDefinition:
                 f"table {self.name!r} has no primary key, so rows cannot be named by one; "
                 "create it with primary_key=[…], or use insert and delete"
             )
-        arrangement = self.arrangement
+        sort_key = self.sort_key
         if kind == "delete keys":
-            arrangement = Arrangement(self.schema.select([self.schema.index(c) for c in self.primary_key]))
+            sort_key = SortKey(self.schema.select([self.schema.index(c) for c in self.primary_key]))
         try:
             if kind == "upsert":
                 return Operation(kind, Delta.of(self._last_of_each_key(data)))
@@ -98,7 +98,7 @@ class TableDefinition:
                 plain = _plain(as_table(data), self.schema)
                 if plain is not None:
                     return Operation(kind, plain, harmless=True)
-            rows = _batch(data, arrangement, weight)
+            rows = _batch(data, sort_key, weight)
         except SchemaError as error:
             raise SchemaError(f"table {self.name!r}: {error}") from None
         return Operation(kind, Delta.of(rows))
@@ -111,7 +111,7 @@ class TableDefinition:
             numbered = numbered.append_column("row", pa.array(np.arange(len(table))))
             last = numbered.group_by(keys).aggregate([("row", "max")]).column("row_max")
             table = table if len(last) == len(table) else table.take(last)
-        return Batch.from_arrow(table, self.arrangement)
+        return Batch.from_arrow(table, self.sort_key)
 
 
 class Checking:
@@ -143,11 +143,11 @@ class Checking:
 
     def _broken(self) -> bool:
         table = self._table
-        arrangement, schema, unique = table.arrangement, table.schema, int(bool(table.primary_key))
+        sort_key, schema, unique = table.sort_key, table.schema, int(bool(table.primary_key))
         own = int(self._spine is None)
         return any(
             breaks_table(
-                self._directory, chunk.table, chunk.rows, own, arrangement.key_nodes, schema.columns,
+                self._directory, chunk.table, chunk.rows, own, sort_key.key_nodes, schema.columns,
                 schema.node_count, unique,
             )
             for chunk in self._change.chunks
@@ -172,7 +172,7 @@ class TableState:
         self.schema = table.schema
         self.primary_key = table.primary_key
         self.history = history
-        self.arrangement = history.arrangement
+        self.sort_key = history.sort_key
 
     def change(self, operations: list[Operation]) -> tuple[Delta, Checking | None]:
         """What operations change, together, and what finds out whether the result is a table, where it may not be."""
@@ -188,25 +188,25 @@ class TableState:
                 pending.append(self._negative(operation.rows) if operation.kind == "delete" else operation.rows)
             else:
                 pending = self._replaced(pending, operation)
-        change = merge(pending) if pending else Batch.empty(self.arrangement)
+        change = merge(pending) if pending else Batch.empty(self.sort_key)
         return Delta.of(change), self._check(change) if change.rows else None
 
     def _replaced(self, pending: list[Batch], operation: Operation) -> list[Batch]:
         """Rows of the same keys go, wherever they are, and those of an upsert come."""
-        so_far = merge(pending) if pending else Batch.empty(self.arrangement)
+        so_far = merge(pending) if pending else Batch.empty(self.sort_key)
         if operation.kind == "upsert":
             keys = distinct_keys(operation.rows)
         else:
-            keys = Keys.of(self.arrangement, operation.rows.to_arrow())
+            keys = Keys.of(self.sort_key, operation.rows.to_arrow())
         gone = [self._negative(self._found(self.history.rows(keys)))]
         if so_far.rows:
-            spine = Spine(self.arrangement, (so_far,))
+            spine = Spine(self.sort_key, (so_far,))
             gone.append(self._negative(self._found(ends_unordered(spine, keys, 1 << 62))))
         out = [so_far, *(g for g in gone if g.rows)]
         return [*out, operation.rows] if operation.kind == "upsert" else out
 
     def _found(self, hits: Hits) -> Batch:
-        return Delta(self.schema, hits.columns(), hits.weights).arranged(self.arrangement)
+        return Delta(self.schema, hits.columns(), hits.weights).arranged(self.sort_key)
 
     def _negative(self, batch: Batch) -> Batch:
         return batch.with_weights(exact_product(batch.weights(), -1)) if batch.rows else batch
@@ -263,21 +263,21 @@ def _is_arrow(data: Any) -> bool:
     )
 
 
-def _batch(data: Any, arrangement: Arrangement, weight: str | None) -> Batch:
+def _batch(data: Any, sort_key: SortKey, weight: str | None) -> Batch:
     if _is_arrow(data):
         given = as_table(data)
-        batch = handed_batch(arrangement, given, weight)
+        batch = handed_batch(sort_key, given, weight)
         if batch is not None:
             return batch
         table, weights = split_weight(given, weight)
-        return Batch.from_arrow(table, arrangement, weights)
+        return Batch.from_arrow(table, sort_key, weights)
     if isinstance(data, ZSet):
-        return data.batch().rearranged(arrangement)
+        return data.batch().rearranged(sort_key)
     if weight is not None:
         raise SchemaError("weights by column are for Arrow data; give rows as a mapping of row to weight instead")
     weighted = isinstance(data, Mapping)
-    made = ZSet.from_rows(list(data), arrangement.schema, list(data.values()) if weighted else None)
-    return made.batch().rearranged(arrangement)
+    made = ZSet.from_rows(list(data), sort_key.schema, list(data.values()) if weighted else None)
+    return made.batch().rearranged(sort_key)
 
 
 def _plain(table: pa.Table, schema: Schema) -> Delta | None:

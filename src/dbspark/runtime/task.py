@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError
@@ -128,23 +128,23 @@ class Work:
         value: Delta = self.values[slot]
         return value
 
-    def batches(self, slot: str, arrangement: Arrangement) -> list[Batch]:
+    def batches(self, slot: str, sort_key: SortKey) -> list[Batch]:
         """What has come in a slot, as it was sent."""
-        return [decoded(pa.py_buffer(payload), arrangement) for payload in self.received.get(slot, ())]
+        return [decoded(pa.py_buffer(payload), sort_key) for payload in self.received.get(slot, ())]
 
-    def state(self, name: str, arrangements: Sequence[Arrangement]) -> State:
+    def state(self, name: str, sort_keys: Sequence[SortKey]) -> State:
         """The spines that are kept under a name."""
-        return tuple(self.spine(name, i, arrangement) for i, arrangement in enumerate(arrangements))
+        return tuple(self.spine(name, i, sort_key) for i, sort_key in enumerate(sort_keys))
 
-    def spine(self, name: str, number: int, arrangement: Arrangement) -> Spine:
+    def spine(self, name: str, number: int, sort_key: SortKey) -> Spine:
         """One of the spines that are kept under a name."""
         given = self.records.get(name)
         if given is None:
-            return Spine(arrangement)
+            return Spine(sort_key)
         shelf, reading = self._opened()
         opened = record_from_json(given[number], shelf.owner)
         shelf.there.update(e.place.file for e in opened.entries if e.place is not None)
-        return reading.spine(opened, arrangement)
+        return reading.spine(opened, sort_key)
 
     def keep(self, name: str, state: State) -> None:
         """Make something the state of a name."""
@@ -175,8 +175,8 @@ class Work:
     def emitted(self) -> Iterator[Row]:
         """What leaves the level for the next."""
         for emit in self.level.emits:
-            arrangement = self.level.streams[emit.slot]
-            batch = self.delta(emit.node, arrangement.schema).arranged(arrangement)
+            sort_key = self.level.streams[emit.slot]
+            batch = self.delta(emit.node, sort_key.schema).arranged(sort_key)
             if not batch.rows:
                 continue
             if emit.to == "everyone":
@@ -296,9 +296,9 @@ class _Arranging:
                 if after[0] is not before[0]:
                     work.keep(step.id, after)
             else:  # another level keeps it; here it is only read, so nothing is merged
-                delta = self._delta.arranged(operator.arrangement)
+                delta = self._delta.arranged(operator.sort_key)
                 entries = (*before[0].entries, delta) if delta.rows else before[0].entries
-                self._found = Arranged(delta, before[0], Spine(operator.arrangement, entries))
+                self._found = Arranged(delta, before[0], Spine(operator.sort_key, entries))
         return self._found
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dbspark.circuit.builder import Builder
 from dbspark.circuit.graph import Stream
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError
 from dbspark.operators.constant import Constant as ConstantRows
@@ -71,7 +71,7 @@ class PlanCompiler(Joining, Grouping):
     def _values(self, node: p.Values, scope: Scope, needed: frozenset[int] | None) -> Rel:
         schema = schema_of([c.type for c in node.columns] or [pa.int64()])
         data = node.data.rename_columns(list(schema.names)).cast(schema.arrow)
-        rows = Batch.from_arrow(data, Arrangement(schema))
+        rows = Batch.from_arrow(data, SortKey(schema))
         stream = scope.builder.graph.add(ConstantRows(rows), [], [], "delta")
         return Rel(stream, self._ids(node.columns))
 
@@ -244,9 +244,9 @@ class PlanCompiler(Joining, Grouping):
             + "; "
             + "; ".join(f"{p.text(o.expr, names)} {o.descending} {o.nulls_last}" for o in node.order)
         )
-        arrangement = Arrangement(rel.stream.schema, [rel.stream.schema.index(c) for c in partition])
-        operator = RecomputeGroups([arrangement], Function(evaluate, self._named(label)), schema_of(types))
-        return b.with_state(operator, [rel.stream], [arrangement])
+        sort_key = SortKey(rel.stream.schema, [rel.stream.schema.index(c) for c in partition])
+        operator = RecomputeGroups([sort_key], Function(evaluate, self._named(label)), schema_of(types))
+        return b.with_state(operator, [rel.stream], [sort_key])
 
     def _top(self, node: p.Top, scope: Scope, needed: frozenset[int] | None) -> Rel:
         b = scope.builder
@@ -344,10 +344,10 @@ class PlanCompiler(Joining, Grouping):
             return Rel(b.asked(rel.stream, function, schema, question), ids)
         self._note(Note(node.name, "full", "OPERATOR", f"no rule for {node.name}; Spark computes it anew"))
         whole = self.spark.over_all(node.origin, columns)
-        arrangements = [Arrangement(r.stream.schema, []) for r in rels]
+        sort_keys = [SortKey(r.stream.schema, []) for r in rels]
         schema = schema_of([c.type for c in node.columns])
-        operator = RecomputeGroups(arrangements, Function(whole, self._named(node.text)), schema)
-        return Rel(b.with_state(operator, [r.stream for r in rels], arrangements), ids)
+        operator = RecomputeGroups(sort_keys, Function(whole, self._named(node.text)), schema)
+        return Rel(b.with_state(operator, [r.stream for r in rels], sort_keys), ids)
 
 
 _COMPILE: dict[type, Callable[..., Rel]] = {

@@ -74,13 +74,13 @@ class Entry:
 class TraceRecord:
     """One trace: its batches from oldest to newest."""
 
-    arrangement: int
+    sort_key: int
     """Which of the arrangements in the shape."""
     entries: tuple[Entry, ...]
     compaction: Compaction | None = None
 
     def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"arrangement": self.arrangement, "entries": [e.to_json() for e in self.entries]}
+        out: dict[str, Any] = {"sort_key": self.sort_key, "entries": [e.to_json() for e in self.entries]}
         if self.compaction is not None:
             out["logical"] = [list(t) for t in self.compaction.logical]
             out["physical"] = [list(t) for t in self.compaction.physical]
@@ -198,7 +198,7 @@ def record_from_json(given: dict[str, Any], owner: object) -> TraceRecord:
     if "logical" in given:
         logical, physical = (Antichain(tuple(t) for t in given[name]) for name in ("logical", "physical"))
         compaction = Compaction(logical, physical)
-    return TraceRecord(given["arrangement"], entries, compaction)
+    return TraceRecord(given["sort_key"], entries, compaction)
 
 
 def _from_json(data: dict[str, Any], owner: object) -> Manifest:

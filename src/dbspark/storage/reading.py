@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.batch_file import open_batch
 from dbspark.errors import CorruptFileError
 from dbspark.storage.files import Files
@@ -66,33 +66,33 @@ class Reading:
         except ValueError as error:
             raise CorruptFileError(f"{where} is damaged: {error}") from None
 
-    def spine(self, record: TraceRecord, arrangement: Arrangement) -> Spine:
+    def spine(self, record: TraceRecord, sort_key: SortKey) -> Spine:
         entries = []
         for entry in record.entries:
-            batch = Batch.empty(arrangement) if entry.place is None else self._known(entry.place, arrangement)
+            batch = Batch.empty(sort_key) if entry.place is None else self._known(entry.place, sort_key)
             if entry.description is not None:
                 batch = batch.described(entry.description)
             if entry.place is not None:
                 batch.__dict__["place"] = entry.place
             entries.append(batch)
-        return Spine(arrangement, tuple(entries), compaction=record.compaction)
+        return Spine(sort_key, tuple(entries), compaction=record.compaction)
 
-    def _known(self, place: Place, arrangement: Arrangement) -> Batch:
+    def _known(self, place: Place, sort_key: SortKey) -> Batch:
         if self._opened is None:
-            return self._batch(place, arrangement)
-        key = self._files.location, place.file, place.at, place.size, place.check, arrangement
+            return self._batch(place, sort_key)
+        key = self._files.location, place.file, place.at, place.size, place.check, sort_key
         batch = self._opened.get(key)
         if batch is None:
-            batch = self._batch(place, arrangement)
+            batch = self._batch(place, sort_key)
             self._opened.add(key, batch, place.size)
         return batch.described(batch.description)  # it is the caller's to say where it is stored
 
-    def _batch(self, place: Place, arrangement: Arrangement) -> Batch:
+    def _batch(self, place: Place, sort_key: SortKey) -> Batch:
         where = self._files.where(place.file)
         if has_extents(place.file):
             extent = self.extent(place)
             try:
-                return decoded(extent, arrangement)
+                return decoded(extent, sort_key)
             except (pa.ArrowException, KeyError, IndexError, TypeError, ValueError) as error:
                 raise CorruptFileError(f"{where} is damaged: {error or type(error).__name__}") from None
         try:
@@ -100,7 +100,7 @@ class Reading:
         except CorruptFileError as error:
             raise CorruptFileError(str(error) if where in str(error) else f"{where}: {error}") from None
         if (
-            batch.arrangement is not arrangement
+            batch.sort_key is not sort_key
             or batch.rows != place.rows
             or seal_of(self._files, place.file) != place.check
         ):

@@ -3,7 +3,7 @@
 A tick changes many traces a little. A file for each of the new batches would cost an fsync each, so all of them lie one
 behind another in the one file that the tick writes anyway, in front of its manifest. Such a piece of a file is an
 *extent*: a head (JSON: what `dbspark.columnar.batch_file` keeps in the metadata of a batch file) and the record batches
-as Arrow IPC messages, everything aligned so that it is read where it is mapped. The schema and the arrangement are the
+as Arrow IPC messages, everything aligned so that it is read where it is mapped. The schema and the sort key are the
 trace's and are kept once, not with every batch.
 
 An extent is checked by its checksum whenever it is opened; it is small.
@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.batch_file import _LANES, _batch_of, _constants
 from dbspark.columnar.schema import Schema
 from dbspark.kernels.memory import layout as nd
@@ -32,37 +32,37 @@ _FIELDS = {
 }
 
 
-def arrangement_to_json(arrangement: Arrangement) -> dict[str, Any]:
-    """What an arrangement is, names and types included."""
+def sort_key_to_json(sort_key: SortKey) -> dict[str, Any]:
+    """What a sort key is, names and types included."""
     return {
-        "schema": base64.b64encode(arrangement.schema.arrow.serialize()).decode(),
-        "key": None if arrangement.key is None else list(arrangement.key),
-        "order": [list(o) for o in arrangement.order],
+        "schema": base64.b64encode(sort_key.schema.arrow.serialize()).decode(),
+        "key": None if sort_key.key is None else list(sort_key.key),
+        "order": [list(o) for o in sort_key.order],
     }
 
 
-def arrangement_from_json(data: dict[str, Any]) -> Arrangement:
+def sort_key_from_json(data: dict[str, Any]) -> SortKey:
     schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(data["schema"])))
-    return Arrangement(Schema(schema), data["key"], [tuple(o) for o in data["order"]])
+    return SortKey(Schema(schema), data["key"], [tuple(o) for o in data["order"]])
 
 
-def _stored(arrangement: Arrangement, constants: Any) -> tuple[int, ...]:
-    return tuple(node for node in _LANES if node not in constants and (node != nd.KEY or arrangement.own_key))
+def _stored(sort_key: SortKey, constants: Any) -> tuple[int, ...]:
+    return tuple(node for node in _LANES if node not in constants and (node != nd.KEY or sort_key.own_key))
 
 
 @lru_cache(maxsize=4096)
-def _fields(arrangement: Arrangement, lanes: tuple[int, ...]) -> pa.Schema:
+def _fields(sort_key: SortKey, lanes: tuple[int, ...]) -> pa.Schema:
     """The columns of the record batches: lanes, then the columns of the rows under names that cannot clash."""
-    columns = [f.with_name(f"column{i}") for i, f in enumerate(arrangement.schema.arrow)]
+    columns = [f.with_name(f"column{i}") for i, f in enumerate(sort_key.schema.arrow)]
     return pa.schema([*(_FIELDS[node] for node in lanes), *columns])
 
 
 def encoded(batch: Batch) -> list[Any]:
     """A batch as the parts of an extent."""
-    arrangement = batch.arrangement
+    sort_key = batch.sort_key
     constants = _constants(batch)
-    lanes = _stored(arrangement, constants)
-    fields = _fields(arrangement, lanes)
+    lanes = _stored(sort_key, constants)
+    fields = _fields(sort_key, lanes)
     messages = []
     for chunk in batch.chunks:
         arrays = [pa.array(chunk.lane(node)) for node in lanes]
@@ -81,15 +81,15 @@ def encoded(batch: Batch) -> list[Any]:
     return parts
 
 
-def decoded(extent: pa.Buffer, arrangement: Arrangement) -> Batch:
+def decoded(extent: pa.Buffer, sort_key: SortKey) -> Batch:
     """The batch in an extent, over the same memory."""
     (length,) = _LENGTH.unpack(extent.slice(0, _LENGTH.size).to_pybytes())
     about = json.loads(extent.slice(_LENGTH.size, length).to_pybytes())
-    about["key"] = arrangement.key
-    about["order"] = arrangement.order
-    about["names"] = arrangement.schema.names
+    about["key"] = sort_key.key
+    about["order"] = sort_key.order
+    about["names"] = sort_key.schema.names
     constants = {node for node, name in _LANES.items() if name in about["constants"]}
-    fields = _fields(arrangement, _stored(arrangement, constants))
+    fields = _fields(sort_key, _stored(sort_key, constants))
     at = _LENGTH.size + length
     records = []
     for size in about["records"]:
@@ -138,10 +138,10 @@ def checked(whole: pa.Buffer, at: int, size: int, check: str) -> pa.Buffer:
 __all__ = [
     "ALIGN",
     "Segment",
-    "arrangement_from_json",
-    "arrangement_to_json",
     "checked",
     "decoded",
     "encoded",
     "size_of",
+    "sort_key_from_json",
+    "sort_key_to_json",
 ]

@@ -29,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dbspark.columnar import Arrangement
+from dbspark.columnar import SortKey
 from dbspark.errors import ConfigError, CorruptFileError, StoreError
 from dbspark.storage import manifest as mf
 from dbspark.storage.files import Files, files_at
@@ -38,7 +38,7 @@ from dbspark.storage.manifest import Manifest, Place, TraceRecord
 from dbspark.storage.pins import Version, put_pin
 from dbspark.storage.reading import Reading
 from dbspark.storage.retirement import Keep, Retirement
-from dbspark.storage.segment import arrangement_from_json, arrangement_to_json
+from dbspark.storage.segment import sort_key_from_json, sort_key_to_json
 from dbspark.storage.writing import Shelf, Writing
 from dbspark.trace.spine import Spine
 
@@ -218,11 +218,11 @@ class Store:
             reading = Reading(self.files, verify)
             try:
                 shape = self._read_shape(reading, manifest)
-                arrangements = list(self._shelf.arrangements)
+                sort_keys = list(self._shelf.sort_keys)
                 states = {}
                 records: dict[Spine, TraceRecord] = {}
                 for node, given in manifest.traces.items():
-                    spines = tuple(reading.spine(record, arrangements[record.arrangement]) for record in given)
+                    spines = tuple(reading.spine(record, sort_keys[record.sort_key]) for record in given)
                     records.update(zip(spines, given, strict=True))
                     states[node] = spines
             except CorruptFileError as error:
@@ -243,26 +243,26 @@ class Store:
 
     def spine(self, record: TraceRecord) -> Spine:
         """The spine that a record stands for."""
-        return Reading(self.files, False).spine(record, self.arrangement(record))
+        return Reading(self.files, False).spine(record, self.sort_key(record))
 
-    def adopted(self, given: Any, arrangement: Arrangement) -> TraceRecord:
+    def adopted(self, given: Any, sort_key: SortKey) -> TraceRecord:
         """The record of a spine that a task has written here, as JSON: what the next commit may name."""
         with self._guard:
             record = mf.record_from_json(given, self._shelf.owner)
             self._shelf.there.update(e.place.file for e in record.entries if e.place is not None)
             self._adopted = True
-            numbers = self._shelf.arrangements
-            return replace(record, arrangement=numbers.setdefault(arrangement, len(numbers)))
+            numbers = self._shelf.sort_keys
+            return replace(record, sort_key=numbers.setdefault(sort_key, len(numbers)))
 
-    def arrangement(self, record: TraceRecord) -> Arrangement:
+    def sort_key(self, record: TraceRecord) -> SortKey:
         """The order in which the spine that a record stands for is kept."""
-        return list(self._shelf.arrangements)[record.arrangement]
+        return list(self._shelf.sort_keys)[record.sort_key]
 
     def _read_shape(self, reading: Reading, manifest: Manifest) -> Any:
         shape = json.loads(reading.extent(manifest.shape).to_pybytes())
-        arrangements = [arrangement_from_json(a) for a in shape["arrangements"]]
-        self._shape = _Shape(mf.dumped(shape["program"]), len(arrangements), manifest.shape)
-        self._shelf.arrangements = {a: i for i, a in enumerate(arrangements)}
+        sort_keys = [sort_key_from_json(a) for a in shape["sort_keys"]]
+        self._shape = _Shape(mf.dumped(shape["program"]), len(sort_keys), manifest.shape)
+        self._shelf.sort_keys = {a: i for i, a in enumerate(sort_keys)}
         return shape
 
     def _others(self, manifest: Manifest) -> str:
@@ -359,12 +359,12 @@ class Store:
 
     def _shaped(self, work: Writing, program: bytes) -> _Shape:
         """The program and the arrangements: where they are, if they are as they were, or written anew."""
-        known, arrangements = self._shape, self._shelf.arrangements
-        if known is not None and known.program == program and known.arrangements == len(arrangements):
+        known, sort_keys = self._shape, self._shelf.sort_keys
+        if known is not None and known.program == program and known.sort_keys == len(sort_keys):
             return known
-        kept = mf.dumped([arrangement_to_json(a) for a in arrangements])
-        place = work.extent([b'{"arrangements":', kept, b',"program":', program, b"}"])
-        return _Shape(program, len(arrangements), place)
+        kept = mf.dumped([sort_key_to_json(a) for a in sort_keys])
+        place = work.extent([b'{"sort_keys":', kept, b',"program":', program, b"}"])
+        return _Shape(program, len(sort_keys), place)
 
     # ------------------------------------------------------------------ readers and retirement
 
@@ -437,7 +437,7 @@ class _Shape:
     """What changes rarely, as it is stored."""
 
     program: bytes
-    arrangements: int
+    sort_keys: int
     place: Place
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.chunk import CHUNK_ROWS
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import MAGIC, Entry, Place, TraceRecord, has_extents
@@ -49,7 +49,7 @@ class Shelf:
     there: set[str] = field(default_factory=set)
     sizes: dict[str, int] = field(default_factory=dict)
     """Of the files of ticks written by this process."""
-    arrangements: dict[Arrangement, int] = field(default_factory=dict)
+    sort_keys: dict[SortKey, int] = field(default_factory=dict)
     """The arrangements in the shape, with their numbers."""
 
     def has(self, place: Any) -> bool:
@@ -85,8 +85,8 @@ class Writing:
             entries = [e for e in entries if e.place is not None]
         elif compaction.retain is not None:
             compaction = replace(compaction, retain=None)  # whoever owns the trace says again what it retains
-        numbers = self.shelf.arrangements
-        return TraceRecord(numbers.setdefault(spine.arrangement, len(numbers)), tuple(entries), compaction)
+        numbers = self.shelf.sort_keys
+        return TraceRecord(numbers.setdefault(spine.sort_key, len(numbers)), tuple(entries), compaction)
 
     def _merging(self, entry: Merging) -> list[Entry]:
         inputs = (entry.token if entry.token is not None else Origin([])).inputs

@@ -1,7 +1,7 @@
 """A cursor: keys, values and times of a trace, one by one, as Python values.
 
 For people, tests and rare paths; operators use `probe`. Keys come in the order of their hashes and the rows of a key in
-the order of the arrangement. A cursor reads what the trace was when it was made; it loads one key at a time.
+the order of the sort key. A cursor reads what the trace was when it was made; it loads one key at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.batch import Plan, bounds, run, times_at
 from dbspark.columnar.rows import Row, decode_arrays, row_form
 from dbspark.kernels.memory import layout as nd
@@ -25,13 +25,13 @@ _TOP = (1 << 64) - 1
 class Cursor:
     """Stands at a key and at one of its values, or beyond the last."""
 
-    def __init__(self, batches: Sequence[Batch], arrangement: Arrangement, width: int, since: Sequence[int]) -> None:
+    def __init__(self, batches: Sequence[Batch], sort_key: SortKey, width: int, since: Sequence[int]) -> None:
         self._batches = [b for b in batches if b.rows]
-        self._arrangement = arrangement
+        self._sort_key = sort_key
         self._width = width
         self._bounds = bounds(since=since)
-        self._columns = key_columns(arrangement)
-        self._key_form = row_form(arrangement.schema.select(self._columns))
+        self._columns = key_columns(sort_key)
+        self._key_form = row_form(sort_key.schema.select(self._columns))
         self.rewind_keys()
 
     # ------------------------------------------------------------------ keys
@@ -55,7 +55,7 @@ class Cursor:
     def seek_key(self, key: Any) -> bool:
         """To a key, or to the one that follows where it would be; returns whether it is there."""
         wanted = self._key_form(key if isinstance(key, tuple | list) else (key,))
-        self._load(int(Keys.of(self._arrangement, [wanted]).hashes[0]))
+        self._load(int(Keys.of(self._sort_key, [wanted]).hashes[0]))
         for i, (found, _) in enumerate(self._groups):
             if found == wanted:
                 self._key = i
@@ -85,7 +85,7 @@ class Cursor:
 
     def seek_val(self, val: Row) -> bool:
         """To a row of the key; returns whether it is there, and if not stands beyond the last."""
-        wanted = row_form(self._arrangement.schema)(val)
+        wanted = row_form(self._sort_key.schema)(val)
         rows = self._groups[self._key][1] if self.key_valid else []
         self._val = next((i for i, (row, _) in enumerate(rows) if row == wanted), len(rows))
         return self._val < len(rows)
@@ -146,7 +146,7 @@ class Cursor:
         plan.restrict(low, None if key_hash == _TOP else plan.split(key_hash + 1))
         groups: dict[Row, dict[Row, History]] = {}
         for chunk in run(plan):
-            rows = decode_arrays(self._arrangement.schema, chunk.arrays())
+            rows = decode_arrays(self._sort_key.schema, chunk.arrays())
             tables = np.array((chunk.table,), np.int64)
             times = times_at(tables, np.arange(chunk.rows, dtype=np.int64))[: self._width].T.tolist()
             for row, time, weight in zip(rows, times, chunk.lane(nd.WEIGHT).tolist(), strict=True):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.batch import times_at
 from dbspark.columnar.delta import Delta
 from dbspark.errors import TimeError
@@ -38,7 +38,7 @@ class History:
 
     def __init__(
         self,
-        arrangement: Arrangement,
+        sort_key: SortKey,
         keep: int,
         tick: int,
         spine: Spine | None = None,
@@ -53,13 +53,13 @@ class History:
         """
         self.keep = keep
         if spine is not None and spine.batches:
-            self._trace = Trace.from_batches(spine.batches, arrangement, config=config)
+            self._trace = Trace.from_batches(spine.batches, sort_key, config=config)
         else:
-            self._trace = Trace(arrangement, config=config, lower=Antichain.at(tick if known else tick + 1))
+            self._trace = Trace(sort_key, config=config, lower=Antichain.at(tick if known else tick + 1))
         self._agent = self._trace.agent()
         if self._trace.upper != Antichain.at(tick + 1):
             self._trace.seal(Antichain.at(tick + 1))
-        self.arrangement = arrangement
+        self.sort_key = sort_key
         self.beside = config.background is not None
         """Whether there is a thread beside the ticks."""
         self._waiting = Waiting(keep, self.beside, patient, counted)
@@ -83,7 +83,7 @@ class History:
 
     @property
     def schema(self) -> pa.Schema:
-        return self.arrangement.schema.arrow
+        return self.sort_key.schema.arrow
 
     @property
     def spine(self) -> Spine:
@@ -100,7 +100,7 @@ class History:
 
         `listed`: it is in the directory already.
         """
-        change = Change(delta, tick, self.arrangement)
+        change = Change(delta, tick, self.sort_key)
         out = self._waiting.add(change, self._trace.spine.rows)
         if out is not None:
             self._take(out)
@@ -152,7 +152,7 @@ class History:
             if len(self._waiting.changes) > CHANGES:  # they are more than should be looked through one by one
                 _ = self.trace
             batches = (*self._trace.reading().batches, *(change.batch() for change in self._waiting.changes))
-            self._read = Spine(self.arrangement, batches, self._trace.spine.config)
+            self._read = Spine(self.sort_key, batches, self._trace.spine.config)
         return self._read
 
     def directory(self) -> int:
@@ -198,7 +198,7 @@ class History:
 
     def _catch_up(self, now: int) -> None:
         if not Antichain.at(now + 1).dominates(self.trace.upper):
-            self.append(Delta.empty(self.arrangement.schema), now)
+            self.append(Delta.empty(self.sort_key.schema), now)
 
     def _check(self, tick: int, now: int) -> None:
         oldest = max((t[0] for t in self.trace.since), default=0)
@@ -223,7 +223,7 @@ class Histories:
     def at(self, tick: int | None, now: int) -> Batch:
         """Everything as it was at a tick."""
         found = [batch for part in self._parts if (batch := part.at(tick, now)).rows]
-        return merge(found) if found else Batch.empty(self._parts[0].arrangement)
+        return merge(found) if found else Batch.empty(self._parts[0].sort_key)
 
     def changes(self, since: int, upto: int, now: int) -> pa.Table:
         """The changes of the ticks after `since`, with `_tick` and `_weight`, in the order of ticks."""
@@ -231,13 +231,13 @@ class Histories:
         return pa.concat_tables(tables).sort_by("_tick")
 
 
-def history_of(arrangement: Arrangement, keep: int, created: int, spine: Spine | None, tick: int) -> History:
+def history_of(sort_key: SortKey, keep: int, created: int, spine: Spine | None, tick: int) -> History:
     """A history that stands before a tick; a shard that had nothing to add has not counted the ticks since."""
     if spine is None or not spine.batches:
-        history = History(arrangement, keep, created)
+        history = History(sort_key, keep, created)
     else:
         last = spine.batches[-1].description.upper
-        history = History(arrangement, keep, max(t[0] for t in last) - 1, spine)
+        history = History(sort_key, keep, max(t[0] for t in last) - 1, spine)
     if history.trace.upper != Antichain.at(tick):
         history.trace.seal(Antichain.at(tick))
     return history

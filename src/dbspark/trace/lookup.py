@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.batch import Plan, bounds, merge, run
 from dbspark.columnar.chunk import Chunk, check_plan, gather_chunks, gather_columns, gather_timed, import_arrays
 from dbspark.columnar.conform import conform
@@ -45,10 +45,10 @@ class Keys:
         return self.chunk.rows
 
     @staticmethod
-    def of(arrangement: Arrangement, data: Any) -> Keys:
-        """Keys from Arrow columns in the order of the arrangement's key columns, or from Python rows."""
-        columns = key_columns(arrangement)
-        schema = arrangement.schema.select(columns)
+    def of(sort_key: SortKey, data: Any) -> Keys:
+        """Keys from Arrow columns in the order of the sort key's key columns, or from Python rows."""
+        columns = key_columns(sort_key)
+        schema = sort_key.schema.select(columns)
         if isinstance(data, pa.Table | pa.RecordBatch):
             given = pa.table(data).combine_chunks()
             arrays = conform(schema, given.schema, [c.combine_chunks() for c in given.columns])
@@ -68,8 +68,8 @@ class Keys:
         return Keys(chunk, hash_rows(chunk, nodes), nodes)
 
 
-def key_columns(arrangement: Arrangement) -> list[int]:
-    return list(range(arrangement.schema.columns)) if arrangement.key is None else list(arrangement.key)
+def key_columns(sort_key: SortKey) -> list[int]:
+    return list(range(sort_key.schema.columns)) if sort_key.key is None else list(sort_key.key)
 
 
 class Hits:
@@ -101,13 +101,13 @@ class Hits:
 
     def chunks(self) -> list[Chunk]:
         """The rows in memory of their own, in the order of the hits, with their hashes but without weights."""
-        arrangement = self.spine.arrangement
+        sort_key = self.spine.sort_key
         none = np.empty(0, np.int64)
-        return gather_chunks(arrangement.schema, arrangement.own_key, self.spine.sources[0], self.pos, none, 1)
+        return gather_chunks(sort_key.schema, sort_key.own_key, self.spine.sources[0], self.pos, none, 1)
 
     def columns(self, columns: Sequence[int] | None = None) -> list[pa.Array]:
         """Some columns of the rows as Arrow arrays, in the order of the hits."""
-        schema = self.spine.arrangement.schema
+        schema = self.spine.sort_key.schema
         wanted = range(schema.columns) if columns is None else columns
         if not len(self.pos):
             return [pa.array([], schema.types[c]) for c in wanted]
@@ -121,7 +121,7 @@ class Hits:
     def batch(self) -> Batch:
         """The rows, each once, with the sum of its weights over all times."""
         tables, _, _, starts = self.spine.sources
-        arrangement = self.spine.arrangement
+        sort_key = self.spine.sort_key
         parts = []
         pos = np.unique(self.pos)  # positions of one batch are in its order
         cuts = np.searchsorted(pos >> nd.ROW_BITS, starts)
@@ -134,9 +134,9 @@ class Hits:
                 times = np.empty((nd.TIMES, len(mine)), np.int64)
                 for c in range(nd.TIMES):
                     kt.times_at(tables, mine, c, times[c])
-                chunks = gather_timed(arrangement.schema, arrangement.own_key, tables, mine, weights, one, times)
-                parts.append(Batch(arrangement, chunks))
-        return merge(parts, END).at_time(()) if parts else Batch.empty(arrangement)
+                chunks = gather_timed(sort_key.schema, sort_key.own_key, tables, mine, weights, one, times)
+                parts.append(Batch(sort_key, chunks))
+        return merge(parts, END).at_time(()) if parts else Batch.empty(sort_key)
 
 
 def ranges_of(spine: Spine, keys: Keys, walk: bool = False) -> tuple[Int64s, int]:
@@ -160,14 +160,14 @@ def expanded(spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Hits:
     """The hits for ranges that have been found, of `total` rows."""
     sources = spine.sources
     which, pos = int64s(total), int64s(total)
-    nodes = max(spine.arrangement.schema.node_count, keys.chunk.schema.node_count)
-    here = spine.arrangement.key_nodes
+    nodes = max(spine.sort_key.schema.node_count, keys.chunk.schema.node_count)
+    here = spine.sort_key.key_nodes
     n = kp.expand_ranges(sources[0], sources[1], ranges, keys.chunk.table, keys.nodes, here, nodes, which, pos)
     return Hits(spine, which[:n], pos[:n])
 
 
 def ends(spine: Spine, keys: Keys, limit: int, last: bool = False, kept: Callable[[Hits], Hits] | None = None) -> Hits:
-    """The first, or last, rows of each key in the arrangement's order, as they add up over all times.
+    """The first, or last, rows of each key in the sort key's order, as they add up over all times.
 
     With `kept`, which leaves out some rows, everything is read before the limit applies.
     """
@@ -175,10 +175,8 @@ def ends(spine: Spine, keys: Keys, limit: int, last: bool = False, kept: Callabl
         found = kept(ends(spine, keys, 1 << 62, last))
         rank = np.arange(len(found)) - np.searchsorted(found.which, found.which)
         return found.only(rank < limit)
-    if not spine.arrangement.order:
-        raise SchemaError(
-            f"{spine.arrangement!r} has no order; arrange the rows by order columns to read keys in order"
-        )
+    if not spine.sort_key.order:
+        raise SchemaError(f"{spine.sort_key!r} has no order; arrange the rows by order columns to read keys in order")
     return ends_unordered(spine, keys, limit, last)
 
 
@@ -196,12 +194,12 @@ def ends_in(
     checks: Any = NO_CHECKS, least: int = LEAST,
 ) -> Hits:  # fmt: skip
     """The same within ranges that have been found, of `total` rows: those of a least weight that satisfy `checks`."""
-    schema = spine.arrangement.schema
+    schema = spine.sort_key.schema
     room = min(total, limit * len(keys))
     which, pos, weights = int64s(room), int64s(room), int64s(room)
     nodes = max(schema.node_count, keys.chunk.schema.node_count)
     n = ends_of_keys(
-        spine.sources[0], spine.sources[1], ranges, keys.chunk.table, keys.nodes, spine.arrangement.key_nodes,
+        spine.sources[0], spine.sources[1], ranges, keys.chunk.table, keys.nodes, spine.sort_key.key_nodes,
         schema.columns, nodes, limit, int(last), checks, least, which, pos, weights,
     )  # fmt: skip
     if n == OVERFLOW:
@@ -209,15 +207,15 @@ def ends_in(
     return Hits(spine, which[:n], pos[:n], weights[:n])
 
 
-def snapshot(batches: Sequence[Batch], arrangement: Arrangement, time: Sequence[int]) -> Batch:
+def snapshot(batches: Sequence[Batch], sort_key: SortKey, time: Sequence[int]) -> Batch:
     """The Z-set at a time: all updates at or before it, summed."""
-    return _within(batches, arrangement, bounds(since=time, upto=time)).at_time(())
+    return _within(batches, sort_key, bounds(since=time, upto=time)).at_time(())
 
 
-def between(batches: Sequence[Batch], arrangement: Arrangement, after: Sequence[int] | None, upto: Sequence[int],
+def between(batches: Sequence[Batch], sort_key: SortKey, after: Sequence[int] | None, upto: Sequence[int],
             since: Sequence[int] = ()) -> Batch:  # fmt: skip
     """The updates at or before `upto` and not at or before `after`, with their times."""
-    return _within(batches, arrangement, bounds(since=since, upto=upto, after=after))
+    return _within(batches, sort_key, bounds(since=since, upto=upto, after=after))
 
 
 def distinct_times(batch: Batch) -> list[tuple[int, ...]]:
@@ -226,11 +224,11 @@ def distinct_times(batch: Batch) -> list[tuple[int, ...]]:
     return [tuple(t) for t in np.unique(times, axis=0).tolist()]
 
 
-def _within(batches: Sequence[Batch], arrangement: Arrangement, within: Int64s) -> Batch:
+def _within(batches: Sequence[Batch], sort_key: SortKey, within: Int64s) -> Batch:
     some = [b for b in batches if b.rows]
-    return Batch(arrangement, run(Plan(some, within=within)) if some else ())
+    return Batch(sort_key, run(Plan(some, within=within)) if some else ())
 
 
 def taken(hits: Hits, columns: Sequence[int]) -> list[pa.Array]:
     """Some columns of the rows that were found."""
-    return gather_columns(hits.spine.arrangement.schema, hits.spine.sources[0], hits.pos, columns)
+    return gather_columns(hits.spine.sort_key.schema, hits.spine.sources[0], hits.pos, columns)

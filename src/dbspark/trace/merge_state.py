@@ -104,7 +104,7 @@ class Merging:
         """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
         if not self._batches:
             index = self.filled.index if self.filled is not None else None
-            out = [Batch(self.inputs[0].arrangement, self.out).with_index(index)] if self.out else []
+            out = [Batch(self.inputs[0].sort_key, self.out).with_index(index)] if self.out else []
             left = zip(self.inputs, self.offsets, strict=True)
             self._batches.append((*out, *[b.slice(n).part_of(b, 0, n) if n else b for b, n in left]))
         return self._batches[0]
@@ -132,7 +132,7 @@ class Running:
         before, retain = self._plan.read, self.begun.retain
         more = self._plan.step(limit)
         if retain is not None and more:
-            more = list(retain(Batch(self._plan.arrangement, more)).chunks)
+            more = list(retain(Batch(self._plan.sort_key, more)).chunks)
         if self._filled is not None:
             self._filled = self._filled.followed_by(len(self._out), more)
         self._out += more
@@ -145,7 +145,7 @@ class Running:
         if not self.done:
             inputs, offsets = self._plan.unread()
             return replace(begun, out=chunks, inputs=inputs, offsets=offsets, filled=filled)
-        done = Batch(self._plan.arrangement, chunks, begun.description)
+        done = Batch(self._plan.sort_key, chunks, begun.description)
         return done.with_index(filled.index) if filled is not None and 4 * done.rows >= begun.total else done
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.chunk import Chunk, check_plan
 from dbspark.columnar.memory import Int64s, int64s
 from dbspark.kernels.lookup import row_lookup as kw
@@ -16,11 +16,11 @@ CUTS = 8
 """Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
 
 
-def patched(arrangement: Arrangement, chunk: Chunk, rows: Int64s, totals: Int64s) -> list[Chunk]:
+def patched(sort_key: SortKey, chunk: Chunk, rows: Int64s, totals: Int64s) -> list[Chunk]:
     """A chunk with other weights at some rows (ascending); rows of weight zero are cut out."""
     weights = np.array(chunk.lane(WEIGHT))
     weights[rows] = totals
-    changed = Batch(arrangement, (chunk,)).with_weights(weights)
+    changed = Batch(sort_key, (chunk,)).with_weights(weights)
     gone = rows[totals == 0]
     if len(gone) > CUTS:
         return list(changed.select(np.flatnonzero(weights)).chunks)

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.batch import INT64_MAX, NO_PLACE, Place, Plan, bounds, run
 from dbspark.columnar.chunk import CHUNK_ROWS, Chunk
 from dbspark.columnar.memory import Int64s
@@ -81,13 +81,22 @@ class Spine:
     """A persistent sequence of batches; see the module's preface."""
 
     __slots__ = (
-        "__dict__", "_bound", "_sieve", "_tail", "_uncovered", "arrangement", "compaction", "config", "credit",
-        "entries", "stats",
+        "__dict__",
+        "_bound",
+        "_sieve",
+        "_tail",
+        "_uncovered",
+        "compaction",
+        "config",
+        "credit",
+        "entries",
+        "sort_key",
+        "stats",
     )  # fmt: skip
 
     def __init__(
         self,
-        arrangement: Arrangement,
+        sort_key: SortKey,
         entries: tuple[Entry, ...] = (),
         config: SpineConfig = DEFAULT,
         stats: SpineStats | None = None,
@@ -96,7 +105,7 @@ class Spine:
         compaction: Compaction | None = None,
         sieve: Sieve | None = None,
     ) -> None:
-        self.arrangement = arrangement
+        self.sort_key = sort_key
         self.entries = entries
         self.config = config
         self.stats = stats if stats is not None else SpineStats()
@@ -120,7 +129,7 @@ class Spine:
 
     def _grown(self, entries: tuple[Entry, ...], credit: int, bound: int | None, sieve: Sieve | None) -> Spine:
         """The spine with other entries, of whose keys there is a sieve."""
-        return Spine(self.arrangement, entries, self.config, self.stats, credit, bound, self.compaction, sieve)
+        return Spine(self.sort_key, entries, self.config, self.stats, credit, bound, self.compaction, sieve)
 
     def bound(self) -> int:
         """No weight, summed over all batches, is larger in magnitude."""
@@ -235,7 +244,7 @@ class Spine:
 
     def under(self, compaction: Compaction) -> Spine:
         """The same spine with other permissions for the merges to come; frontiers only move forward."""
-        given = self.arrangement, self.entries, self.config, self.stats, self.credit, self._bound
+        given = self.sort_key, self.entries, self.config, self.stats, self.credit, self._bound
         out = Spine(*given, compaction, self._covering)
         out._tail = self._tail
         for name in _OF_ENTRIES:
@@ -247,7 +256,7 @@ class Spine:
         """The same spine with other knobs."""
         if config is self.config:
             return self
-        return Spine(self.arrangement, self.entries, config, self.stats, self.credit, self._bound, self.compaction)
+        return Spine(self.sort_key, self.entries, config, self.stats, self.credit, self._bound, self.compaction)
 
     def insert_all(self, batches: Iterable[Batch]) -> Spine:
         """The spine with the sum of some batches."""
@@ -266,7 +275,7 @@ class Spine:
     def copied(self) -> Spine:
         """The same spine with statistics of its own."""
         stats = replace(self.stats, counts=counters())
-        return Spine(self.arrangement, self.entries, self.config, stats, self.credit, self._bound, self.compaction)
+        return Spine(self.sort_key, self.entries, self.config, stats, self.credit, self._bound, self.compaction)
 
     def _insert_large(self, batch: Batch) -> Spine:
         """Where weights are so large that partial sums might overflow, everything is kept as one exact sum."""
@@ -284,7 +293,7 @@ class Spine:
         entries = list(self.entries)
         at = max((i for i, e in enumerate(entries) if type(e) is Merging), default=-1)
         if at < 0:
-            return Spine(self.arrangement, self.entries, self.config, self.stats, 0, self._bound)
+            return Spine(self.sort_key, self.entries, self.config, self.stats, 0, self._bound)
         started = time.perf_counter()
         entry: Any = entries[at]
         limit = min(max(self.credit // 2, step), CHUNK_ROWS)
@@ -294,7 +303,7 @@ class Spine:
         left = self.credit - max(limit, entry.rows - stepped.rows)
         self.stats.seconds += time.perf_counter() - started
         kept = self._scheduled(tuple(e for e in entries if e.rows))
-        return Spine(self.arrangement, kept, self.config, self.stats, max(left, 0), self._bound)
+        return Spine(self.sort_key, kept, self.config, self.stats, max(left, 0), self._bound)
 
     def work(self, budget_ms: float | None = None) -> Spine:
         """Go on with merges in progress for some time, or until nothing is left to do."""
@@ -524,12 +533,12 @@ class Spine:
     def _consolidated(self) -> Batch:
         batches = self.batches
         if not batches:
-            return Batch.empty(self.arrangement)
+            return Batch.empty(self.sort_key)
         if self.compaction is None:
             return merge(batches)
         if self.bound() > INT64_MAX:  # every total is summed exactly, whatever its parts are
             some = [b for b in batches if b.rows]
-            return Batch(self.arrangement, run(Plan(some, within=bounds(since=END)))).at_time(())
+            return Batch(self.sort_key, run(Plan(some, within=bounds(since=END)))).at_time(())
         return merge(batches, END).at_time(())
 
     def consolidated(self) -> Batch:
@@ -585,8 +594,8 @@ class Spine:
             if low == high:
                 chunks.append(chunk)
             else:
-                chunks += patched(self.arrangement, chunk, hits[low:high] & ROW_MASK, totals[low:high])
-        out = [Batch(self.arrangement, chunks)] if chunks else []
+                chunks += patched(self.sort_key, chunk, hits[low:high] & ROW_MASK, totals[low:high])
+        out = [Batch(self.sort_key, chunks)] if chunks else []
         return [*out, change.select(row_positions(change)[new])] if new.any() else out
 
     def weights_of(self, probe: Batch) -> Int64s:

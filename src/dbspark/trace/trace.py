@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.batch import merge
 from dbspark.errors import SchemaError, TimeError
 from dbspark.trace import lookup as reading
@@ -52,19 +52,19 @@ class Trace:
 
     def __init__(
         self,
-        arrangement: Arrangement,
+        sort_key: SortKey,
         width: int = 1,
         config: SpineConfig = DEFAULT,
         lower: Antichain | None = None,
     ) -> None:
         begin = Antichain.at(*(0,) * width) if lower is None else lower
-        self._setup(arrangement, width, begin, begin, config, ())
+        self._setup(sort_key, width, begin, begin, config, ())
 
     def _setup(
-        self, arrangement: Arrangement, width: int, upper: Antichain, since: Antichain, config: SpineConfig,
+        self, sort_key: SortKey, width: int, upper: Antichain, since: Antichain, config: SpineConfig,
         entries: tuple[Any, ...],
     ) -> None:  # fmt: skip
-        self.arrangement = arrangement
+        self.sort_key = sort_key
         self.width = width
         self.upper = upper
         """Updates at times at or above this are not there yet."""
@@ -77,16 +77,16 @@ class Trace:
         self._exert_logic: ExertLogic | None = None
         self._beside = Beside()
         self.retention = Retention()
-        self.spine = Spine(arrangement, entries, config, compaction=Compaction(since, since))
+        self.spine = Spine(sort_key, entries, config, compaction=Compaction(since, since))
 
     @staticmethod
     def from_batches(
-        batches: Sequence[Batch], arrangement: Arrangement | None = None, width: int = 1, config: SpineConfig = DEFAULT
+        batches: Sequence[Batch], sort_key: SortKey | None = None, width: int = 1, config: SpineConfig = DEFAULT
     ) -> Trace:
         """A trace of batches that exist, such as those of files: described, and each beginning where the last ended."""
-        if arrangement is None:
-            arrangement = batches[0].arrangement
-        trace = Trace(arrangement, width, config)
+        if sort_key is None:
+            sort_key = batches[0].sort_key
+        trace = Trace(sort_key, width, config)
         if batches:
             for before, after in itertools.pairwise(batches):
                 _check_contiguous(before.description.upper, after.description)
@@ -94,7 +94,7 @@ class Trace:
             for batch in batches[1:]:
                 since = since.join(batch.description.since)
             last = batches[-1].description.upper
-            trace._setup(arrangement, width, last, since, config, tuple(batches))
+            trace._setup(sort_key, width, last, since, config, tuple(batches))
         return trace
 
     def __repr__(self) -> str:
@@ -108,8 +108,8 @@ class Trace:
         description: Description = batch.description
         if description is None:
             raise TimeError("a batch of a trace has a description; give one, or use `append` for a delta at one time")
-        if batch.arrangement is not self.arrangement:
-            raise SchemaError(f"a trace of {self.arrangement!r} takes no batch of {batch.arrangement!r}")
+        if batch.sort_key is not self.sort_key:
+            raise SchemaError(f"a trace of {self.sort_key!r} takes no batch of {batch.sort_key!r}")
         _check_contiguous(self.upper, description)
         if description.lower == description.upper or not description.lower.dominates(description.upper):
             raise TimeError(f"a batch ends after it begins, and {description!r} does not")
@@ -138,14 +138,14 @@ class Trace:
             if self.width != 1:
                 raise TimeError("times of several coordinates have no next one; say what the new upper is")
             upper = Antichain.at(at[0] + 1)
-        if delta.arrangement is not self.arrangement:
-            delta = delta.rearranged(self.arrangement)
+        if delta.sort_key is not self.sort_key:
+            delta = delta.rearranged(self.sort_key)
         self.insert(delta.at_time(at, Description(self.upper, upper, self._logical)))
 
     def seal(self, upper: Antichain) -> None:
         """Say that nothing more comes before `upper`."""
         if upper != self.upper:
-            self.insert(Batch(self.arrangement, (), Description(self.upper, upper, self._logical)))
+            self.insert(Batch(self.sort_key, (), Description(self.upper, upper, self._logical)))
 
     def close(self) -> None:
         """Nothing more comes at all. What is there stays readable."""
@@ -225,7 +225,7 @@ class Trace:
     def retain(self, column: str, at_least: Any) -> None:
         """Forget rows whose value in a column is below a bound. Bounds only rise; NULLs stay."""
         with self._lock:
-            self.retention = self.retention.raised(self.arrangement.schema, column, at_least)
+            self.retention = self.retention.raised(self.sort_key.schema, column, at_least)
             self._follow()
 
     def set_exert_logic(self, logic: ExertLogic | None) -> None:
@@ -265,7 +265,7 @@ class Trace:
         with self._lock:
             self._adopt()
             other = Trace.__new__(Trace)
-            other._setup(self.arrangement, self.width, self.upper, self._logical, self.spine.config, self.spine.entries)
+            other._setup(self.sort_key, self.width, self.upper, self._logical, self.spine.config, self.spine.entries)
             other._physical = self._physical
             other.retention = self.retention
             other._exert_logic = self._exert_logic
@@ -295,7 +295,7 @@ class Trace:
 
     def keys(self, data: Any) -> Keys:
         """Keys to probe for: Arrow columns in the order of the key columns, or Python rows."""
-        return Keys.of(self.arrangement, data)
+        return Keys.of(self.sort_key, data)
 
     def probe(self, keys: Any) -> Hits:
         """Every row that has one of the keys, over all batches; weights, times and columns on demand."""
@@ -303,7 +303,7 @@ class Trace:
         return self.retention.kept(hits)
 
     def first(self, keys: Any, limit: int = 1) -> Hits:
-        """The first rows of each key by the arrangement's order columns, with their weights over all times."""
+        """The first rows of each key by the sort key's order columns, with their weights over all times."""
         return self._ends(keys, limit, False)
 
     def last(self, keys: Any, limit: int = 1) -> Hits:
@@ -322,13 +322,13 @@ class Trace:
         """Exactly the Z-set at a time with since <= time < upper."""
         spine = self.reading()
         at = self._readable(spine, time)
-        return self.retention.applied(reading.snapshot(spine.batches, self.arrangement, at))
+        return self.retention.applied(reading.snapshot(spine.batches, self.sort_key, at))
 
     def changes(self, after: TimeLike, upto: TimeLike) -> Batch:
         """The updates at times at or before `upto` and not at or before `after`, with their times."""
         spine = self.reading()
         low, high = self._readable(spine, after), self._readable(spine, upto)
-        return self.retention.applied(reading.between(spine.batches, self.arrangement, low, high))
+        return self.retention.applied(reading.between(spine.batches, self.sort_key, low, high))
 
     def _readable(self, spine: Spine, time: TimeLike) -> Time:
         """A time that a spine can answer for. The spine says so itself: the trace may have moved on meanwhile."""
@@ -377,7 +377,7 @@ class Trace:
     def _cursor(self, spine: Spine, batches: Sequence[Batch]) -> Cursor:
         since = _since(spine)
         at = tuple(since.meet_of_all()) if since else ()
-        return Cursor([self.retention.applied(b) for b in batches], self.arrangement, self.width, at)
+        return Cursor([self.retention.applied(b) for b in batches], self.sort_key, self.width, at)
 
 
 def _since(spine: Spine) -> Antichain:

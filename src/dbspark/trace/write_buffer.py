@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.batch import BUILD_ROWS, INT64_MAX, arrange_chunks, padded
 from dbspark.columnar.chunk import Chunk
 from dbspark.columnar.delta import Delta, joined
@@ -62,13 +62,13 @@ class Change:
     It is let go of when it has been written; then it only knows how many rows it had.
     """
 
-    __slots__ = ("_batch", "_delta", "_rows", "arrangement", "given", "held", "tick")
+    __slots__ = ("_batch", "_delta", "_rows", "given", "held", "sort_key", "tick")
 
-    def __init__(self, delta: Delta, tick: int, arrangement: Arrangement) -> None:
+    def __init__(self, delta: Delta, tick: int, sort_key: SortKey) -> None:
         self._delta: Delta | None = delta
         self._batch: Batch | None = None
         self._rows: int | None = None
-        self.arrangement = arrangement
+        self.sort_key = sort_key
         self.given = delta.rows
         """Rows that came, equal ones and such as cancel each other counted one by one."""
         self.held = delta.held
@@ -80,7 +80,7 @@ class Change:
         delta, batch = self._delta, self._batch
         if batch is None:
             assert delta is not None
-            self._batch = batch = delta.arranged(self.arrangement)
+            self._batch = batch = delta.arranged(self.sort_key)
             self._delta = None
         return batch
 
@@ -99,14 +99,14 @@ class Change:
         self._batch = self._delta = None
 
 
-def sound(delta: Delta, arrangement: Arrangement) -> Delta:
+def sound(delta: Delta, sort_key: SortKey) -> Delta:
     """A delta that can be put in order at any time; raises where sums of its weights do not fit."""
     if delta.rows and not delta.in_order:
         chunk = delta.chunk()
         info = np.empty(4, np.int64)
         survey_weights(np.array((chunk.table,), np.int64), np.array((chunk.rows,), np.int64), info)
         if int(info[0]) > INT64_MAX // delta.rows:
-            delta.arranged(arrangement)
+            delta.arranged(sort_key)
     return delta
 
 
@@ -151,15 +151,15 @@ def _sorted_at_once(changes: Sequence[Change], oldest: int, counted: bool, few: 
     chunks = [chunk for change in changes if (chunk := change.loose()) is not None]
     if len(chunks) != len(changes):
         return None
-    arrangement, ticks = changes[0].arrangement, np.array([change.tick for change in changes], np.int64)
-    whole = joined(arrangement.schema, chunks) if few else None
+    sort_key, ticks = changes[0].sort_key, np.array([change.tick for change in changes], np.int64)
+    whole = joined(sort_key.schema, chunks) if few else None
     if whole is None:
-        batch = arrange_chunks(arrangement, chunks, ticks.tolist(), (oldest,))
+        batch = arrange_chunks(sort_key, chunks, ticks.tolist(), (oldest,))
     elif oldest >= changes[-1].tick:
-        batch = Batch.from_chunk(arrangement, whole).at_time((oldest,))
+        batch = Batch.from_chunk(sort_key, whole).at_time((oldest,))
     else:
         times = np.repeat(np.maximum(ticks, oldest), [change.given for change in changes])
-        batch = Batch.from_chunk(arrangement, whole.with_times(padded([times], 0, whole.rows)))
+        batch = Batch.from_chunk(sort_key, whole.with_times(padded([times], 0, whole.rows)))
     if not counted:
         return Written(changes, [change.given for change in changes], batch)
     found = np.concatenate([chunk.lane(TIME) for chunk in batch.chunks]) if batch.rows else np.empty(0, np.int64)

@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.row_codec import UNFIT
 from dbspark.columnar.rows import Row
 from dbspark.trace.spine import Spine, summable
@@ -78,12 +78,12 @@ class AdaptivePayload(Payload):
         self._state = (body, memtable, (), _room(body, memtable), None)
 
     @staticmethod
-    def empty(arrangement: Arrangement, config: ZSetConfig) -> AdaptivePayload:
-        return AdaptivePayload(Body(arrangement, config, Batch.empty(arrangement)), None)
+    def empty(sort_key: SortKey, config: ZSetConfig) -> AdaptivePayload:
+        return AdaptivePayload(Body(sort_key, config, Batch.empty(sort_key)), None)
 
     @property
-    def arrangement(self) -> Arrangement:  # type: ignore[override]
-        return self._state[0].arrangement
+    def sort_key(self) -> SortKey:  # type: ignore[override]
+        return self._state[0].sort_key
 
     @property
     def config(self) -> ZSetConfig:  # type: ignore[override]
@@ -205,11 +205,11 @@ class AdaptivePayload(Payload):
                 if small.rows <= body.config.smallset_n:  # some of what waited took rows away
                     self._set(body.with_small(small), None)
                     return
-                memtable = Version(Memtable(body.arrangement)).advanced(Columns(small))
+                memtable = Version(Memtable(body.sort_key)).advanced(Columns(small))
                 rows = 0
             policy.began()
             policy.moved("small", "memtable")
-            self._set(Body(body.arrangement, body.config, Batch.empty(body.arrangement), None, policy, True), memtable)
+            self._set(Body(body.sort_key, body.config, Batch.empty(body.sort_key), None, policy, True), memtable)
         elif body.spine is None and len(store) < body.config.shrink_limit:
             self._slim()
             return
@@ -269,7 +269,7 @@ class AdaptivePayload(Payload):
         payload: Payload = self
         for batch in summable(batches, self.bound):
             if payload.is_large(batch) and payload.bound():
-                payload = payload.plus_large(batch, AdaptivePayload.empty(self.arrangement, self.config))
+                payload = payload.plus_large(batch, AdaptivePayload.empty(self.sort_key, self.config))
             else:
                 assert isinstance(payload, AdaptivePayload)
                 payload = payload._plus(batch)
@@ -368,25 +368,25 @@ class AdaptivePayload(Payload):
         body, memtable, _, _, _ = self._state
         small = body.small
         if memtable is not None:
-            waiting = memtable.read(lambda m: batch_of_rows(body.arrangement, m.rows))
-            small = merged(body.arrangement, (small, waiting))
+            waiting = memtable.read(lambda m: batch_of_rows(body.sort_key, m.rows))
+            small = merged(body.sort_key, (small, waiting))
         limit = body.config.small_limit
         if small.rows + batch.rows <= limit:
             self._set(body.with_small(merge((small, batch)) if small.rows else batch), None)
             return
         policy = body.policy or Policy(body.config, Metrics())
-        empty = Batch.empty(body.arrangement)
+        empty = Batch.empty(body.sort_key)
         if batch.rows >= DIRECT:
-            spine = Spine(body.arrangement, (), spine_config(body.config)).insert(small).insert(batch)
+            spine = Spine(body.sort_key, (), spine_config(body.config)).insert(small).insert(batch)
             policy.inserted((batch,), spine)
             policy.moved("small", "trace")
-            self._set(Body(body.arrangement, body.config, empty, spine, policy), None)
+            self._set(Body(body.sort_key, body.config, empty, spine, policy), None)
             return
-        memtable = Version(Memtable(body.arrangement))
+        memtable = Version(Memtable(body.sort_key))
         memtable = memtable.advanced(Columns(small, batch) if small.rows else Columns(batch))
         policy.began()
         policy.moved("small", "memtable")
-        self._set(Body(body.arrangement, body.config, empty, None, policy, True), memtable)
+        self._set(Body(body.sort_key, body.config, empty, None, policy, True), memtable)
 
     # ------------------------------------------------------------------ changing the form
 
@@ -407,7 +407,7 @@ class AdaptivePayload(Payload):
         body, memtable, _, _, _ = self._state
         policy = body.policy or Policy(body.config, Metrics())
         started = time.perf_counter()
-        hot = Batch.empty(body.arrangement)
+        hot = Batch.empty(body.sort_key)
         cold, size = hot, sum([batch.nbytes() for batch in few])
         if memtable is not None:
             cold, hot, more = memtable.read(lambda m: (*m.split_hot(keep_hot), m.nbytes()))
@@ -418,7 +418,7 @@ class AdaptivePayload(Payload):
             cold = merge((cold, _sum(few)))
         spine, known = body.spine, None
         if spine is None:
-            spine = Spine(body.arrangement, (), spine_config(body.config)).insert(body.small)
+            spine = Spine(body.sort_key, (), spine_config(body.config)).insert(body.small)
             policy.moved("memtable" if body.grown else "small", "trace")
         else:
             known = body.count_with(cold)
@@ -428,10 +428,10 @@ class AdaptivePayload(Payload):
         spine = spine.compacted() if is_few else spine.work(body.config.compact_budget_ms)
         kept = None
         if hot.rows:
-            store = Memtable(body.arrangement)
+            store = Memtable(body.sort_key)
             store.large = spine.bound() > LARGE
             kept = Version(store).advanced(Columns(hot))
-        after = Body(body.arrangement, body.config, Batch.empty(body.arrangement), spine, policy)
+        after = Body(body.sort_key, body.config, Batch.empty(body.sort_key), spine, policy)
         after._known = known
         metrics = policy.metrics
         metrics.kept_hot += hot.rows
@@ -493,7 +493,7 @@ class AdaptivePayload(Payload):
         if body.policy is not None:
             body.policy.demanded()
         if self._state[0].spine is None and not self._state[0].grown:  # little was left, so it is small
-            self._set(self._state[0].with_small(merged(body.arrangement, (*self.parts(), *few))), None)
+            self._set(self._state[0].with_small(merged(body.sort_key, (*self.parts(), *few))), None)
         else:
             self._flush("arranged", keep_hot=False, few=few)
 
@@ -511,7 +511,7 @@ class AdaptivePayload(Payload):
 
     def _read_spine(self) -> Spine:
         """A spine to read everything through, without forgetting what has been computed for the one we hold."""
-        return self._settle().reader() or Spine(self.arrangement)
+        return self._settle().reader() or Spine(self.sort_key)
 
     def weight(self, row: Row) -> int:
         body, version, log, _, _ = self._state
@@ -546,19 +546,19 @@ class AdaptivePayload(Payload):
             return rows
         body, memtable = self.state
         if memtable is not None and body.spine is None and not body.small.rows:
-            return FastPayload(body.arrangement, body.config, memtable).count()
+            return FastPayload(body.sort_key, body.config, memtable).count()
         return self._settle().count()
 
     def total_weight(self) -> int:
         body, memtable, log, _, _ = self._state
-        total = 0 if memtable is None else FastPayload(body.arrangement, body.config, memtable).total_weight()
+        total = 0 if memtable is None else FastPayload(body.sort_key, body.config, memtable).total_weight()
         beside = (body.small,) if body.spine is None else body.spine.batches
         return total + sum([batch.total_weight for batch in beside]) + sum([batch.total_weight for batch in log])
 
     def items(self) -> Iterator[tuple[Row, int]]:
         body, memtable = self.state
         if body.spine is None and not body.small.rows and memtable is not None:
-            return FastPayload(body.arrangement, body.config, memtable).items()
+            return FastPayload(body.sort_key, body.config, memtable).items()
         return super().items()
 
     def disjoint(self) -> Sequence[Batch]:
@@ -600,7 +600,7 @@ class AdaptivePayload(Payload):
         body, memtable, log, _, _ = self._state
         policy = body.policy
         if policy is None:
-            body = Body(body.arrangement, body.config, body.small, body.spine, None, body.grown)
+            body = Body(body.sort_key, body.config, body.small, body.spine, None, body.grown)
             policy = body.policy = Policy(body.config, Metrics())
         policy.metrics.subscribers += change
         policy.retune()
@@ -615,14 +615,14 @@ def _collected(state: State) -> Batch:
     parts = [*((body.small,) if body.spine is None else body.spine.batches), *log]
     if memtable is not None:
         parts.append(memtable.read(Memtable.batch))
-    return merged(body.arrangement, parts)
+    return merged(body.sort_key, parts)
 
 
 def _new_memtable(body: Body, begun: bool = False) -> MemtableVersion:
     """A memtable beside a body; `begun`: its rows have waited in the log."""
     if body.policy is not None and not begun:
         body.policy.began()
-    memtable = Memtable(body.arrangement)
+    memtable = Memtable(body.sort_key)
     memtable.large = body.bound() > LARGE  # then its rows are summed with those outside it at every step
     return Version(memtable)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dbspark.columnar import Arrangement, Batch
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.row_codec import codec_of
 from dbspark.columnar.rows import Row
 from dbspark.kernels.lookup.row_lookup import count_change
@@ -45,26 +45,26 @@ class Body:
         "_asked",
         "_known",
         "_reader",
-        "arrangement",
         "config",
         "grown",
         "look",
         "policy",
         "small",
         "sole",
+        "sort_key",
         "spine",
     )
 
     def __init__(
         self,
-        arrangement: Arrangement,
+        sort_key: SortKey,
         config: ZSetConfig,
         small: Batch,
         spine: Spine | None = None,
         policy: Policy | None = None,
         grown: bool = False,
     ) -> None:
-        self.arrangement = arrangement
+        self.sort_key = sort_key
         self.config = config
         self.small = small
         self.spine = spine
@@ -82,11 +82,11 @@ class Body:
         self._asked = False
 
     def with_small(self, small: Batch) -> Body:
-        return Body(self.arrangement, self.config, small, None, self.policy)
+        return Body(self.sort_key, self.config, small, None, self.policy)
 
     def with_spine(self, spine: Spine, known: int | None = None, asked: bool = False) -> Body:
         """With another spine, of which the number of rows may be known."""
-        body = Body(self.arrangement, self.config, self.small, spine, self.policy)
+        body = Body(self.sort_key, self.config, self.small, spine, self.policy)
         body._known, body._asked = known, asked
         return body
 
@@ -107,7 +107,7 @@ class Body:
     def reader(self) -> Spine | None:
         """A spine to look up rows in, if there are any outside the memtable and the log."""
         if self._reader is None and self.small.rows:
-            self._reader = Spine(self.arrangement, (self.small,))
+            self._reader = Spine(self.sort_key, (self.small,))
         return self._reader
 
     def looking(self) -> Callable[[Row], int]:
@@ -116,7 +116,7 @@ class Body:
         if spine is None:
             self.look = _nowhere
         else:
-            codec = codec_of(self.arrangement.schema)
+            codec = codec_of(self.sort_key.schema)
             look: Callable[[Row], int] = _unfit
             if codec is not None:
                 directory = directory_of(codec, spine)
@@ -149,7 +149,7 @@ class Body:
         reader = self.reader()
         here = sources_of(()) if reader is None else reader.sources
         more = sources_of(log)
-        schema = self.arrangement.schema
+        schema = self.sort_key.schema
         change = 0
         for chunk in batch.chunks:
             change += count_change(*here, *more, chunk.table, chunk.rows, schema.columns, schema.node_count)

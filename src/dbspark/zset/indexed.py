@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch, Schema, merge
+from dbspark.columnar import Batch, Schema, SortKey, merge
 from dbspark.columnar.chunk import Chunk, check_plan, gather_chunks, import_arrays
 from dbspark.columnar.memory import Int64s, int64s
 from dbspark.columnar.rows import Row, encode_rows, row_form
@@ -45,13 +45,13 @@ class IndexedZSet:
         """Arrange a Z-set by some of its columns."""
         if not key:
             raise SchemaError("name at least one column to index by")
-        arrangement = Arrangement(z.schema, [z.schema.index(k) for k in key])
-        spine = Spine(arrangement, (), spine_config(z.config))
-        return IndexedZSet(spine.insert_all(p.rearranged(arrangement) for p in z._payload.parts()), z.config)
+        sort_key = SortKey(z.schema, [z.schema.index(k) for k in key])
+        spine = Spine(sort_key, (), spine_config(z.config))
+        return IndexedZSet(spine.insert_all(p.rearranged(sort_key) for p in z._payload.parts()), z.config)
 
     @property
     def schema(self) -> Schema:
-        return self.spine.arrangement.schema
+        return self.spine.sort_key.schema
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class IndexedZSet:
 
     @property
     def _key_columns(self) -> tuple[int, ...]:
-        key = self.spine.arrangement.key
+        key = self.spine.sort_key.key
         return tuple(range(self.schema.columns)) if key is None else key
 
     @property
@@ -74,12 +74,12 @@ class IndexedZSet:
         if other.schema is not self.schema:
             raise SchemaError(f"Z-sets of different schemas cannot be added: {self.schema!r} and {other.schema!r}")
         parts = other.spine.batches if isinstance(other, IndexedZSet) else other._payload.parts()
-        arrangement = self.spine.arrangement
-        return IndexedZSet(self.spine.insert_all(p.rearranged(arrangement) for p in parts), self.config)
+        sort_key = self.spine.sort_key
+        return IndexedZSet(self.spine.insert_all(p.rearranged(sort_key) for p in parts), self.config)
 
     def negate(self) -> IndexedZSet:
         batches = tuple(scaled(b, -1) for b in self.spine.batches)
-        return IndexedZSet(Spine(self.spine.arrangement, batches, self.spine.config), self.config)
+        return IndexedZSet(Spine(self.spine.sort_key, batches, self.spine.config), self.config)
 
     __neg__ = negate
 
@@ -89,7 +89,7 @@ class IndexedZSet:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, IndexedZSet):
             return NotImplemented
-        same = self.spine.arrangement is other.spine.arrangement
+        same = self.spine.sort_key is other.spine.sort_key
         return same and self.count == other.count and (self - other).count == 0
 
     __hash__ = None  # type: ignore[assignment]
@@ -103,7 +103,7 @@ class IndexedZSet:
         """The distinct keys as Python rows."""
         columns = list(self._key_columns)
         names = self.schema.select(columns)
-        found = Batch.from_arrow(self.spine.consolidated().to_arrow().select(columns), Arrangement(names))
+        found = Batch.from_arrow(self.spine.consolidated().to_arrow().select(columns), SortKey(names))
         return [row for row, _ in ZSet.from_batch(found, self.config)]
 
     def group(self, *key: Any) -> ZSet:
@@ -123,10 +123,10 @@ class IndexedZSet:
         for b in range(len(starts) - 1):  # positions of one batch are in its order
             mine = (pos >> nd.ROW_BITS >= starts[b]) & (pos >> nd.ROW_BITS < starts[b + 1])
             one = int(bool((weights[mine] == 1).all()))
-            arrangement = self.spine.arrangement
-            chunks = gather_chunks(self.schema, arrangement.own_key, tables, pos[mine], weights[mine], one)
-            parts.append(Batch(arrangement, chunks))
-        return merge(parts) if parts else Batch.empty(self.spine.arrangement)
+            sort_key = self.spine.sort_key
+            chunks = gather_chunks(self.schema, sort_key.own_key, tables, pos[mine], weights[mine], one)
+            parts.append(Batch(sort_key, chunks))
+        return merge(parts) if parts else Batch.empty(self.spine.sort_key)
 
     def _probe(self, batches: Sequence[Batch], probe: Chunk, hashes: Any) -> tuple[Int64s, Int64s]:
         """(probe row, position) of every row here whose key is that of a row of the probe chunk."""
@@ -134,7 +134,7 @@ class IndexedZSet:
         ranges = np.empty((len(hashes), len(batches), 3), np.int64)
         total = kp.probe_ranges(*sources, hashes, ranges)
         which, pos = int64s(total), int64s(total)
-        here = self.spine.arrangement.key_nodes
+        here = self.spine.sort_key.key_nodes
         there = np.arange(nd.LANES, nd.LANES + len(here), dtype=np.int64)
         n = kp.expand_ranges(
             sources[0], sources[1], ranges, probe.table, there, here, self.schema.node_count, which, pos
@@ -148,13 +148,13 @@ class IndexedZSet:
 
         Weights multiply. A NULL key equals a NULL key here; SQL's joins drop NULL keys before they index.
         """
-        arrangement = self._joined(other, suffix)
-        spine = Spine(arrangement, (), self.spine.config)
+        sort_key = self._joined(other, suffix)
+        spine = Spine(sort_key, (), self.spine.config)
         for batch in self.join_batches(other, suffix):
             spine = spine.insert(batch)
         return IndexedZSet(spine, self.config)
 
-    def _joined(self, other: IndexedZSet, suffix: str) -> Arrangement:
+    def _joined(self, other: IndexedZSet, suffix: str) -> SortKey:
         mine, theirs = list(self._key_columns), list(other._key_columns)
         if [self.schema.types[c] for c in mine] != [other.schema.types[c] for c in theirs]:
             both = f"{_typed(self.schema, mine)} and {_typed(other.schema, theirs)}"
@@ -166,16 +166,16 @@ class IndexedZSet:
         for c in right:
             field = other.schema.arrow.field(c)
             fields.append(field.with_name(field.name + suffix) if field.name in taken else field)
-        return Arrangement(Schema(pa.schema(fields)), range(len(mine)))
+        return SortKey(Schema(pa.schema(fields)), range(len(mine)))
 
     def join_batches(self, other: IndexedZSet, suffix: str = "_right") -> Iterator[Batch]:
         """The join, a bounded number of rows at a time."""
-        arrangement = self._joined(other, suffix)
-        schema = arrangement.schema
+        sort_key = self._joined(other, suffix)
+        schema = sort_key.schema
         left, right = self.spine.consolidated(), other.spine.consolidated()
         if not left.rows or not right.rows:
             return
-        key_left, key_right = self.spine.arrangement.key_nodes, other.spine.arrangement.key_nodes
+        key_left, key_right = self.spine.sort_key.key_nodes, other.spine.sort_key.key_nodes
         rest_left = [c for c in range(self.schema.columns) if c not in self._key_columns]
         rest_right = [c for c in range(other.schema.columns) if c not in other._key_columns]
         state = np.zeros(8, np.int64)
@@ -193,7 +193,7 @@ class IndexedZSet:
             columns = _taken(left, pos_left[:n], [*self._key_columns, *rest_left])
             columns += _taken(right, pos_right[:n], rest_right)
             rows = pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
-            yield Batch.from_arrow(rows, arrangement, weights[:n])
+            yield Batch.from_arrow(rows, sort_key, weights[:n])
 
 
 def _typed(schema: Schema, columns: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.batch import INT64_MAX, arrange
 from dbspark.columnar.chunk import Chunk, gather_chunks, import_arrays
 from dbspark.columnar.memory import Int64s, int64s, uint64s
@@ -81,12 +81,21 @@ class RobinHood:
     """The columnar face. Capacity is a power of two, filled to at most 85 %, shrunk when under a quarter used."""
 
     __slots__ = (
-        "_tables", "arrangement", "bound", "chunks", "dead", "entries", "entry_pos", "entry_weight",
-        "slot_entry", "slot_hash", "touches",
+        "_tables",
+        "bound",
+        "chunks",
+        "dead",
+        "entries",
+        "entry_pos",
+        "entry_weight",
+        "slot_entry",
+        "slot_hash",
+        "sort_key",
+        "touches",
     )  # fmt: skip
 
-    def __init__(self, arrangement: Arrangement) -> None:
-        self.arrangement = arrangement
+    def __init__(self, sort_key: SortKey) -> None:
+        self.sort_key = sort_key
         self.chunks: list[Chunk] = []
         self._tables = np.empty(_SMALLEST, np.int64)
         self.entries = 0
@@ -111,7 +120,7 @@ class RobinHood:
         return self._tables[: len(self.chunks)]
 
     def copy(self) -> RobinHood:
-        other = RobinHood(self.arrangement)
+        other = RobinHood(self.sort_key)
         other.chunks = list(self.chunks)
         other.entries, other.dead, other.bound = self.entries, self.dead, self.bound
         other._tables, other.touches = self._tables.copy(), self.touches.copy()
@@ -125,7 +134,7 @@ class RobinHood:
         Where a sum might overflow, no row may be in the delta twice.
         """
         rows = len(delta.pos)
-        schema = self.arrangement.schema
+        schema = self.sort_key.schema
         self._reserve(rows)
         source = delta.tables, delta.pos, delta.weights, factor, schema.columns, schema.node_count
         slots = self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight
@@ -183,8 +192,8 @@ class RobinHood:
         self._pile_up()
 
     def _gathered(self, tables: Int64s, pos: Int64s) -> list[Chunk]:
-        arrangement = self.arrangement
-        return gather_chunks(arrangement.schema, arrangement.own_key, tables, pos, np.empty(0, np.int64), 1)
+        sort_key = self.sort_key
+        return gather_chunks(sort_key.schema, sort_key.own_key, tables, pos, np.empty(0, np.int64), 1)
 
     def _add_chunks(self, chunks: list[Chunk]) -> None:
         count = len(self.chunks)
@@ -245,7 +254,7 @@ class RobinHood:
     def weights_of(self, probe: Chunk) -> Int64s:
         """The weight of each row of a chunk whose hash lanes are set."""
         out = int64s(probe.rows)
-        schema = self.arrangement.schema
+        schema = self.sort_key.schema
         kt.lookup(
             self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight, self.entries,
             probe.table, probe.rows, schema.columns, schema.node_count, out,
@@ -254,7 +263,7 @@ class RobinHood:
 
     def weight_of(self, probe: Probe) -> int:
         """The weight of the row of a probe whose hash is set."""
-        schema = self.arrangement.schema
+        schema = self.sort_key.schema
         weight: int = kt.lookup_point(
             self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight, self.entries,
             probe.table, schema.columns, schema.node_count,
@@ -264,18 +273,18 @@ class RobinHood:
     def batch(self, pos: Int64s, weights: Int64s) -> Batch:
         """Some of the live rows as a sorted batch."""
         n = len(pos)
-        arrangement = self.arrangement
+        sort_key = self.sort_key
         if n == 0:
-            return Batch.empty(arrangement)
+            return Batch.empty(sort_key)
         tables = self.tables
         row_hash = uint64s(n)
         kt.hashes_at(tables, pos, nd.HASH, row_hash)
         order = int64s(n)
         sort_hashes(row_hash, row_hash, order, uint64s(2 * n), int64s(n))
         sorted_pos, sorted_weights = pos[order], weights[order]
-        kt.sort_tied_rows(tables, sorted_pos, sorted_weights, arrangement.schema.columns, arrangement.schema.node_count)
+        kt.sort_tied_rows(tables, sorted_pos, sorted_weights, sort_key.schema.columns, sort_key.schema.node_count)
         one = int(bool((sorted_weights == 1).all()))
-        return Batch(arrangement, gather_chunks(arrangement.schema, 0, tables, sorted_pos, sorted_weights, one))
+        return Batch(sort_key, gather_chunks(sort_key.schema, 0, tables, sorted_pos, sorted_weights, one))
 
 
 def _sequence(first: int, chunks: Sequence[Chunk]) -> Int64s:
@@ -324,22 +333,21 @@ def _size_of(value: Any) -> int:
     return sum(_size_of(v) for v in value) if isinstance(value, tuple) else 8
 
 
-def batch_of_rows(arrangement: Arrangement, rows: dict[Row, int]) -> Batch:
+def batch_of_rows(sort_key: SortKey, rows: dict[Row, int]) -> Batch:
     """A sorted batch from distinct canonical rows."""
     if not rows:
-        return Batch.empty(arrangement)
+        return Batch.empty(sort_key)
     values = list(rows.values())
     weights = None if values.count(1) == len(values) else np.array(values, np.int64)
-    chunk = import_arrays(arrangement.schema, encode_rows(arrangement.schema, list(rows)), len(rows), weights)
-    row_hash = hash_rows(chunk, arrangement.row_nodes)
-    return arrange(arrangement, chunk, row_hash, row_hash)
+    chunk = import_arrays(sort_key.schema, encode_rows(sort_key.schema, list(rows)), len(rows), weights)
+    row_hash = hash_rows(chunk, sort_key.row_nodes)
+    return arrange(sort_key, chunk, row_hash, row_hash)
 
 
 class Memtable:
     """Both faces together; see the module's preface."""
 
     __slots__ = (
-        "arrangement",
         "deltas",
         "head",
         "large",
@@ -351,11 +359,12 @@ class Memtable:
         "sampled",
         "seen",
         "singles",
+        "sort_key",
         "table",
     )
 
-    def __init__(self, arrangement: Arrangement) -> None:
-        self.arrangement = arrangement
+    def __init__(self, sort_key: SortKey) -> None:
+        self.sort_key = sort_key
         self.rows: dict[Row, int] = {}
         self.table: RobinHood | None = None
         self.lock = threading.RLock()
@@ -373,7 +382,7 @@ class Memtable:
         return len(self.rows) + (len(self.table) if self.table is not None else 0)
 
     def copy(self) -> Memtable:
-        other = Memtable(self.arrangement)
+        other = Memtable(self.sort_key)
         other.rows = dict(self.rows)
         other.table = None if self.table is None else self.table.copy()
         other.large, other.seen, other.removed = self.large, self.seen, self.removed
@@ -403,7 +412,7 @@ class Memtable:
             self.deltas += 1
         else:
             if self.table is None:
-                self.table = RobinHood(self.arrangement)
+                self.table = RobinHood(self.sort_key)
             self.table.apply(delta, factor)
             self.large |= self.table.bound > LARGE
             self.seen += len(delta.pos)
@@ -423,16 +432,16 @@ class Memtable:
         """All rows, sorted and consolidated."""
         parts = []
         if self.rows:
-            parts.append(batch_of_rows(self.arrangement, self.rows))
+            parts.append(batch_of_rows(self.sort_key, self.rows))
         if self.table is not None and len(self.table):
             pos, weights, _ = self.table.live()
             parts.append(self.table.batch(pos, weights))
-        return merge(parts) if parts else Batch.empty(self.arrangement)
+        return merge(parts) if parts else Batch.empty(self.sort_key)
 
     def split_hot(self, keep_hot: bool) -> tuple[Batch, Batch]:
         """(cold, hot): rows that changed often since the last flush are hot, at most a quarter of all."""
-        parts = [batch_of_rows(self.arrangement, self.rows)] if self.rows else []
-        hot = Batch.empty(self.arrangement)
+        parts = [batch_of_rows(self.sort_key, self.rows)] if self.rows else []
+        hot = Batch.empty(self.sort_key)
         if self.table is not None and len(self.table):
             pos, weights, touches = self.table.live()
             is_hot = touches >= HOT_TOUCHES
@@ -463,13 +472,13 @@ class Memtable:
         table = self.table
         if table is None or not len(table):
             return weight
-        codec = codec_of(self.arrangement.schema)
+        codec = codec_of(self.sort_key.schema)
         made = None if codec is None else codec.probe(row)
         if made is None:
-            probe = batch_of_rows(self.arrangement, {row: 1}).chunks[0]
+            probe = batch_of_rows(self.sort_key, {row: 1}).chunks[0]
             return weight + int(table.weights_of(probe)[0])
         point, pool = made
-        kw.hash_point(point.table, table.arrangement.schema.columns, hash_mask())
+        kw.hash_point(point.table, table.sort_key.schema.columns, hash_mask())
         weight += table.weight_of(point)
         pool.append(point)
         return weight

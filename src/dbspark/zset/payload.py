@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.columnar import Arrangement, Batch, merge
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.batch import INT64_MAX
 from dbspark.columnar.chunk import Chunk, gather_chunks
 from dbspark.columnar.memory import Int64s
@@ -33,7 +33,7 @@ class Payload(ABC):
 
     __slots__ = ()
 
-    arrangement: Arrangement
+    sort_key: SortKey
     config: ZSetConfig
 
     @property
@@ -47,7 +47,7 @@ class Payload(ABC):
 
     def plus_rows(self, rows: dict[Row, int]) -> Payload:
         """With some distinct canonical rows more, of weights that are not zero."""
-        return self.plus_batches((batch_of_rows(self.arrangement, rows),))
+        return self.plus_batches((batch_of_rows(self.sort_key, rows),))
 
     def waiting_rows(self) -> dict[Row, int] | None:
         """All rows, if they are few and still the Python rows that they were given as."""
@@ -61,7 +61,7 @@ class Payload(ABC):
 
     def plus_many(self, batches: Sequence[Batch]) -> Payload:
         """With the sum of any number of batches."""
-        return self.plus_batches((merged(self.arrangement, batches),))
+        return self.plus_batches((merged(self.sort_key, batches),))
 
     @abstractmethod
     def parts(self) -> Sequence[Batch]:
@@ -81,7 +81,7 @@ class Payload(ABC):
 
     def disjoint(self) -> Sequence[Batch]:
         """Batches whose sum is this value and of which no two hold the same row."""
-        return Spine(self.arrangement, tuple(self.parts())).disjoint()
+        return Spine(self.sort_key, tuple(self.parts())).disjoint()
 
     def is_large(self, change: Batch) -> bool:
         """Whether weights are so large that adding a change might overflow; then `plus_large` is the way."""
@@ -92,10 +92,10 @@ class Payload(ABC):
         return empty.plus_batches((merge((self.batch(), change)),))
 
     def weight(self, row: Row) -> int:
-        return weight_in(Spine(self.arrangement, tuple(self.parts())), row)
+        return weight_in(Spine(self.sort_key, tuple(self.parts())), row)
 
     def count(self) -> int:
-        return Spine(self.arrangement, tuple(self.parts())).count()
+        return Spine(self.sort_key, tuple(self.parts())).count()
 
     def total_weight(self) -> int:
         return sum(part.total_weight for part in self.parts())
@@ -105,7 +105,7 @@ class Payload(ABC):
         return [chunk for batch in self.disjoint() for chunk in batch.chunks]
 
     def items(self) -> Iterator[tuple[Row, int]]:
-        return decoded(self.arrangement, self.chunks())
+        return decoded(self.sort_key, self.chunks())
 
     def arranged(self) -> Batch:
         """All rows as one batch, for someone who reads in order."""
@@ -116,10 +116,10 @@ class Payload(ABC):
         return
 
 
-def decoded(arrangement: Arrangement, chunks: Iterable[Chunk]) -> Iterator[tuple[Row, int]]:
+def decoded(sort_key: SortKey, chunks: Iterable[Chunk]) -> Iterator[tuple[Row, int]]:
     """Rows of chunks as Python tuples, with their weights."""
     for chunk in chunks:
-        rows = decode_arrays(arrangement.schema, chunk.arrays())
+        rows = decode_arrays(sort_key.schema, chunk.arrays())
         yield from zip(rows, chunk.lane(nd.WEIGHT).tolist(), strict=True)
 
 
@@ -180,12 +180,10 @@ class DictStore:
 class HashPayload(Payload):
     """`HashMap`: a Python dict. The fastest for rows one by one, the slowest for everything in bulk."""
 
-    __slots__ = ("__dict__", "arrangement", "config", "version")
+    __slots__ = ("__dict__", "config", "sort_key", "version")
 
-    def __init__(
-        self, arrangement: Arrangement, config: ZSetConfig, version: Version[DictStore] | dict[Row, int]
-    ) -> None:
-        self.arrangement = arrangement
+    def __init__(self, sort_key: SortKey, config: ZSetConfig, version: Version[DictStore] | dict[Row, int]) -> None:
+        self.sort_key = sort_key
         self.config = config
         self.version = Version(DictStore(version)) if isinstance(version, dict) else version
 
@@ -198,18 +196,18 @@ class HashPayload(Payload):
         return self.version.read(lambda store: dict(store.rows))
 
     def add(self, row: Row, weight: int) -> Payload:
-        return HashPayload(self.arrangement, self.config, self.version.advanced((row, weight)))
+        return HashPayload(self.sort_key, self.config, self.version.advanced((row, weight)))
 
     def plus(self, other: Payload) -> Payload:
         if isinstance(other, HashPayload):
             mine, theirs = self.count(), other.count()
             if mine * 4 < theirs:
-                return HashPayload(self.arrangement, self.config, other.version.advanced(self.rows()))
-            return HashPayload(self.arrangement, self.config, self.version.advanced(other.rows()))
-        return HashPayload(self.arrangement, self.config, self.version.advanced(dict(other.items())))
+                return HashPayload(self.sort_key, self.config, other.version.advanced(self.rows()))
+            return HashPayload(self.sort_key, self.config, self.version.advanced(other.rows()))
+        return HashPayload(self.sort_key, self.config, self.version.advanced(dict(other.items())))
 
     def plus_rows(self, rows: dict[Row, int]) -> Payload:
-        return HashPayload(self.arrangement, self.config, self.version.advanced(rows))
+        return HashPayload(self.sort_key, self.config, self.version.advanced(rows))
 
     def waiting_rows(self) -> dict[Row, int] | None:
         return self.version.read(lambda store: dict(store.rows) if len(store.rows) <= WAITING else None)
@@ -217,8 +215,8 @@ class HashPayload(Payload):
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
         version = self.version
         for batch in summable(batches, lambda: INT64_MAX):
-            version = version.advanced(dict(decoded(self.arrangement, batch.chunks)))
-        return HashPayload(self.arrangement, self.config, version)
+            version = version.advanced(dict(decoded(self.sort_key, batch.chunks)))
+        return HashPayload(self.sort_key, self.config, version)
 
     def weight(self, row: Row) -> int:
         return self.version.read(lambda store: store.rows.get(row, 0))
@@ -237,7 +235,7 @@ class HashPayload(Payload):
 
     @Lazy
     def _batch(self) -> Batch:
-        return batch_of_rows(self.arrangement, self.rows())
+        return batch_of_rows(self.sort_key, self.rows())
 
     def batch(self) -> Batch:
         return self._batch
@@ -249,19 +247,19 @@ class HashPayload(Payload):
 class FastPayload(Payload):
     """`FastZSet`: the memtable by itself, never flushed."""
 
-    __slots__ = ("__dict__", "arrangement", "config", "version")
+    __slots__ = ("__dict__", "config", "sort_key", "version")
 
-    def __init__(self, arrangement: Arrangement, config: ZSetConfig, version: Version[Memtable] | None = None) -> None:
-        self.arrangement = arrangement
+    def __init__(self, sort_key: SortKey, config: ZSetConfig, version: Version[Memtable] | None = None) -> None:
+        self.sort_key = sort_key
         self.config = config
-        self.version = Version(Memtable(arrangement)) if version is None else version
+        self.version = Version(Memtable(sort_key)) if version is None else version
 
     @property
     def form(self) -> str:
         return "memtable"
 
     def _next(self, version: Version[Memtable]) -> FastPayload:
-        return FastPayload(self.arrangement, self.config, version)
+        return FastPayload(self.sort_key, self.config, version)
 
     def add(self, row: Row, weight: int) -> Payload:
         if self.version.store.large or not -LARGE <= weight <= LARGE:
@@ -294,7 +292,7 @@ class FastPayload(Payload):
         payload: Payload = self
         for batch in summable(batches, self.bound):
             if payload.is_large(batch) and payload.bound():
-                payload = payload.plus_large(batch, FastPayload(self.arrangement, self.config))
+                payload = payload.plus_large(batch, FastPayload(self.sort_key, self.config))
             else:
                 assert isinstance(payload, FastPayload)
                 payload = payload._next(payload.version.advanced(Columns(batch)))
@@ -330,7 +328,7 @@ class FastPayload(Payload):
                 return None
             pos, weights, _ = store.table.live()
             one = int(bool((weights == 1).all()))
-            return gather_chunks(self.arrangement.schema, 0, store.table.tables, pos, weights, one)
+            return gather_chunks(self.sort_key.schema, 0, store.table.tables, pos, weights, one)
 
         chunks = self.version.read(read)
         return self.batch().chunks if chunks is None else chunks
@@ -349,19 +347,19 @@ class FastPayload(Payload):
 class BatchPayload(Payload):
     """`Batch`: sorted vectors in a spine, and nothing else."""
 
-    __slots__ = ("arrangement", "config", "spine")
+    __slots__ = ("config", "sort_key", "spine")
 
-    def __init__(self, arrangement: Arrangement, config: ZSetConfig, spine: Spine | None = None) -> None:
-        self.arrangement = arrangement
+    def __init__(self, sort_key: SortKey, config: ZSetConfig, spine: Spine | None = None) -> None:
+        self.sort_key = sort_key
         self.config = config
-        self.spine = Spine(arrangement, (), spine_config(config)) if spine is None else spine
+        self.spine = Spine(sort_key, (), spine_config(config)) if spine is None else spine
 
     @property
     def form(self) -> str:
         return "batches"
 
     def add(self, row: Row, weight: int) -> Payload:
-        return self.plus_batches((batch_of_rows(self.arrangement, {row: weight}),))
+        return self.plus_batches((batch_of_rows(self.sort_key, {row: weight}),))
 
     def bound(self) -> int:
         return self.spine.bound()
@@ -370,7 +368,7 @@ class BatchPayload(Payload):
         return self.plus_batches(other.parts())
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
-        return BatchPayload(self.arrangement, self.config, self.spine.insert_all(batches))
+        return BatchPayload(self.sort_key, self.config, self.spine.insert_all(batches))
 
     def weight(self, row: Row) -> int:
         return weight_in(self.spine, row)
@@ -390,9 +388,9 @@ class BatchPayload(Payload):
 
 def weight_in(spine: Spine, row: Row) -> int:
     """The total weight of a canonical row."""
-    codec = codec_of(spine.arrangement.schema)
+    codec = codec_of(spine.sort_key.schema)
     weight = None if codec is None else codec.weigh(row, directory_of(codec, spine))
-    return int(spine.weights_of(batch_of_rows(spine.arrangement, {row: 1}))[0]) if weight is None else weight
+    return int(spine.weights_of(batch_of_rows(spine.sort_key, {row: 1}))[0]) if weight is None else weight
 
 
 def directory_of(codec: Codec, spine: Spine) -> Directory:
@@ -420,7 +418,7 @@ def same_rows(a: Payload, b: Payload) -> bool:
     if sum([x.total_weight for x in mine]) != sum([x.total_weight for x in theirs]):
         return False
     if shared and a.bound() + b.bound() <= INT64_MAX:  # so no sum of some batches overflows
-        return merged(a.arrangement, mine).same(merged(b.arrangement, theirs))
+        return merged(a.sort_key, mine).same(merged(b.sort_key, theirs))
     return a.batch().same(b.batch())
 
 
@@ -431,7 +429,7 @@ def _drop(batches: list[Batch], which: int, times: int) -> None:
             times -= 1
 
 
-def merged(arrangement: Arrangement, batches: Iterable[Batch]) -> Batch:
+def merged(sort_key: SortKey, batches: Iterable[Batch]) -> Batch:
     """The sum of any number of batches."""
     some = [b for b in batches if b.rows]
-    return merge(some) if some else Batch.empty(arrangement)
+    return merge(some) if some else Batch.empty(sort_key)

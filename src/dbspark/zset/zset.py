@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar import Arrangement, Batch, Schema, SchemaLike
+from dbspark.columnar import Batch, Schema, SchemaLike, SortKey
 from dbspark.columnar.batch import INT64_MAX
 from dbspark.columnar.memory import Int64s
 from dbspark.columnar.rows import Row, decode_arrays, row_form
@@ -73,9 +73,9 @@ class ZSet:
 
     def __init__(self, schema: SchemaLike, config: ZSetConfig | None = None) -> None:
         """An empty Z-set."""
-        arrangement = Arrangement(Schema.of(schema))
-        self._payload = _empty(arrangement, current() if config is None else config)
-        self._form = row_form(arrangement.schema)
+        sort_key = SortKey(Schema.of(schema))
+        self._payload = _empty(sort_key, current() if config is None else config)
+        self._form = row_form(sort_key.schema)
 
     @staticmethod
     def _of(payload: Payload, form: Callable[[Any], Row]) -> ZSet:
@@ -114,23 +114,23 @@ class ZSet:
         2
         """
         table, weights = split_weight(as_table(data), weight)
-        arrangement = Arrangement(Schema(table.schema) if schema is None else Schema.of(schema))
-        batch = Batch.from_arrow(table, arrangement, weights)
-        empty = ZSet(arrangement.schema, config)
+        sort_key = SortKey(Schema(table.schema) if schema is None else Schema.of(schema))
+        batch = Batch.from_arrow(table, sort_key, weights)
+        empty = ZSet(sort_key.schema, config)
         return ZSet._of(empty._payload.plus_batches((batch,)), empty._form)
 
     @staticmethod
     def from_batch(batch: Batch, config: ZSetConfig | None = None) -> ZSet:
         """From a batch, sharing its memory."""
         empty = ZSet(batch.schema, config)
-        batch = batch.rearranged(empty._payload.arrangement)
+        batch = batch.rearranged(empty._payload.sort_key)
         return ZSet._of(empty._payload.plus_batches((batch,)), empty._form)
 
     # ------------------------------------------------------------------ what it is
 
     @property
     def schema(self) -> Schema:
-        return self._payload.arrangement.schema
+        return self._payload.sort_key.schema
 
     @property
     def config(self) -> ZSetConfig:
@@ -265,10 +265,10 @@ class ZSet:
             return self
         payload = self._payload
         if factor == 0:
-            return self._with(_empty(payload.arrangement, payload.config))
+            return self._with(_empty(payload.sort_key, payload.config))
         if isinstance(payload, HashPayload):
             rows = {row: weight * factor for row, weight in payload.rows().items()}
-            return self._with(_empty(payload.arrangement, payload.config))._plus_rows(rows)
+            return self._with(_empty(payload.sort_key, payload.config))._plus_rows(rows)
         return self._made([scaled(part, factor) for part in payload.disjoint()])
 
     __mul__ = scale
@@ -279,7 +279,7 @@ class ZSet:
         payload = self._payload
         if isinstance(payload, HashPayload) and not isinstance(keep, ColumnFunction):
             rows = {row: weight for row, weight in payload.rows().items() if keep(row)}
-            return self._with(HashPayload(payload.arrangement, payload.config, rows))
+            return self._with(HashPayload(payload.sort_key, payload.config, rows))
         return self._made([self._filtered(part, keep) for part in payload.disjoint()])
 
     def _filtered(self, part: Batch, keep: RowFunction | ColumnFunction) -> Batch:
@@ -328,19 +328,19 @@ class ZSet:
             pieces.append((as_table(result), np.empty(0, np.int64)))
         table = pa.concat_tables([piece for piece, _ in pieces])
         weights = np.concatenate([w for _, w in pieces])
-        arrangement = Arrangement(Schema(table.schema) if schema is None else schema)
-        target = ZSet(arrangement.schema, self.config)
-        return target._with(target._payload.plus_batches((Batch.from_arrow(table, arrangement, weights),)))
+        sort_key = SortKey(Schema(table.schema) if schema is None else schema)
+        target = ZSet(sort_key.schema, self.config)
+        return target._with(target._payload.plus_batches((Batch.from_arrow(table, sort_key, weights),)))
 
     def _made(self, parts: Sequence[Batch]) -> ZSet:
         """A Z-set of the same schema and backend from batches."""
         payload = self._payload
-        return self._with(_empty(payload.arrangement, payload.config).plus_batches(parts))
+        return self._with(_empty(payload.sort_key, payload.config).plus_batches(parts))
 
     def _check_schema(self, other: ZSet) -> None:
         if not isinstance(other, ZSet):
             raise TypeError(f"expected a ZSet, not {type(other).__name__}")
-        if other._payload.arrangement is not self._payload.arrangement:
+        if other._payload.sort_key is not self._payload.sort_key:
             mine, theirs = self.schema, other.schema
             raise SchemaError(f"Z-sets of different schemas cannot be added: {mine!r} and {theirs!r}")
 
@@ -436,14 +436,14 @@ def _weight(weight: Any, row: Row | None) -> int:
     return exact
 
 
-def _empty(arrangement: Arrangement, config: ZSetConfig) -> Payload:
+def _empty(sort_key: SortKey, config: ZSetConfig) -> Payload:
     if config.backend == "Adaptive":
-        return AdaptivePayload.empty(arrangement, config)
+        return AdaptivePayload.empty(sort_key, config)
     if config.backend == "HashMap":
-        return HashPayload(arrangement, config, {})
+        return HashPayload(sort_key, config, {})
     if config.backend == "FastZSet":
-        return FastPayload(arrangement, config)
-    return BatchPayload(arrangement, config)
+        return FastPayload(sort_key, config)
+    return BatchPayload(sort_key, config)
 
 
 def as_table(data: Any) -> pa.Table:

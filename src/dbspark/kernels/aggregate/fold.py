@@ -10,11 +10,11 @@ may have the rows of a key partly behind it, so a batch in which a row only goes
 New words are written beside each other, column after column, `room` groups apart; the rows of state that go and come
 are given as pairs of positions for `gather_pairs`: where the key is, and where the words are.
 
-A least or greatest value is kept beside the words. It wants the delta in the order of an arrangement by key and value:
+A least or greatest value is kept beside the words. It wants the delta in the order of a sort key by key and value:
 then groups are runs, and the first row of each has the best value that comes or goes. If that is worse than the old
 value, the old one stays; if it is better and comes, it takes its place. Otherwise, where the old value itself comes or
-goes, the group is looked up in the arrangement. The value is taken from where the key is, so rows of the delta and of
-the arrangement are described as rows of state (`leads`).
+goes, the group is looked up in the sort key. The value is taken from where the key is, so rows of the delta and of
+the sort key are described as rows of state (`leads`).
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def fold_groups(
     where its words begin in `acc` in multiples of room). `acc` has room for as many groups as there are rows. Positions
     behind the last of the `chunks` are those of the delta (`key_pos`) and of `acc` (`acc_pos`).
 
-    value = (node of the column, node in the state, 1 for the greatest), or nothing; then there are the arrangement
+    value = (node of the column, node in the state, 1 for the greatest), or nothing; then there are the sort key
     after the delta, and `leads`, one for each of its chunks and one more, of which used[0] are described: first the
     delta.
     """

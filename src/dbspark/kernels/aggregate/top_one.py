@@ -1,4 +1,4 @@
-"""The first rows of keys across batches, in the order of the arrangement, and how they change when a batch is added.
+"""The first rows of keys across batches, in the order of the sort key, and how they change when a batch is added.
 
 For each key of the newest batch, the runs of its rows in all batches are walked together, once: at every row it is
 known how many places are taken before it without the newest batch and how many with it, so what the row had and what

@@ -1,4 +1,4 @@
-"""The first or the last rows of keys, in the order of the arrangement, across batches.
+"""The first or the last rows of keys, in the order of the sort key, across batches.
 
 Each batch holds the rows of a key as one run in order. The runs are walked together from one end, equal rows are
 summed wherever and whenever they were written, and the walk stops when enough rows with a weight have been found. So
@@ -22,7 +22,7 @@ from dbspark.kernels.sort.row_order import compare_rows
 
 @inlined
 def order_of(ta: int, i: int, tb: int, j: int, columns: int, nodes: int) -> int:
-    """How two rows of an arrangement stand to each other where their keys are the same."""
+    """How two rows of a sort key stand to each other where their keys are the same."""
     x, y = load_u64(lane(ta, HASH), i), load_u64(lane(tb, HASH), j)
     if x != y:
         return -1 if x < y else 1

@@ -1,6 +1,6 @@
 """Ranges of an order column inside a key, and comparisons between the columns of two rows.
 
-Where an arrangement is ordered by a column, its rows of one key hash rise by that column in every batch, whichever of
+Where a sort key is ordered by a column, its rows of one key hash rise by that column in every batch, whichever of
 them only collide. So the rows that satisfy `column < value`, or the like, are a part of the run that `probe_ranges` has
 found, and its ends are found by bisection: of the chunks, then of the rows of one.
 

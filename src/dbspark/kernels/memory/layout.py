@@ -17,7 +17,7 @@ other and number their rows as the struct does; a list's CHILD is its element, n
 list of structs. A lane with MASK 0 costs eight bytes for the whole chunk: most weights are 1 everywhere, most times
 are one.
 
-Rows are ordered by KEY, HASH, values, TIME. Where an arrangement has order columns, HASH is not a hash but a word that
+Rows are ordered by KEY, HASH, values, TIME. Where a sort key has order columns, HASH is not a hash but a word that
 does not fall as they rise, and the CHILD field of its line is the address of the order: a count, then (node,
 descending, nulls last) for each column. The order of values begins with those.
 

@@ -468,7 +468,7 @@ def merge_ranges(
 
 @kernel
 def same_batches(tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, columns: int, nodes: int) -> bool:
-    """Whether two batches of one arrangement and of equally many rows hold the same rows and weights."""
+    """Whether two batches of one sort key and of equally many rows hold the same rows and weights."""
     ca, ia, cb, ib = i64(0), i64(0), i64(0), i64(0)
     while True:
         while ca < lens_a.shape[0] and ia >= lens_a[ca]:

@@ -3,7 +3,7 @@
 NULL equals NULL and comes first, NaN equals NaN and is above all numbers, -0.0 equals 0.0. Calendar intervals and
 maps, which Spark does not order, have some order here: all that is needed is that equal rows meet.
 
-An arrangement with order columns compares those first, each in its own direction. `order_words` gives what stands
+A sort key with order columns compares those first, each in its own direction. `order_words` gives what stands
 in the HASH lane then: a word that does not fall while the first of them rises, so that most comparisons end there.
 """
 
@@ -271,7 +271,7 @@ def equal_rows(table_a: int, i: int, table_b: int, j: int, columns: int, nodes: 
 
 @inlined
 def compare_ordered(table_a: int, i: int, table_b: int, j: int, spec: int, nodes: int) -> int:
-    """Compare the order columns of two rows of one arrangement."""
+    """Compare the order columns of two rows of one sort key."""
     for k in range(load_i64(spec, 0)):
         node = load_i64(spec, 3 * k + 1)
         a = table_a + node * NODE_BYTES

@@ -1,6 +1,6 @@
-"""Bringing unsorted rows into the order of an arrangement, in two calls: small changes are many calls otherwise.
+"""Bringing unsorted rows into the order of a sort key, in two calls: small changes are many calls otherwise.
 
-`plan` hashes, sorts, consolidates and lays out the arena; the caller allocates it and `fill` fills it. An arrangement
+`plan` hashes, sorts, consolidates and lays out the arena; the caller allocates it and `fill` fills it. A sort key
 is *told* to both by the address of a line of numbers, and the plan is left in working memory of the caller: an argument
 of a call costs as much as a row.
 
@@ -43,7 +43,7 @@ TOLD: Final = 7
 
 
 def told_of(own_key: int, columns: int, nodes: int, spec: Any, row_nodes: Any, key_nodes: Any) -> Any:
-    """What kernels are told of an arrangement; `spec` has to be kept."""
+    """What kernels are told of a sort key; `spec` has to be kept."""
     lists = [*row_nodes.tolist(), *key_nodes.tolist()]
     head = (own_key, columns, nodes, spec.ctypes.data, len(spec), len(row_nodes), len(key_nodes))
     return np.array([*head, *lists], np.int64)

@@ -111,7 +111,7 @@ PAIRS: Final = 1 << 18
 @inlined
 def _arrange(f: int, regs: int, memory: int) -> int:
     """in, out, kept, whether it is wanted (a register), whether row hashes are known, mask of hashes, and what is told
-    of the arrangement (`kernels.sort.sort_rows`)."""
+    of the sort key (`kernels.sort.sort_rows`)."""
     given, out, kept = register(regs, load_i64(f, 0)), register(regs, load_i64(f, 1)), load_i64(f, 2)
     rows, told = load_i64(given, ROWS), load_i64(f, 6)
     if rows == 0 or (load_i64(f, 3) >= 0 and load_i64(register(regs, load_i64(f, 3)), ROWS) == 0):
