@@ -83,7 +83,7 @@ def seen(part, i, frame, order):
         frame = Frame("range", None, 0) if order else WHOLE
 
     def side(j, bound):
-        if frame.kind == "rows":
+        if frame.units == "rows":
             return j - i - bound
         if not bound:
             return compare_peers(part[j], part[i], order)

@@ -5,23 +5,28 @@ results of a *nested* circuit; which one is part of its type and is checked when
 their inputs, except that a delay may be given its input later: only so can a cycle come about, and every cycle then
 holds a delay.
 
-A node's id is a hash of its operator and of the ids of what feeds it. The same sub-query gives the same id in another
-graph, another process, another version of a program; that is how state finds its operator again. Adding the same
-operator over the same inputs twice gives the same node.
+A node's id is a digest of the identity of its operator (`dbspark.identity`: kind, version and parameters, never the
+name of a class) and of the ids of what feeds it. The same sub-query gives the same id in another graph, another
+process, another version of a program; that is how state finds its operator again. Adding the same operator over the
+same inputs twice gives the same node.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from dbspark.columnar.schema import Schema
 from dbspark.errors import CircuitError
+from dbspark.identity import digest
 from dbspark.operators.operator import Operator
 
 Kind = Literal["delta", "value", "arranged", "nested"]
+
+SOURCE: Final = ("source", 1)
+DELAY: Final = ("delay", 1)
+"""Kind and version of the nodes without an operator: raise the version where the meaning of what they keep changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ class Graph:
         """Where something comes in."""
         if any(n.role == "source" and n.name == name for n in self):
             raise CircuitError(f"there is a source {name!r} already; give this one another name")
-        node_id = digest("source", name, kind, str(schema.arrow))
+        node_id = digest(*SOURCE, name, kind, schema)
         return self._add(Node(node_id, f"source {name}", schema, kind, None, [], "source", name))
 
     def add(self, operator: Operator, inputs: Sequence[Stream], takes: Sequence[Kind], kind: Kind) -> Stream:
@@ -101,8 +106,7 @@ class Graph:
                     f"input {i} of {operator.label()!r} has to carry {wanted}s, and {stream.node.label!r} carries "
                     f"{stream.kind}s; {_hint(wanted, stream.kind)}"
                 )
-        name = type(operator).__name__
-        node_id = digest(name, repr(operator.parameters()), kind, *(s.node.id for s in inputs))
+        node_id = digest("node", operator, kind, tuple(s.node.id for s in inputs))
         if node_id in self.nodes:
             return self.nodes[node_id].stream
         return self._add(Node(node_id, operator.label(), operator.schema, kind, operator, [s.node for s in inputs]))
@@ -117,7 +121,7 @@ class Graph:
         if of is not None:
             self._check_own(of, "the input of a delay")
         number = sum(n.role == "delay" for n in self)
-        node_id = digest("delay", kind, str(schema.arrow), *(of.node.id for of in [of] if of), name, str(number))
+        node_id = digest(*DELAY, kind, schema, None if of is None else of.node.id, name, number)
         return self._add(Node(node_id, "delay", schema, kind, None, [of.node] if of else [], "delay", name, seed))
 
     def connect(self, delay: Stream, of: Stream) -> None:
@@ -235,15 +239,6 @@ class Graph:
                 if not known:
                     pending += [(source, depth + 1) for source in reversed(node.inputs)]
         return "\n".join(lines)
-
-
-def digest(*parts: str) -> str:
-    """A stable id from what defines a thing."""
-    h = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode()
-        h.update(len(data).to_bytes(8, "little") + data)
-    return h.hexdigest()
 
 
 def _quoted(text: str) -> str:

@@ -17,7 +17,7 @@ a coordinate of time, so they nest as deep as times have coordinates.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from dbspark.circuit.graph import Graph, Node
 from dbspark.columnar import SortKey
@@ -37,6 +37,9 @@ LIMIT = 10_000
 
 class Fixpoint(Operator):
     """A graph iterated until nothing changes. Gives what each variable changes by, by name."""
+
+    kind: ClassVar[str] = "fixpoint"
+    version: ClassVar[int] = 1
 
     def __init__(self, graph: Graph, limit: int = LIMIT) -> None:
         self.graph = graph
@@ -184,6 +187,9 @@ class _Run:
 
 class Result(Stateless):
     """One of the variables of a fixpoint."""
+
+    kind: ClassVar[str] = "fixpoint-result"
+    version: ClassVar[int] = 1
 
     def __init__(self, node: Node) -> None:
         self.schema = node.schema

@@ -13,7 +13,7 @@ out. A node that others use as well is not fused away.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from dbspark.circuit.graph import Graph, Node, Stream
 from dbspark.columnar.delta import Delta
@@ -25,6 +25,9 @@ from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Produ
 
 class Fused(Stateless):
     """Filters and maps one after the other, without a stream between them."""
+
+    kind: ClassVar[str] = "fused-columns"
+    version: ClassVar[int] = 1
 
     def __init__(self, steps: Sequence[Filter | Map | Project]) -> None:
         self.steps = tuple(steps)
@@ -39,7 +42,7 @@ class Fused(Stateless):
         return delta
 
     def parameters(self) -> tuple[Any, ...]:
-        return tuple((type(s).__name__, s.parameters()) for s in self.steps)
+        return self.steps
 
     def label(self) -> str:
         return ", ".join(s.label() for s in self.steps)

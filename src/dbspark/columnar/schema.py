@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -112,6 +112,9 @@ def _kind(dtype: pa.DataType) -> tuple[int, int]:
 
 class Schema:
     """Names and types of the columns of a batch."""
+
+    kind: ClassVar[str] = "schema"
+    version: ClassVar[int] = 1
 
     __slots__ = (
         "arrow", "columns", "has_maps", "lines", "names", "nested", "node_count", "nodes", "packing", "required",
@@ -255,6 +258,10 @@ class Schema:
         if found is None:
             found = self.selections[chosen] = Schema(pa.schema([self.arrow.field(c) for c in chosen]))
         return found
+
+    def parameters(self) -> tuple[Any, ...]:
+        """Its columns, for identities (`dbspark.identity`)."""
+        return tuple(self.arrow)
 
     def __reduce__(self) -> Any:
         return Schema, (self.arrow,)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,9 @@ _mask_word = -1
 
 class SortKey:
     """A schema, its key columns and its order columns."""
+
+    kind: ClassVar[str] = "arrangement"
+    version: ClassVar[int] = 1
 
     __slots__ = ("key", "key_nodes", "order", "order_at", "own_key", "row_nodes", "schema", "spec", "told", "told_at")
 
@@ -70,6 +73,10 @@ class SortKey:
         self.told = told_of(self.own_key, schema.columns, schema.node_count, self.spec, self.row_nodes, self.key_nodes)
         self.told_at = self.told.ctypes.data
         return _INTERNED.setdefault(identity, self)
+
+    def parameters(self) -> tuple[Any, ...]:
+        """Its columns, key and order, for identities (`dbspark.identity`)."""
+        return self.schema, self.key, self.order
 
     def __reduce__(self) -> Any:
         return SortKey, (self.schema, self.key, self.order)

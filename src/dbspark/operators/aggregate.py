@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -86,7 +86,10 @@ class Touched:
 class Aggregate(ABC):
     """One aggregate. `column` and `where` (the FILTER) are columns of the input; `out` is its result's type."""
 
+    kind: ClassVar[str]
+    version: ClassVar[int]
     name: str
+    """For people, as SQL calls it."""
     out: pa.DataType
     additive = False
     """Whether accumulators of parts of a group, column by column, add up to that of the group."""
@@ -103,8 +106,9 @@ class Aggregate(ABC):
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         """The results for some accumulators."""
 
+    @abstractmethod
     def parameters(self) -> tuple[Any, ...]:
-        return self.name, str(self.out), self.argument(), getattr(self, "where", None)
+        """What tells this aggregate from others of its kind, as `dbspark.identity` takes it."""
 
     def argument(self) -> int | None:
         """The column that it is an aggregate of, if there is one."""
@@ -122,6 +126,9 @@ class Aggregate(ABC):
 
 class Count(Aggregate):
     """count(*), or count(column)."""
+
+    kind: ClassVar[str] = "count"
+    version: ClassVar[int] = 1
 
     name = "count"
     out = pa.int64()
@@ -144,12 +151,18 @@ class Count(Aggregate):
     def addition(self) -> Addition:
         return kf.COUNT, self.column, self.where
 
+    def parameters(self) -> tuple[Any, ...]:
+        return self.column, self.where
+
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         return columns[0]
 
 
 class Sum(Aggregate):
     """sum of integers or decimals, exact; NULL where no row has a value."""
+
+    kind: ClassVar[str] = "exact-sum"
+    version: ClassVar[int] = 1
 
     name = "sum"
 
@@ -184,12 +197,18 @@ class Sum(Aggregate):
     def addition(self) -> Addition:
         return kf.SUM, self.column, self.where
 
+    def parameters(self) -> tuple[Any, ...]:
+        return self.column, self.total, self.out, self.where
+
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         return _null_where_none(_narrowed(columns[0], self.out), columns[1])
 
 
 class FloatSum(Aggregate):
     """sum of floats: the exact sum, rounded once; NULL where no row has a value."""
+
+    kind: ClassVar[str] = "exact-float-sum"
+    version: ClassVar[int] = 1
 
     name = "sum"
     out = pa.float64()
@@ -234,6 +253,9 @@ class FloatSum(Aggregate):
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         return _null_where_none(pa.array(self.rounded(columns)), columns[1])
 
+    def parameters(self) -> tuple[Any, ...]:
+        return self.column, self.where
+
     def rounded(self, columns: Sequence[pa.Array]) -> Any:
         """The sums as floats, NaN and infinities included."""
         sums = columns[0]
@@ -251,6 +273,9 @@ class FloatSum(Aggregate):
 
 class Average(Aggregate):
     """avg: of floats and integers a float, of decimals a decimal with four more digits."""
+
+    kind: ClassVar[str] = "average"
+    version: ClassVar[int] = 1
 
     name = "avg"
 
@@ -274,6 +299,9 @@ class Average(Aggregate):
     def addition(self) -> Addition | None:
         return self.sum.addition()
 
+    def parameters(self) -> tuple[Any, ...]:
+        return self.sum, self.out
+
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         counts = columns[1].to_numpy()
         some = np.where(counts == 0, 1, counts)
@@ -286,6 +314,9 @@ class Average(Aggregate):
 
 class Extreme(Aggregate):
     """min and max: the first or last row of the group in an arrangement ordered by the column."""
+
+    kind: ClassVar[str] = "min-max"
+    version: ClassVar[int] = 1
 
     def __init__(self, column: int, dtype: pa.DataType, largest: bool) -> None:
         self.name = "max" if largest else "min"
@@ -302,6 +333,9 @@ class Extreme(Aggregate):
     def addition(self) -> Addition | None:
         return kf.GREATEST if self.largest else kf.LEAST, self.column, None
 
+    def parameters(self) -> tuple[Any, ...]:
+        return self.column, self.largest, self.out
+
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         order = self.order()
         spine = next(a.after for a in touched.arranged if a.sort_key.order == order)
@@ -317,6 +351,9 @@ class Extreme(Aggregate):
 
 class GroupAggregate(Operator):
     """Aggregates by key. Inputs: the stream, then one arranged stream for each order that aggregates want."""
+
+    kind: ClassVar[str] = "group-aggregate"
+    version: ClassVar[int] = 1
 
     def __init__(
         self, source: Schema, key: Sequence[int], aggregates: Sequence[Aggregate], names: Sequence[str]
@@ -462,7 +499,7 @@ class GroupAggregate(Operator):
         return Delta(self.schema, out, rows.weights)
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.key, tuple(a.parameters() for a in self.aggregates), self.schema.names
+        return self.key, self.aggregates, self.schema.names
 
     def label(self) -> str:
         names = self.source.names

@@ -7,7 +7,7 @@ be put there, and this module does not look into it. An `Asked` cannot leave the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from dbspark.columnar.schema import Schema
 from dbspark.operators.function import Function
@@ -16,6 +16,9 @@ from dbspark.operators.linear import FlatMap
 
 class Asked(FlatMap):
     """See the module's preface."""
+
+    kind: ClassVar[str] = "evaluate-in-spark"
+    version: ClassVar[int] = 1
 
     verb = "ask for"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,9 @@ _SHIFT = np.uint64(64 - BITS)
 class Bucket(Stateless):
     """Rows with the number of the bucket of some of their columns beside them, as their last column."""
 
+    kind: ClassVar[str] = "bucket"
+    version: ClassVar[int] = 1
+
     def __init__(self, source: Schema, key: Sequence[int]) -> None:
         name = "bucket"
         while name in source.names:
@@ -47,7 +50,7 @@ class Bucket(Stateless):
         return Delta(self.schema, [*delta.columns, pa.array(numbers)], delta.weights)
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.key, BITS, str(self.schema.arrow)
+        return self.key, BITS, self.schema
 
     def label(self) -> str:
         return f"bucket of ({', '.join(self.schema.names[c] for c in self.key)})"

@@ -21,7 +21,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -96,7 +96,7 @@ class Reading(Aggregate):
         return wanted
 
     def parameters(self) -> tuple[Any, ...]:
-        return (*super().parameters(), self.asked)
+        return self.argument(), self.out, self.asked, self.where
 
 
 class Gathered(Reading):
@@ -137,6 +137,9 @@ class Recompute(Gathered):
     order that is asked for, and gives a value for every group. It has to be deterministic.
     """
 
+    kind: ClassVar[str] = "recompute-aggregate"
+    version: ClassVar[int] = 1
+
     def __init__(
         self,
         function: Function | Callable[[Int64s, Sequence[pa.Array], Int64s], Any],
@@ -164,7 +167,7 @@ class Recompute(Gathered):
         return given if given.type == self.out else given.cast(self.out)
 
     def parameters(self) -> tuple[Any, ...]:
-        return (*super().parameters(), self.columns)
+        return self.function, self.out, self.columns, self.asked, self.where
 
 
 # ---------------------------------------------------------------------- ends of groups
@@ -172,6 +175,9 @@ class Recompute(Gathered):
 
 class First(Gathered):
     """first and last, with or without NULLs, by an order; without one by the order of the arrangement."""
+
+    kind: ClassVar[str] = "first-last"
+    version: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -230,7 +236,7 @@ class First(Gathered):
         return wanted
 
     def parameters(self) -> tuple[Any, ...]:
-        return (*super().parameters(), self.ignore_nulls)
+        return (*super().parameters(), self.last, self.ignore_nulls)
 
 
 def any_value(column: int, dtype: pa.DataType, where: int | None = None) -> First:
@@ -244,12 +250,18 @@ class By(First):
     Rows where the other one is NULL do not count. With `by` = `column` it is max or min with a FILTER.
     """
 
+    kind: ClassVar[str] = "min-max-by"
+    version: ClassVar[int] = 1
+
     def __init__(
         self, column: int, dtype: pa.DataType, by: int, *, largest: bool = True, where: int | None = None
     ) -> None:
         super().__init__(column, dtype, order=((by, largest, True),), where=where)
         self.name = "max_by" if largest else "min_by"
         self.by = by
+
+    def parameters(self) -> tuple[Any, ...]:
+        return (*super().parameters(), self.by)
 
     def values(self, hits: Hits) -> pa.Array:
         # NULLs are last: where one is found first, there is nothing else.
@@ -274,6 +286,9 @@ class CollectList(Gathered):
 
     Without an order it follows the arrangement; a set is in the order of its values.
     """
+
+    kind: ClassVar[str] = "collect"
+    version: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -317,6 +332,9 @@ class CollectList(Gathered):
 class ListAgg(CollectList):
     """listagg, string_agg: the strings or bytes of a group with a separator between them; NULL where there are none."""
 
+    kind: ClassVar[str] = "string-concatenation"
+    version: ClassVar[int] = 1
+
     def __init__(
         self,
         column: int,
@@ -354,6 +372,9 @@ class ListAgg(CollectList):
 class Mode(Gathered):
     """mode: the most frequent value; of several the least, or the largest with `descending`."""
 
+    kind: ClassVar[str] = "mode"
+    version: ClassVar[int] = 1
+
     name = "mode"
 
     def __init__(self, column: int, dtype: pa.DataType, *, descending: bool = False, where: int | None = None) -> None:
@@ -383,6 +404,9 @@ class Percentile(Gathered):
     the first value whose share is reached, both as doubles; `approx` does the latter in the column's own type.
     """
 
+    kind: ClassVar[str] = "percentile"
+    version: ClassVar[int] = 1
+
     def __init__(
         self,
         column: int,
@@ -404,7 +428,7 @@ class Percentile(Gathered):
         self.fractions = tuple(float(f) for f in given)
         if not all(0.0 <= f <= 1.0 for f in self.fractions):
             raise SchemaError(f"the fractions of a percentile are from 0 to 1; given {list(self.fractions)}")
-        self.kind = kind
+        self.method = kind
         self.column = column
         self.element = dtype if kind == "approx" else pa.float64()
         self.out = list_type(self.element) if self.several else self.element
@@ -426,7 +450,7 @@ class Percentile(Gathered):
             """The row of each group that a rank, from 0, falls on."""
             return np.where(none, 0, np.searchsorted(upto, base + ranks, "right"))
 
-        if self.kind == "cont":
+        if self.method == "cont":
             floats = as_floats(values[0])
             table = np.stack([_interpolated(floats, rows_at, (sizes - 1) * f) for f in self.fractions], 1)
             elements = pa.array(table.ravel())
@@ -434,7 +458,7 @@ class Percentile(Gathered):
             ranks = [np.maximum(np.ceil(sizes * f), 1).astype(np.int64) - 1 for f in self.fractions]
             rows = np.stack([rows_at(r) for r in ranks], 1).ravel()
             elements = values[0].take(pa.array(rows))
-            if self.kind == "disc":
+            if self.method == "disc":
                 elements = pa.array(as_floats(elements))
         if not self.several:
             return pc.if_else(pa.array(none), pa.scalar(None, self.out), elements)
@@ -442,7 +466,7 @@ class Percentile(Gathered):
         return pa.ListArray.from_arrays(offsets, elements, type=self.out, mask=pa.array(none))
 
     def parameters(self) -> tuple[Any, ...]:
-        return (*super().parameters(), self.fractions)
+        return (*super().parameters(), self.method, self.fractions, self.several)
 
 
 def _interpolated(values: Any, rows_at: Callable[[Any], Int64s], positions: Any) -> Any:
@@ -466,6 +490,9 @@ class OfDistinct(Reading):
 
     `inner` sees those columns only: its column numbers count within `columns`.
     """
+
+    kind: ClassVar[str] = "aggregate-of-distinct-values"
+    version: ClassVar[int] = 1
 
     def __init__(self, inner: Aggregate, columns: Sequence[int], where: int | None = None) -> None:
         self.name = f"{inner.name} distinct"
@@ -494,7 +521,7 @@ class OfDistinct(Reading):
         return self.inner.result(columns)
 
     def parameters(self) -> tuple[Any, ...]:
-        return (*super().parameters(), self.columns, self.inner.parameters())
+        return self.inner, self.columns, self.asked, self.where
 
 
 def count_distinct(columns: Sequence[int], where: int | None = None) -> OfDistinct:

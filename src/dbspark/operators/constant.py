@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
+from dbspark.identity import encoded_value
 from dbspark.operators.operator import Operator, State
 
 
 class Constant(Operator):
     """A source of the same rows for ever."""
+
+    kind: ClassVar[str] = "constant-rows"
+    version: ClassVar[int] = 1
 
     def __init__(self, rows: Batch) -> None:
         self.rows = rows
@@ -30,8 +34,8 @@ class Constant(Operator):
         return (state[0].insert(self.rows),), Delta.of(self.rows)
 
     def parameters(self) -> tuple[Any, ...]:
-        content = repr(list(Delta.of(self.rows).items())).encode()
-        return str(self.schema.arrow), hashlib.blake2b(content, digest_size=16).hexdigest()
+        rows = sorted(encoded_value(item, self.kind) for item in Delta.of(self.rows).items())
+        return self.schema, len(rows), hashlib.blake2b(b"".join(rows), digest_size=16).digest()
 
     def label(self) -> str:
         return f"{self.rows.rows} constant row{'s' if self.rows.rows != 1 else ''}"

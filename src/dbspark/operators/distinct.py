@@ -11,7 +11,7 @@ max(l - r, 0); without, one copy where that is positive (EXCEPT: where l is posi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -27,6 +27,9 @@ SetOperation = Literal["intersect", "intersect all", "except", "except all"]
 
 class Distinct(Operator):
     """Every row of positive weight once. Takes a stream arranged by whole rows."""
+
+    kind: ClassVar[str] = "distinct"
+    version: ClassVar[int] = 1
 
     def __init__(self, sort_key: SortKey) -> None:
         self.schema = sort_key.schema
@@ -48,6 +51,9 @@ class Distinct(Operator):
 
 class Combine(Operator):
     """INTERSECT and EXCEPT of two streams arranged by whole rows."""
+
+    kind: ClassVar[str] = "set-operation"
+    version: ClassVar[int] = 1
 
     def __init__(self, sort_key: SortKey, operation: SetOperation) -> None:
         self.schema = sort_key.schema

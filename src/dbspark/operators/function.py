@@ -1,28 +1,38 @@
-"""Names for functions: two functions of one name are the same function, in every process.
+"""Functions on columns and their identities: two functions of one identity are the same function, in every process.
 
-A node's id says what it computes, so the name of a function has to. It is a hash of everything that the function is
-made of: its code, constants, defaults, what it closes over and the globals it names, as far as they are plain values,
-arrays, modules, or functions made of such. Whatever cannot be described exactly gets a name that is never shared: then
-two nodes stay two, and state does not find its operator again in another process. Give such a function a name.
+A node's id says what it computes, so the identity of a function has to. There are three:
 
-Byte code differs between versions of Python, and so do these names.
+* declared: a name that the caller gives, or an identity (`dbspark.identity`) such as the steps of a query have. It
+  alone is independent of the code, and it is what a circuit whose state is stored should use. A Python function
+  declares one for itself with `identified`;
+* by content, for a function without a name: a hash of its code, constants, defaults, what it closes over and the
+  globals it names, as far as they are plain values, arrays, modules, or functions made of such. Byte code differs
+  between versions of Python, and so do these identities: state is computed again after an update of Python;
+* unshared, where the content cannot be described exactly: then two nodes stay two, and state never finds its operator
+  again in another process.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from dbspark.identity import encoded, unshared
+
 Columns = Sequence[pa.Array]
 
-_numbers = itertools.count()
+AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
+
+_DECLARED = "__dbspark_identity__"
+"""The attribute in which a Python function carries the identity that it declares."""
+UNDESCRIBED: tuple[Any, ...] = ("undescribed",)
+"""What stands for the identity of a function whose content cannot be described exactly."""
 
 
 class _UndescribedError(Exception):
@@ -50,13 +60,18 @@ class Coded(NamedTuple):
 
 
 class Function:
-    """A function on columns with a name that says what it computes: two of one name are the same function.
+    """A function on columns with an identity that says what it computes: two of one identity are the same function.
+
+    `name` is for people, and the identity where no other is given.
 
     `kept` says which columns it gives as it gets them, as {number going out: number coming in}; those that it does not
     name may be anything. `coded` is the same function for small deltas.
     """
 
-    __slots__ = ("call", "coded", "kept", "name")
+    kind: ClassVar[str] = "function"
+    version: ClassVar[int] = 1
+
+    __slots__ = ("call", "coded", "identity", "kept", "name")
 
     def __init__(
         self,
@@ -64,14 +79,23 @@ class Function:
         name: str | None = None,
         kept: Mapping[int, int] | None = None,
         coded: Coded | None = None,
+        identity: Any = None,
     ) -> None:
         self.call = call
-        self.name = name or _name_of(call)
+        if identity is None:
+            identity = identity_of(call) if name is None else ("name", name)
+            if identity == UNDESCRIBED:
+                identity = unshared()
+        self.name = name or _label(call, identity)
+        self.identity = identity if isinstance(identity, bytes) else encoded(identity, self.name)
         self.kept = dict(kept or {})
         self.coded = coded
 
     def __reduce__(self) -> Any:
-        return Function, (self.call, self.name, self.kept)  # code names memory of this process
+        return Function, (self.call, self.name, self.kept, None, self.identity)  # code names memory of this process
+
+    def parameters(self) -> tuple[Any, ...]:
+        return (self.identity,)
 
     @staticmethod
     def of(given: Function | Callable[..., Any]) -> Function:
@@ -81,13 +105,42 @@ class Function:
         return self.call(columns)
 
 
-def _name_of(call: Callable[..., Any]) -> str:
-    name = getattr(call, "__qualname__", type(call).__name__)
+def identified(name: str, version: int = 1) -> Callable[[AnyCallable], AnyCallable]:
+    """Declares the identity of a Python function, so that state survives changes of its code.
+
+    Raise the version whenever the function gives other values: state that was computed with the old one is then
+    computed again.
+
+        @udf("string")
+        @identified("clean-name", version=2)
+        def clean(text): ...
+    """
+
+    def declare(function: AnyCallable) -> AnyCallable:
+        setattr(function, _DECLARED, (name, version))
+        return function
+
+    return declare
+
+
+def identity_of(call: Callable[..., Any]) -> tuple[Any, ...]:
+    """The identity of a function without a name: declared, by content, or that there is none."""
+    declared = getattr(call, _DECLARED, None)
+    if declared is not None:
+        return "declared", *declared
     try:
         described = _described(call, ())
     except _UndescribedError:
-        return f"{name}@{next(_numbers)}"
-    return f"{name}#{hashlib.blake2b(described.encode(), digest_size=8).hexdigest()}"
+        return UNDESCRIBED
+    return "content", hashlib.blake2b(described.encode(), digest_size=16).digest()
+
+
+def _label(call: Callable[..., Any], identity: tuple[Any, ...]) -> str:
+    """A name for people, of a function without one."""
+    name = getattr(call, "__qualname__", type(call).__name__)
+    if identity[0] == "content":
+        return f"{name}#{identity[1].hex()[:16]}"
+    return f"{name}@{identity[-1]}" if identity[0] == "unshared" else str(identity[1])
 
 
 def _described(value: Any, inside: tuple[int, ...]) -> str:
@@ -122,12 +175,17 @@ def _described(value: Any, inside: tuple[int, ...]) -> str:
         return f"method({each((value.__func__, value.__self__))})"
     if isinstance(value, functools.partial):
         return f"partial({each((value.func, value.args, value.keywords))})"
+    if isinstance(value, type) and value.__module__ == "__main__":
+        raise _UndescribedError  # its name says nothing about its methods
     if isinstance(value, type | types.BuiltinFunctionType) and getattr(value, "__self__", None) in (None, np):
         return f"{value.__module__}.{value.__qualname__}"
     raise _UndescribedError
 
 
 def _described_function(call: types.FunctionType, within: tuple[int, ...]) -> str:
+    declared = getattr(call, _DECLARED, None)
+    if declared is not None:
+        return f"declared{declared!r}"
     module = call.__module__ or ""
     if module.split(".")[0] in ("pyarrow", "numpy", "dbspark"):
         return f"function {module}.{call.__qualname__}"  # a library's own; its version is not ours to say

@@ -22,7 +22,7 @@ A NULL in a key matches nothing, unless the join is NULL-safe.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +70,9 @@ NOBODY = Met(_NONE, _NONE, _NONE, None)
 
 class Join(Operator):
     """A join of two arranged streams; see the module's preface."""
+
+    kind: ClassVar[str] = "join"
+    version: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -126,8 +129,7 @@ class Join(Operator):
         )
 
     def parameters(self) -> tuple[Any, ...]:
-        residual = self.residual.name if self.residual else None
-        return self.how, self.columns, self.schema.names, residual, self.null_safe
+        return self.how, self.columns, self.schema.names, self.residual, self.null_safe
 
     def label(self) -> str:
         on = self.conditions() + ([self.residual.name] if self.residual else [])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -54,7 +54,7 @@ class OfFunction(Stateless):
         self.function = function
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.function.name, str(self.schema.arrow)
+        return self.function, self.schema
 
     def label(self) -> str:
         return f"{self.verb} {self.function.name}"
@@ -62,6 +62,9 @@ class OfFunction(Stateless):
 
 class Map(OfFunction):
     """Every row becomes one row."""
+
+    kind: ClassVar[str] = "map"
+    version: ClassVar[int] = 1
 
     verb = "map"
 
@@ -75,6 +78,9 @@ class Map(OfFunction):
 
 class Filter(OfFunction):
     """Rows for which a function is true; NULL is not true."""
+
+    kind: ClassVar[str] = "filter"
+    version: ClassVar[int] = 1
 
     verb = "filter"
 
@@ -90,6 +96,9 @@ class Filter(OfFunction):
 
 class Select(OfFunction):
     """Some columns of the rows for which a function, of some columns, is true."""
+
+    kind: ClassVar[str] = "filter-project"
+    version: ClassVar[int] = 1
 
     verb = "select"
 
@@ -132,6 +141,9 @@ def true_rows(condition: Any, rows: int) -> Any:
 class Project(Stateless):
     """Some columns, perhaps under other names."""
 
+    kind: ClassVar[str] = "project"
+    version: ClassVar[int] = 1
+
     def __init__(self, schema: Schema, columns: Sequence[int]) -> None:
         self.schema = schema
         self.columns = tuple(columns)
@@ -140,7 +152,7 @@ class Project(Stateless):
         return inputs[0].select(self.columns, self.schema)
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.columns, str(self.schema.arrow)
+        return self.columns, self.schema
 
     def label(self) -> str:
         return f"project {', '.join(self.schema.names)}"
@@ -151,6 +163,9 @@ class FlatMap(OfFunction):
 
     None for the rows: each has become one.
     """
+
+    kind: ClassVar[str] = "flat-map"
+    version: ClassVar[int] = 1
 
     verb = "flat map"
 
@@ -173,6 +188,9 @@ class FlatMap(OfFunction):
 class Scale(Stateless):
     """All weights times a factor; negation is the factor -1."""
 
+    kind: ClassVar[str] = "scale"
+    version: ClassVar[int] = 1
+
     def __init__(self, schema: Schema, factor: int) -> None:
         self.schema = schema
         self.factor = factor
@@ -192,6 +210,9 @@ class Scale(Stateless):
 
 class Sum(Stateless):
     """The sum of any number of streams of one schema; `signs` makes it a difference."""
+
+    kind: ClassVar[str] = "weighted-union"
+    version: ClassVar[int] = 1
 
     def __init__(self, schema: Schema, signs: Sequence[int]) -> None:
         self.schema = schema
@@ -214,6 +235,9 @@ class Sum(Stateless):
 class Consolidate(Stateless):
     """The same rows, equal ones as one with the sum of their weights: worth it before what makes many rows of each."""
 
+    kind: ClassVar[str] = "consolidate"
+    version: ClassVar[int] = 1
+
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
 
@@ -230,6 +254,9 @@ class Consolidate(Stateless):
 
 class Exchange(Stateless):
     """Says that rows change shard by some columns here; on one machine they stay where they are."""
+
+    kind: ClassVar[str] = "exchange"
+    version: ClassVar[int] = 1
 
     def __init__(self, schema: Schema, key: Sequence[int]) -> None:
         self.schema = schema

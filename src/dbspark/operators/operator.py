@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
@@ -45,6 +45,10 @@ class Arranged:
 class Operator(ABC):
     """See the module's preface."""
 
+    kind: ClassVar[str]
+    """What it is, in one word that stays for ever (`dbspark.identity`): state finds its operator by it."""
+    version: ClassVar[int]
+    """Of the layout and the meaning of its state: raise it whenever either changes."""
     schema: Schema
     """Of what goes out."""
 
@@ -62,7 +66,7 @@ class Operator(ABC):
 
     @abstractmethod
     def parameters(self) -> tuple[Any, ...]:
-        """What tells this operator from others of its class; equal parameters mean an equal operator."""
+        """What tells this operator from others of its kind, as `dbspark.identity` takes it."""
 
     def label(self) -> str:
         """One line for people."""
@@ -80,6 +84,9 @@ class Operator(ABC):
 class Arrange(Operator):
     """The integral of a stream, kept by key (and in order inside a key). State: the integral. Cost: the delta."""
 
+    kind: ClassVar[str] = "arrange"
+    version: ClassVar[int] = 1
+
     def __init__(self, sort_key: SortKey) -> None:
         self.sort_key = sort_key
         self.schema = sort_key.schema
@@ -93,7 +100,7 @@ class Arrange(Operator):
         return (after,), Arranged(delta, state[0], after)
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.sort_key.key, self.sort_key.order
+        return (self.sort_key,)
 
     def label(self) -> str:
         names = self.schema.names

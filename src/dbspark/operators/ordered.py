@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from dbspark.trace.spine import Spine
 
 class TopK(Operator):
     """Rows offset … offset+limit-1 of every key."""
+
+    kind: ClassVar[str] = "top-k"
+    version: ClassVar[int] = 1
 
     def __init__(self, sort_key: SortKey, limit: int, offset: int = 0) -> None:
         self.schema = sort_key.schema

@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -43,6 +43,9 @@ def combinable(operator: Operator | None) -> bool:
 class Partial(Stateless):
     """One row of state for the rows of a delta; see the module's preface."""
 
+    kind: ClassVar[str] = "partial-aggregate"
+    version: ClassVar[int] = 1
+
     def __init__(self, whole: GroupAggregate) -> None:
         self.schema = whole.accumulators.schema
         parts = [a if a.additive else _Later(a) for a in whole.aggregates]
@@ -55,7 +58,7 @@ class Partial(Stateless):
         return rows
 
     def parameters(self) -> tuple[Any, ...]:
-        return self._first.parameters()
+        return (self._first,)
 
     def label(self) -> str:
         return f"partial {self._first.label()}"
@@ -63,6 +66,9 @@ class Partial(Stateless):
 
 class Combined(GroupAggregate):
     """The aggregate over rows of `Partial`; see the module's preface."""
+
+    kind: ClassVar[str] = "combine-partial-aggregates"
+    version: ClassVar[int] = 1
 
     def __init__(self, whole: GroupAggregate) -> None:
         parts = [
@@ -82,6 +88,9 @@ class Combined(GroupAggregate):
 class _Later(Aggregate):
     """In the first step: an aggregate that waits for the second."""
 
+    kind: ClassVar[str] = "deferred-aggregate"
+    version: ClassVar[int] = 1
+
     def __init__(self, given: Aggregate) -> None:
         self.name, self.out, self._given = given.name, given.out, given
 
@@ -97,9 +106,15 @@ class _Later(Aggregate):
     def argument(self) -> int | None:
         return self._given.argument()
 
+    def parameters(self) -> tuple[Any, ...]:
+        return (self._given,)
+
 
 class _Added(Aggregate):
     """In the second step: the sums of accumulators, which begin at a column of the input."""
+
+    kind: ClassVar[str] = "added-accumulators"
+    version: ClassVar[int] = 1
 
     def __init__(self, given: Aggregate, begin: int) -> None:
         self.name, self.out, self.column = given.name, given.out, begin
@@ -114,6 +129,9 @@ class _Added(Aggregate):
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         return self._given.result(columns)
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self._given, self.column
 
 
 def _added(touched: Touched, at: int, column: pa.Array) -> list[int]:

@@ -16,7 +16,7 @@ NULL satisfies no comparison, NaN is above all numbers and equal to itself, -0.0
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +55,9 @@ def range_sort_keys(
 
 class RangeJoin(Join):
     """A join of two streams arranged by `range_sort_keys`; see the module's preface."""
+
+    kind: ClassVar[str] = "range-join"
+    version: ClassVar[int] = 1
 
     def __init__(
         self, left: SortKey, right: SortKey, how: How = "inner", *, ranges: Sequence[Range], **more: Any

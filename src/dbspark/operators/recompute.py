@@ -13,7 +13,7 @@ aggregate) is asked in the first tick as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,9 @@ from dbspark.zset.payload import scaled
 
 class RecomputeGroups(Operator):
     """The function takes, for each input, the columns of its rows (a row of weight n appears n times)."""
+
+    kind: ClassVar[str] = "recompute-groups"
+    version: ClassVar[int] = 1
 
     def __init__(self, inputs: Sequence[SortKey], function: Function, schema: Schema) -> None:
         self.sort_keys = tuple(inputs)
@@ -68,7 +71,7 @@ class RecomputeGroups(Operator):
         return Delta(self.schema, columns, np.full(len(columns[0]), sign, np.int64))
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.function.name, str(self.schema.arrow), self.sort_keys[0].key
+        return self.function, self.schema, self.sort_keys[0].key
 
     def label(self) -> str:
         names = self.sort_keys[0].schema.names

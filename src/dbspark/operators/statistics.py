@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -139,7 +139,7 @@ class Moments(Aggregate):
         return (self.column,) if self.second is None else (self.column, self.second)
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.name, self.columns, self.where
+        return self.columns, self.where
 
     def fields(self) -> list[pa.DataType]:
         return [pa.int64()] * (1 + len(self.columns)) + [pa.binary()] * len(self.sums)
@@ -220,6 +220,9 @@ class _Given:
 class Variance(Moments):
     """var_samp, var_pop, stddev_samp, stddev_pop: of a sample NULL where there is one row only."""
 
+    kind: ClassVar[str] = "variance"
+    version: ClassVar[int] = 1
+
     sums = ("x", "xx")
 
     def __init__(self, column: int, dtype: pa.DataType, *, sample: bool = True, root: bool = False,
@@ -228,6 +231,9 @@ class Variance(Moments):
         super().__init__(column, dtype, where=where)
         self.sample = sample
         self.root = root
+
+    def parameters(self) -> tuple[Any, ...]:
+        return *super().parameters(), self.sample, self.root
 
     def statistic(self, given: _Given) -> tuple[Floats, Any]:
         variance = given.scaled("mxx").over(given.n).over(given.n - 1 if self.sample else given.n)
@@ -238,6 +244,9 @@ class Variance(Moments):
 
 class Skewness(Moments):
     """skewness; NULL where all values are equal."""
+
+    kind: ClassVar[str] = "skewness"
+    version: ClassVar[int] = 1
 
     name = "skewness"
     sums = ("x", "xx", "xxx")
@@ -255,6 +264,9 @@ class Skewness(Moments):
 class Kurtosis(Moments):
     """kurtosis above that of the normal distribution; NULL where all values are equal."""
 
+    kind: ClassVar[str] = "kurtosis"
+    version: ClassVar[int] = 1
+
     name = "kurtosis"
     sums = ("x", "xx", "xxx", "xxxx")
 
@@ -271,6 +283,9 @@ class Kurtosis(Moments):
 class Covariance(Moments):
     """covar_samp, covar_pop, and regr_sxy, which is the sum of the products of deviations; in any order of columns."""
 
+    kind: ClassVar[str] = "covariance"
+    version: ClassVar[int] = 1
+
     sums = ("x", "y", "xy")
 
     def __init__(self, column: int, dtype: pa.DataType, second: int, second_type: pa.DataType, *, kind: str = "samp",
@@ -279,19 +294,25 @@ class Covariance(Moments):
             raise SchemaError(f"a covariance is 'samp', 'pop' or 'sum'; given {kind!r}")
         self.name = "regr_sxy" if kind == "sum" else f"covar_{kind}"
         super().__init__(column, dtype, second, second_type, where)
-        self.kind = kind
+        self.divisor = kind
+
+    def parameters(self) -> tuple[Any, ...]:
+        return *super().parameters(), self.divisor
 
     def statistic(self, given: _Given) -> tuple[Floats, Any]:
         moment = given.scaled("mxy").over(given.n)
-        if self.kind != "sum":
-            moment = moment.over(given.n - 1 if self.kind == "samp" else given.n)
+        if self.divisor != "sum":
+            moment = moment.over(given.n - 1 if self.divisor == "samp" else given.n)
         values = moment.floats()
         values[given.odd] = np.nan
-        return values, given.count == 1 if self.kind == "samp" else np.zeros(len(values), bool)
+        return values, given.count == 1 if self.divisor == "samp" else np.zeros(len(values), bool)
 
 
 class Correlation(Moments):
     """corr; NULL where there is one row, or all values of one column are equal."""
+
+    kind: ClassVar[str] = "correlation"
+    version: ClassVar[int] = 1
 
     name = "corr"
     sums = ("x", "y", "xx", "yy", "xy")
@@ -314,12 +335,15 @@ class Regression(Moments):
     Slope, intercept and r2 are NULL where all x are equal; r2 is 1 where only all y are.
     """
 
+    kind: ClassVar[str] = "regression"
+    version: ClassVar[int] = 1
+
     def __init__(self, kind: str, y: int, y_type: pa.DataType, x: int, x_type: pa.DataType,
                  where: int | None = None) -> None:  # fmt: skip
         if kind not in ("slope", "intercept", "r2", "sxx", "syy"):
             raise SchemaError(f"no regression regr_{kind}; there are slope, intercept, r2, sxx, syy")
         self.name = f"regr_{kind}"
-        self.kind = kind
+        self.coefficient = kind
         self.sums = {
             "slope": ("x", "y", "xx", "xy"),
             "intercept": ("x", "y", "xx", "xy"),
@@ -329,14 +353,17 @@ class Regression(Moments):
         }[kind]
         super().__init__(x, x_type, y, y_type, where)
 
+    def parameters(self) -> tuple[Any, ...]:
+        return *super().parameters(), self.coefficient
+
     def statistic(self, given: _Given) -> tuple[Floats, Any]:
-        if self.kind in ("sxx", "syy"):
-            values = given.scaled(f"m{self.kind[1:]}").over(given.n).floats()
-            values[given.odd_x if self.kind == "sxx" else given.odd_y] = np.nan
+        if self.coefficient in ("sxx", "syy"):
+            values = given.scaled(f"m{self.coefficient[1:]}").over(given.n).floats()
+            values[given.odd_x if self.coefficient == "sxx" else given.odd_y] = np.nan
             return values, np.zeros(len(values), bool)
         xx, xy = given.scaled("mxx"), given.scaled("mxy")
         flat = (xx.value == 0) & ~given.odd_x
-        if self.kind == "r2":
+        if self.coefficient == "r2":
             yy = given.scaled("myy")
             values = np.minimum((xy / xx * (xy / yy)).floats(), 1.0)
             values[given.odd] = np.nan
@@ -344,7 +371,7 @@ class Regression(Moments):
         else:
             slope = xy / xx
             values = slope.floats()
-            if self.kind == "intercept":
+            if self.coefficient == "intercept":
                 mean = [given.scaled(c).over(given.n) for c in "xy"]
                 values = mean[1].floats() - (slope * mean[0]).floats()
             values[given.odd] = np.nan
@@ -357,16 +384,22 @@ class Regression(Moments):
 class Booleans(Aggregate):
     """bool_and (every), bool_or (some, any), count_if. Accumulator: how many are true, how many are false."""
 
+    kind: ClassVar[str] = "boolean-aggregate"
+    version: ClassVar[int] = 1
+
     additive = True
 
     def __init__(self, kind: str, column: int, where: int | None = None) -> None:
         if kind not in ("and", "or", "count"):
             raise SchemaError(f"an aggregate of booleans is 'and', 'or' or 'count'; given {kind!r}")
         self.name = "count_if" if kind == "count" else f"bool_{kind}"
-        self.kind = kind
+        self.function = kind
         self.column = column
         self.where = where
         self.out = pa.int64() if kind == "count" else pa.bool_()
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.function, self.column, self.where
 
     def fields(self) -> list[pa.DataType]:
         return [pa.int64(), pa.int64()]
@@ -385,10 +418,10 @@ class Booleans(Aggregate):
         return out
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
-        if self.kind == "count":
+        if self.function == "count":
             return columns[0]
         true, false = (c.to_numpy() for c in columns)
-        values = (true != 0) & (false == 0) if self.kind == "and" else true != 0
+        values = (true != 0) & (false == 0) if self.function == "and" else true != 0
         return pa.array(values, pa.bool_(), mask=(true == 0) & (false == 0))
 
 
@@ -399,19 +432,25 @@ class Bits(Aggregate):
     an odd number of them has.
     """
 
+    kind: ClassVar[str] = "bitwise-aggregate"
+    version: ClassVar[int] = 1
+
     def __init__(self, kind: str, column: int, dtype: pa.DataType, where: int | None = None) -> None:
         if kind not in ("and", "or", "xor"):
             raise SchemaError(f"an aggregate of bits is 'and', 'or' or 'xor'; given {kind!r}")
         if not pa.types.is_signed_integer(dtype):
             raise SchemaError(f"bit_{kind} is of integers, not of {dtype}")
         self.name = f"bit_{kind}"
-        self.kind = kind
+        self.function = kind
         self.column = column
         self.where = where
         self.out = dtype
 
+    def parameters(self) -> tuple[Any, ...]:
+        return self.function, self.column, self.out, self.where
+
     def fields(self) -> list[pa.DataType]:
-        return [pa.int64(), pa.int64() if self.kind == "xor" else pa.binary()]
+        return [pa.int64(), pa.int64() if self.function == "xor" else pa.binary()]
 
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         column = touched.delta.columns[self.column]
@@ -422,7 +461,7 @@ class Bits(Aggregate):
         values = pc.fill_null(column, pa.scalar(0, column.type)).to_numpy(zero_copy_only=False).astype(np.int64)
         counts = touched.old_numbers(at)
         np.add.at(counts, touched.ids[taken], weights[taken])
-        if self.kind == "xor":
+        if self.function == "xor":
             odd = taken & (weights & 1 == 1)
             parity = touched.old_numbers(at + 1)
             np.bitwise_xor.at(parity, touched.ids[odd], values[odd])
@@ -440,11 +479,11 @@ class Bits(Aggregate):
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         counts = np.ascontiguousarray(columns[0].to_numpy())
-        if self.kind == "xor":
+        if self.function == "xor":
             values = columns[1].to_numpy()
         else:
             values = np.empty(len(counts), np.int64)
-            every = int(self.kind == "and")
+            every = int(self.function == "and")
             if len(counts):
                 km.read_bits(*_binary_at(columns[1]), counts, self.out.bit_width, every, values)
         return pa.array(values.astype(self.out.to_pandas_dtype()), self.out, mask=counts == 0)

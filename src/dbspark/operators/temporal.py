@@ -10,7 +10,7 @@ operators on deltas, and tests compare the two.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
@@ -24,6 +24,9 @@ from dbspark.zset.payload import scaled
 class Integrate(Operator):
     """The sum of all deltas so far, kept by an arrangement."""
 
+    kind: ClassVar[str] = "integrate"
+    version: ClassVar[int] = 1
+
     def __init__(self, sort_key: SortKey) -> None:
         self.sort_key = sort_key
         self.schema = sort_key.schema
@@ -36,7 +39,7 @@ class Integrate(Operator):
         return (after,), ZSetRef(after)
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.sort_key.key, self.sort_key.order
+        return (self.sort_key,)
 
     def label(self) -> str:
         return "integrate"
@@ -44,6 +47,9 @@ class Integrate(Operator):
 
 class Differentiate(Operator):
     """What a value has changed by since the last tick. State: the last value. Cost: the whole value."""
+
+    kind: ClassVar[str] = "differentiate"
+    version: ClassVar[int] = 1
 
     def __init__(self, sort_key: SortKey) -> None:
         self.sort_key = sort_key
@@ -62,7 +68,7 @@ class Differentiate(Operator):
         return (after,), Delta.of(Spine(self.sort_key, tuple(change)).consolidated())
 
     def parameters(self) -> tuple[Any, ...]:
-        return ()
+        return (self.sort_key,)
 
     def label(self) -> str:
         return "differentiate"
@@ -70,6 +76,9 @@ class Differentiate(Operator):
 
 class Product(Operator):
     """An inner join of two values (or of a delta and a value: it is bilinear). No state."""
+
+    kind: ClassVar[str] = "product"
+    version: ClassVar[int] = 1
 
     def __init__(self, join: Join) -> None:
         self.join = join
@@ -82,7 +91,7 @@ class Product(Operator):
         return (), Delta.sum(self.schema, self.join.products(side, delta, spines[1 - side]))
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.join.parameters()
+        return self.join, *self.join.sides
 
     def label(self) -> str:
         return self.join.label()
@@ -90,6 +99,9 @@ class Product(Operator):
 
 class OnValues(Operator):
     """An operator applied to whole values, from nothing, in every tick: the meaning of its incremental form."""
+
+    kind: ClassVar[str] = "on-values"
+    version: ClassVar[int] = 1
 
     def __init__(self, operator: Operator, sort_keys: Sequence[SortKey | None]) -> None:
         """`sort_keys`: for each input how the operator wants it arranged, None where it takes it as it is."""
@@ -109,7 +121,7 @@ class OnValues(Operator):
         return (), out
 
     def parameters(self) -> tuple[Any, ...]:
-        return type(self.operator).__name__, self.operator.parameters()
+        return self.operator, self.sort_keys
 
     def label(self) -> str:
         return self.operator.label()

@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -64,15 +64,18 @@ class Frame:
         Frame("range", None, 0)     RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     """
 
-    kind: Literal["rows", "range"]
+    kind: ClassVar[str] = "frame"
+    version: ClassVar[int] = 1
+
+    units: Literal["rows", "range"]
     lower: Any = None
     upper: Any = None
 
     def __post_init__(self) -> None:
-        if self.kind not in ("rows", "range"):
-            raise SchemaError(f"a frame is of 'rows' or of 'range'; given {self.kind!r}")
+        if self.units not in ("rows", "range"):
+            raise SchemaError(f"a frame is of 'rows' or of 'range'; given {self.units!r}")
         bounds = [b for b in (self.lower, self.upper) if b is not None]
-        if self.kind == "rows" and not all(type(b) is int for b in bounds):
+        if self.units == "rows" and not all(type(b) is int for b in bounds):
             raise SchemaError(f"the bounds of {self!r} count rows, so they are integers")
         try:
             signs = [_sign(b) for b in bounds]
@@ -82,10 +85,13 @@ class Frame:
         if wrong:
             raise SchemaError(f"{self!r} ends before it begins; exchange its bounds")
 
+    def parameters(self) -> tuple[Any, ...]:
+        return self.units, self.lower, self.upper
+
     @property
     def distances(self) -> list[Any]:
         """The bounds that are values away from the row's own."""
-        return [b for b in (self.lower, self.upper) if b is not None and _sign(b)] if self.kind == "range" else []
+        return [b for b in (self.lower, self.upper) if b is not None and _sign(b)] if self.units == "range" else []
 
 
 def _sign(bound: Any) -> int:
@@ -208,7 +214,7 @@ class Partitions:
         return self._frames[frame]
 
     def _bounds(self, frame: Frame) -> Bounds:
-        if frame.kind == "rows":
+        if frame.units == "rows":
             far = ROWS_MAX + 1
             lower = self.begin if frame.lower is None else self.row + max(-far, min(frame.lower, far))
             upper = self.end if frame.upper is None else self.row + 1 + max(-far, min(frame.upper, far))
@@ -292,7 +298,13 @@ def _array(dtype: pa.DataType, data: npt.NDArray[Any], valid: npt.NDArray[np.boo
 class WindowFunction(ABC):
     """One column of the result. Columns are those of the input, by number; equal functions are equal objects."""
 
+    kind: ClassVar[str]
+    version: ClassVar[int]
     frame: Frame | None = None
+
+    @abstractmethod
+    def parameters(self) -> tuple[Any, ...]:
+        """What tells this function from others of its kind, as `dbspark.identity` takes it."""
 
     @abstractmethod
     def type_in(self, schema: Schema) -> pa.DataType:
@@ -314,6 +326,9 @@ RankingName = Literal["row_number", "rank", "dense_rank", "percent_rank", "cume_
 class Ranking(WindowFunction):
     """Where a row stands in its partition."""
 
+    kind: ClassVar[str] = "ranking"
+    version: ClassVar[int] = 1
+
     name: RankingName
     buckets: int = 0
     """Of ntile."""
@@ -323,6 +338,9 @@ class Ranking(WindowFunction):
             raise SchemaError(f"no ranking {self.name!r}; there are {', '.join(get_args(RankingName))}")
         if self.name == "ntile" and self.buckets < 1:
             raise SchemaError(f"ntile needs a number of buckets above zero; given {self.buckets}")
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.name, self.buckets
 
     def type_in(self, schema: Schema) -> pa.DataType:
         return pa.float64() if self.name in ("percent_rank", "cume_dist") else pa.int32()
@@ -359,10 +377,16 @@ class Shift(WindowFunction):
     Where it ignores NULLs, only rows with a value count; an offset of 0 is the row itself all the same.
     """
 
+    kind: ClassVar[str] = "lead-lag"
+    version: ClassVar[int] = 1
+
     column: int
     offset: int
     default: Any = None
     ignore_nulls: bool = False
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.column, self.offset, self.default, self.ignore_nulls
 
     def type_in(self, schema: Schema) -> pa.DataType:
         self._default(schema)
@@ -403,10 +427,16 @@ class Shift(WindowFunction):
 class Nth(WindowFunction):
     """nth_value: the nth row of the frame; from its end where n is below zero. first_value is 1, last_value is -1."""
 
+    kind: ClassVar[str] = "nth-value"
+    version: ClassVar[int] = 1
+
     column: int
     n: int
     frame: Frame | None = None
     ignore_nulls: bool = False
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.column, self.n, self.frame, self.ignore_nulls
 
     def type_in(self, schema: Schema) -> pa.DataType:
         if not self.n:
@@ -436,8 +466,14 @@ class Nth(WindowFunction):
 class FrameCount(WindowFunction):
     """count(*), or count(column)."""
 
+    kind: ClassVar[str] = "frame-count"
+    version: ClassVar[int] = 1
+
     column: int | None = None
     frame: Frame | None = None
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.column, self.frame
 
     def type_in(self, schema: Schema) -> pa.DataType:
         return pa.int64()
@@ -453,8 +489,14 @@ class FrameCount(WindowFunction):
 class FrameSum(WindowFunction):
     """sum; NULL where no row of the frame has a value. Exact, except that floats are added from left to right."""
 
+    kind: ClassVar[str] = "frame-sum"
+    version: ClassVar[int] = 1
+
     column: int
     frame: Frame | None = None
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.column, self.frame
 
     def type_in(self, schema: Schema) -> pa.DataType:
         dtype = _number(schema, self.column, "sum")
@@ -482,8 +524,14 @@ class FrameSum(WindowFunction):
 class FrameAverage(WindowFunction):
     """avg: of floats and integers a float, of decimals a decimal with four more digits."""
 
+    kind: ClassVar[str] = "frame-average"
+    version: ClassVar[int] = 1
+
     column: int
     frame: Frame | None = None
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.column, self.frame
 
     def type_in(self, schema: Schema) -> pa.DataType:
         dtype = _number(schema, self.column, "avg")
@@ -518,9 +566,15 @@ class FrameAverage(WindowFunction):
 class FrameExtreme(WindowFunction):
     """min and max of any type that has an order; NULL where no row of the frame has a value."""
 
+    kind: ClassVar[str] = "frame-min-max"
+    version: ClassVar[int] = 1
+
     column: int
     largest: bool
     frame: Frame | None = None
+
+    def parameters(self) -> tuple[Any, ...]:
+        return self.column, self.largest, self.frame
 
     def type_in(self, schema: Schema) -> pa.DataType:
         return schema.types[self.column]
@@ -564,7 +618,7 @@ def _text(frame: Frame | None) -> str:
             return "current row"
         return f"{abs(offset)} {'following' if _sign(offset) > 0 else 'preceding'}"
 
-    return f" {frame.kind} between {bound(frame.lower, 'preceding')} and {bound(frame.upper, 'following')}"
+    return f" {frame.units} between {bound(frame.lower, 'preceding')} and {bound(frame.upper, 'following')}"
 
 
 # ---------------------------------------------------------------------- the operator
@@ -572,6 +626,9 @@ def _text(frame: Frame | None) -> str:
 
 class Window(Operator):
     """The columns of the input, then one for each function; see the module's preface."""
+
+    kind: ClassVar[str] = "window"
+    version: ClassVar[int] = 1
 
     def __init__(self, sort_key: SortKey, functions: Sequence[WindowFunction], names: Sequence[str]) -> None:
         self.sort_key = sort_key
@@ -604,7 +661,7 @@ class Window(Operator):
         return (), Delta(self.schema, columns, np.where(changed < rows.before, -1, 1))
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.functions, self.schema.names
+        return self.sort_key, self.functions, self.schema.names
 
     def label(self) -> str:
         names = self.sort_key.schema.names

@@ -20,6 +20,7 @@ from dbspark.operators.aggregate import Count
 from dbspark.operators.collect import any_value
 from dbspark.operators.function import Function
 from dbspark.operators.linear import Project as Projection
+from dbspark.sql import identity
 from dbspark.sql import plan as p
 from dbspark.sql.determinism import NOT_DETERMINISTIC
 from dbspark.sql.expressions.coded import coded_test, coded_values
@@ -119,7 +120,8 @@ class Base(ABC):
         dtype = inner.types[0]
         if not isinstance(subquery.plan, p.Aggregate) or subquery.plan.keys:
             one = b.aggregate(inner.stream, [], n=Count(None), v=any_value(0, dtype))
-            value = b.map(one, Function(only_row, "the only row"), schema_of([dtype]))
+            only = Function(only_row, "the only row", identity=identity.OnlyRow(self.context, ()))
+            value = b.map(one, only, schema_of([dtype]))
         else:
             value = inner.stream
         column = p.Column(self._number(), "subquery", dtype)
@@ -189,21 +191,24 @@ class Base(ABC):
                 return self._mapped(scope, rel, outputs)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = ", ".join(p.text(e, names) for _, e in outputs)
+        test = None if condition is None else identity.tree(condition, rel.positions)
+        made = identity.Evaluate(self.context, (identity.trees([e for _, e in outputs], rel.positions), test))
         schema = schema_of([c.type for c in compiled])
         kept = {i: rel.position(e.id) for i, (_, e) in enumerate(outputs) if isinstance(e, p.Column)}
         exprs = [e for _, e in outputs]
         code = coded_values(exprs, p.conjuncts(condition) if condition else [], rel.positions, compiler.type_of)
         if condition is None:
-            function = Function(evaluating(compiled), self._named(label), kept, code)
+            function = Function(evaluating(compiled), self._named(label), kept, code, made)
             return Rel(b.map(rel.stream, function, schema), ids)
         label = f"{label} where {p.text(condition, names)}"
         # What is neither looked at by the condition nor by the outputs is not copied.
         used = {rel.position(number) for number in columns_in([e for _, e in outputs]) if number in rel.ids}
         call = filtering(tests, compiled, frozenset(used))
-        return Rel(b.flat_map(rel.stream, Function(call, self._named(label), kept, code), schema), ids)
+        function = Function(call, self._named(label), kept, code, made)
+        return Rel(b.flat_map(rel.stream, function, schema), ids)
 
     def _named(self, label: str) -> str:
-        """The name of a function: what it computes, and the settings under which it does."""
+        """The name of a function, for people: what it computes, and the settings under which it does."""
         return f"{label} [{'ansi' if self.context.ansi else 'legacy'}, {self.context.timezone}]"
 
     def _filtered(self, b: Builder, rel: Rel, condition: p.Expr) -> Rel:
@@ -239,7 +244,9 @@ class Base(ABC):
         label = self._named(", ".join(p.text(e, names) for e in found))
         kept = dict(enumerate(question.kept))
         schema = schema_of([*rel.types, *question.types])
-        stream = b.asked(rel.stream, Function(question.answer, label, kept), schema, question)
+        made = identity.SparkExpressions(self.context, identity.trees(list(found), rel.positions))
+        function = Function(question.answer, label, kept, identity=made)
+        stream = b.asked(rel.stream, function, schema, question)
         return Rel(stream, (*rel.ids, *(c.id for c in found.values()))), rewritten
 
     def _selected_by_spark(self, b: Builder, rel: Rel, condition: p.Expr, columns: Sequence[int]) -> Stream | None:
@@ -270,12 +277,13 @@ class Base(ABC):
         compiler = Compiler(known, types, self.context, self._elsewhere)
         tests = self._tests(compiler, condition)
         if self._through_spark_calls > before:
-            made = self._selected_by_spark(b, rel, condition, columns)
-            if made is not None:
-                return made
+            by_spark = self._selected_by_spark(b, rel, condition, columns)
+            if by_spark is not None:
+                return by_spark
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         code = coded_test(p.conjuncts(condition), known, compiler.type_of)
-        where = Function(testing(*tests), self._named(p.text(condition, names)), coded=code)
+        made = identity.Condition(self.context, identity.tree(condition, known))
+        where = Function(testing(*tests), self._named(p.text(condition, names)), coded=code, identity=made)
         own = rel.stream.schema.names
         positional = [f"c{i}" for i in range(len(columns))]
         return b.select(rel.stream, where, [own[c] for c in given], [own[c] for c in columns], positional)
@@ -310,7 +318,8 @@ class Base(ABC):
         schema = schema_of(stream.schema.types)
         if schema.types == stream.schema.types:
             return self._choose(b, stream, range(schema.columns))
-        return b.map(stream, Function(list, "the same columns"), schema)
+        same = Function(list, "the same columns", identity=identity.SameColumns(self.context, ()))
+        return b.map(stream, same, schema)
 
     def _bucket_below(self, node: p.Node, scope: Scope) -> int | None:
         """On shards: a column for the bucket of each row, which a table or join below then gives, if there is one."""

@@ -23,6 +23,7 @@ from dbspark.sql.catalyst_tree import (
     Raw,
     anonymous,
     function_of,
+    functions_in,
     holds_aggregate,
     id_of,
     is_option,
@@ -109,8 +110,8 @@ class Reader:
         ]
         if self._tries and ("evalContext" in raw.fields or "evalMode" in raw.fields):
             options.append(("mode", self._mode(raw)))
-        if "PythonUDF" in raw.name or raw.name == "ScalaUDF":
-            options.append(("function", function_of(raw)))
+        if "PythonUD" in raw.name or raw.name == "ScalaUDF":
+            options.append(("function", function_of(raw.origin.jvm())))
         elif any(v is None and k not in _IGNORED and k not in _OFTEN_NULL for k, v in raw.fields.items()):
             # The JSON leaves out what it has no form for; calls that differ in it must not look the same.
             options.append(("sql", re.sub(r"#\d+L?", "", str(raw.origin.jvm().sql()))))
@@ -163,9 +164,9 @@ class Reader:
                 "create a table for it, or bring its rows in with insert or ingest"
             )
         text = raw.name + "".join(f"; {k}={json.dumps(anonymous(v))}" for k, v in sorted(raw.fields.items()))
-        if "EvalPython" in raw.name:
-            text += ";" + ",".join(function_of(r) for r in raw.exprs("udfs"))
-        return p.Foreign(raw.name, children, output, names, text, raw.origin)
+        fields = json.dumps(raw.fields)
+        functions = functions_in(plan) if "UD" in fields else ()
+        return p.Foreign(raw.name, children, output, names, text, fields, functions, raw.origin)
 
     def _table(self, raw: Raw) -> p.Node:
         number = (raw.fields.get("outputPartitioning") or {}).get("numPartitions")

@@ -15,7 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from dbspark.errors import DbsparkError
+from dbspark.identity import encoded_value
 from dbspark.sql import plan as p
+from dbspark.sql.identity import jvm_function, python_function
 from dbspark.sql.literals import from_jvm
 from dbspark.sql.types import from_json
 
@@ -136,16 +138,31 @@ def anonymous(value: Any) -> Any:
     return [anonymous(v) for v in value] if isinstance(value, list) else value
 
 
-def function_of(raw: Raw) -> str:
-    """What tells one user's function from another: the code that was sent to Spark."""
-    obj = raw.origin.jvm()
-    try:
-        import hashlib
+def function_of(expr: Any) -> tuple[Any, ...]:
+    """The identity of the user's function in an expression of the JVM."""
+    name = str(expr.name())
+    if str(expr.getClass().getSimpleName()) == "ScalaUDF":
+        return jvm_function(name, expr.function())
+    sent = str(expr.func().command().mkString(","))
+    return python_function(name, bytes(int(b) & 0xFF for b in sent.split(",")))
 
-        data = str(obj.func().command().mkString(",")).encode()
-        return f"{obj.name()}:{hashlib.blake2b(data, digest_size=8).hexdigest()}"
-    except Exception:
-        return f"{obj.toString()}@{id(obj)}"
+
+def functions_in(plan: Any) -> tuple[Any, ...]:
+    """The identities of the users' functions in the expressions of a node of the JVM, in order."""
+    found: list[Any] = []
+
+    def look(expr: Any) -> None:
+        name = str(expr.getClass().getSimpleName())
+        if "PythonUD" in name or name == "ScalaUDF":
+            found.append(function_of(expr))
+        children = expr.children()
+        for i in range(children.size()):
+            look(children.apply(i))
+
+    expressions = plan.expressions()
+    for i in range(expressions.size()):
+        look(expressions.apply(i))
+    return tuple(found)
 
 
 def literal(raw: Raw) -> p.Constant | p.Call:
@@ -157,7 +174,7 @@ def literal(raw: Raw) -> p.Constant | p.Call:
     if text is None:
         return p.Constant(None, dtype)
     if pa.types.is_nested(dtype) or pa.types.is_interval(dtype) or "variant" in str(raw.fields["dataType"]):
-        return p.Call("Literal", (), (("value", _literal_text(raw, dtype)), ("dataType", str(dtype))), raw.origin)
+        return p.Call("Literal", (), (("value", _literal_text(raw, dtype)), ("dataType", dtype)), raw.origin)
     return p.Constant(value_of(text, dtype, lambda: raw.origin.jvm().value()), dtype)
 
 
@@ -165,7 +182,7 @@ def _literal_text(raw: Raw, dtype: pa.DataType) -> str:
     """A text that only equal literals have."""
     literal = raw.origin.jvm()
     try:
-        return repr(from_jvm(literal.value(), literal.dataType(), dtype))
+        return encoded_value(from_jvm(literal.value(), literal.dataType(), dtype)).hex()
     except TypeError:
         return str(literal.sql())
 

@@ -11,6 +11,7 @@ else everything. `Note`s say for every operator how it is maintained, and why no
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from dbspark.errors import DbsparkError
 from dbspark.operators.constant import Constant as ConstantRows
 from dbspark.operators.function import Function
 from dbspark.operators.recompute import RecomputeGroups
-from dbspark.sql import generators, windows
+from dbspark.sql import generators, identity, windows
 from dbspark.sql import plan as p
 from dbspark.sql.base import bucket_column
 from dbspark.sql.grouping import Grouping
@@ -153,7 +154,8 @@ class PlanCompiler(Joining, Grouping):
         schema = schema_of(types)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = "; ".join(", ".join(p.text(e, names) for e in row) for row in projections)
-        function = Function(expanding(rows, schema.types), self._named(f"expand {label}"))
+        made = identity.Expand(self.context, tuple(identity.trees(row, rel.positions) for row in projections))
+        function = Function(expanding(rows, schema.types), self._named(f"expand {label}"), identity=made)
         return Rel(scope.builder.flat_map(rel.stream, function, schema), tuple(c.id for c in columns))
 
     def _generate(self, node: p.Generate, scope: Scope, needed: frozenset[int] | None) -> Rel:
@@ -171,13 +173,14 @@ class PlanCompiler(Joining, Grouping):
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = f"{'outer ' if node.outer else ''}{p.text(node.generator, names)} beside {kept}"
         schema = schema_of([*(rel.types[i] for i in kept), *(c.type for c in node.columns)])
+        made = identity.Generate(self.context, (identity.tree(node.generator, rel.positions), node.outer, tuple(kept)))
         generator = generators.native(node, self.compiler(rel))
         if generator is None:
             question = generators.through_spark(node, rel.ids, kept, self.spark, as_read)
             self._note(Note(node.generator.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
-            by_spark = Function(question.answer, self._named(label), dict(enumerate(kept)))
+            by_spark = Function(question.answer, self._named(label), dict(enumerate(kept)), identity=made)
             return Rel(scope.builder.asked(rel.stream, by_spark, schema, question), ids)
-        function = Function(generating(generator, kept), self._named(label), dict(enumerate(kept)))
+        function = Function(generating(generator, kept), self._named(label), dict(enumerate(kept)), identity=made)
         return Rel(scope.builder.flat_map(rel.stream, function, schema), ids)
 
     def _window(
@@ -244,8 +247,12 @@ class PlanCompiler(Joining, Grouping):
             + "; "
             + "; ".join(f"{p.text(o.expr, names)} {o.descending} {o.nulls_last}" for o in node.order)
         )
+        calls = tuple(identity.window_call(call, rel.positions) for _, _, call in node.functions)
+        order = tuple(identity.order(o, rel.positions) for o in node.order)
+        made = identity.SparkWindow(self.context, (calls, order))
         sort_key = SortKey(rel.stream.schema, [rel.stream.schema.index(c) for c in partition])
-        operator = RecomputeGroups([sort_key], Function(evaluate, self._named(label)), schema_of(types))
+        function = Function(evaluate, self._named(label), identity=made)
+        operator = RecomputeGroups([sort_key], function, schema_of(types))
         return b.with_state(operator, [rel.stream], [sort_key])
 
     def _top(self, node: p.Top, scope: Scope, needed: frozenset[int] | None) -> Rel:
@@ -334,19 +341,22 @@ class PlanCompiler(Joining, Grouping):
         rels = [self.relation(c, scope) for c in node.children]
         columns = [[p.Column(n, f"c{i}", t) for i, (n, t) in enumerate(zip(r.ids, r.types, strict=True))] for r in rels]
         ids = tuple(c.id for c in node.columns)
+        known = {number: (i, at) for i, r in enumerate(rels) for number, at in r.positions.items()}
+        as_read = identity.of_json(json.loads(node.fields), known)
+        made = identity.SparkNode(self.context, (node.name, as_read, node.functions))
         if node.linear and len(rels) == 1:
             (rel,) = rels
             question = self.spark.flat_map(node.origin, rel.ids, (), node.columns)
             schema = schema_of([c.type for c in node.columns])
             same = {i: rel.position(c.id) for i, c in enumerate(node.columns) if c.id in rel.ids}
             self._note(Note(node.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
-            function = Function(question.answer, self._named(node.text), same)
+            function = Function(question.answer, self._named(node.text), same, identity=made)
             return Rel(b.asked(rel.stream, function, schema, question), ids)
         self._note(Note(node.name, "full", "OPERATOR", f"no rule for {node.name}; Spark computes it anew"))
         whole = self.spark.over_all(node.origin, columns)
         sort_keys = [SortKey(r.stream.schema, []) for r in rels]
         schema = schema_of([c.type for c in node.columns])
-        operator = RecomputeGroups(sort_keys, Function(whole, self._named(node.text)), schema)
+        operator = RecomputeGroups(sort_keys, Function(whole, self._named(node.text), identity=made), schema)
         return Rel(b.with_state(operator, [r.stream for r in rels], sort_keys), ids)
 
 

@@ -17,7 +17,7 @@ from dbspark.operators.aggregate import Aggregate as AggregateFunction
 from dbspark.operators.aggregate import Count, Extreme
 from dbspark.operators.collect import Recompute
 from dbspark.operators.function import Function
-from dbspark.sql import aggregates
+from dbspark.sql import aggregates, identity
 from dbspark.sql import plan as p
 from dbspark.sql.base import Base, bucket_column
 from dbspark.sql.relations import Note, Rel, Scope
@@ -112,4 +112,5 @@ class Grouping(Base):
         evaluate, out = self.spark.aggregate(call, types)
         label = f"{call.call.name}{call.call.options} distinct={call.distinct}"
         constants = [a for a in call.call.args if isinstance(a, p.Constant)]
-        return Recompute(Function(evaluate, f"{label} {constants}"), out, list(columns), where=where)
+        made = identity.SparkAggregate(self.context, identity.aggregation(call))
+        return Recompute(Function(evaluate, f"{label} {constants}", identity=made), out, list(columns), where=where)

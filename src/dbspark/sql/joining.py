@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from dbspark.circuit.builder import Builder
 from dbspark.operators.function import Function
+from dbspark.sql import identity
 from dbspark.sql import plan as p
 from dbspark.sql.base import Base
 from dbspark.sql.expressions.coded import coded_test
@@ -89,7 +90,9 @@ class Joining(Base):
             names = {number: f"c{i}" for number, i in both.items()}
             tests = self._tests(compiler, *rest)
             label = " and ".join(p.text(e, names) for e in rest)
-            residual = Function(testing(*tests), self._named(label), coded=coded_test(rest, both, compiler.type_of))
+            made = identity.Condition(self.context, identity.trees(rest, both))
+            code = coded_test(rest, both, compiler.type_of)
+            residual = Function(testing(*tests), self._named(label), coded=code, identity=made)
         one_sided = node.how in ("semi", "anti", "existence")
         looked_at = columns_in(later)
         extra: set[int] = set()  # columns that nobody above looks at
@@ -119,13 +122,13 @@ class Joining(Base):
             ranges=between, where=residual, select=select, names=names_out, null_safe=null_safe,
         )  # fmt: skip
         self._note(Note(f"{node.how} join", "incremental"))
-        made = Rel(joined, tuple(ids))
+        out = Rel(joined, tuple(ids))
         if home:
-            made = Rel(b.bucket(joined, [names_out[select.index(c)] for c in home]), (*ids, self._buckets[id(node)]))
+            out = Rel(b.bucket(joined, [names_out[select.index(c)] for c in home]), (*ids, self._buckets[id(node)]))
         if later:
-            made = self._filtered(b, made, reduce(lambda a, c: p.Call("And", (a, c)), later))
-        keep = [i for i, number in enumerate(made.ids) if number not in extra] or [0]
-        return Rel(self._choose(b, made.stream, keep), tuple(made.ids[i] for i in keep))
+            out = self._filtered(b, out, reduce(lambda a, c: p.Call("And", (a, c)), later))
+        keep = [i for i, number in enumerate(out.ids) if number not in extra] or [0]
+        return Rel(self._choose(b, out.stream, keep), tuple(out.ids[i] for i in keep))
 
     def _asks(self, compiler: Compiler, expr: p.Expr) -> bool:
         """Whether Spark has to evaluate some of an expression."""

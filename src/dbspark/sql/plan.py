@@ -235,6 +235,11 @@ class Foreign:
     linear: bool
     """Whether it treats rows one by one, so that a change goes through it as the whole does."""
     text: str
+    """For people."""
+    fields: str = "{}"
+    """What it was read from, as JSON, with Spark's numbers of columns."""
+    functions: tuple[Any, ...] = ()
+    """The identities of the users' functions in it."""
     origin: Any = field(default=None, compare=False, repr=False)
 
 
@@ -262,7 +267,7 @@ def conjuncts(expr: Expr | None) -> list[Expr]:
 
 
 def text(expr: Expr, names: dict[int, str]) -> str:
-    """An expression in one line that only equal expressions have, with columns by the names that are given."""
+    """An expression in one line, for people, with columns by the names that are given."""
     if isinstance(expr, Column):
         return names.get(expr.id, expr.name)
     if isinstance(expr, Constant):
