@@ -13,7 +13,7 @@ same inputs twice gives the same node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -191,8 +191,12 @@ class Graph:
 
     def needed(self) -> set[str]:
         """The ids of the nodes that an output depends on."""
+        return self.needed_by(self.outputs.values())
+
+    def needed_by(self, nodes: Iterable[Node]) -> set[str]:
+        """The ids of some nodes and of those that they depend on."""
         out: set[str] = set()
-        pending = list(self.outputs.values())
+        pending = list(nodes)
         while pending:
             node = pending.pop()
             if node.id not in out:

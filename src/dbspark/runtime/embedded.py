@@ -20,7 +20,7 @@ from dbspark.runtime.progress import Watch
 from dbspark.runtime.reslicing import rearranged, whole_states
 from dbspark.runtime.runtime import Outcome, Runtime, Tally
 from dbspark.runtime.sizes import sizes_of
-from dbspark.runtime.state import restore, state_of
+from dbspark.runtime.state import restore, state_of, warn_of_refill
 from dbspark.runtime.tables import Checking, Kind, Operation, TableDefinition, TableState, TransactionError
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
@@ -101,11 +101,17 @@ class Embedded(Runtime):
         tables = {n: Guarded(t.sort_key, bool(t.primary_key)) for n, t in self.tables.items()}
         return Circuit(self._program.builder.graph, MERGES, tables=tables)
 
-    def _rebuilt(self, states: Mapping[str, Any], tick: int) -> Circuit:
-        """The circuit of the present program, with the state that there is for its nodes."""
+    def _rebuilt(self, states: Mapping[str, Any], tick: int, empty: Collection[str] = ()) -> Circuit:
+        """The circuit of the present program, with the state that there is for its nodes.
+
+        `empty`: nodes for which nothing may be stored because they have no rows.
+        """
         circuit = self._new_circuit()
         missing = restore(circuit, states, tick)
         if missing:
+            unknown = set(missing).difference(empty)
+            if unknown:
+                warn_of_refill(circuit.graph, unknown)
             fresh, _ = self._computed(list(self._program.views))
             restore_missing = {**states, **{n: s for n, s in state_of(fresh).items() if n in set(missing)}}
             circuit = self._new_circuit()
@@ -202,7 +208,7 @@ class Embedded(Runtime):
             if spine.sort_key is not sort_key:  # as shards keep it
                 states[f"view {name}"] = (spine := rearranged(spine, sort_key),)
             self._views[name] = History(sort_key, self._keep, tick, spine, config=HISTORIES, patient=True)
-        self._circuit = self._rebuilt(states, tick)
+        self._circuit = self._rebuilt(states, tick, described.get("nodes", ()))
 
     def readable(self, name: str, tick: int) -> History:
         return self._tables[name].history if name in self._tables else self._views[name]

@@ -33,6 +33,7 @@ from dbspark.runtime.reader import size_of
 from dbspark.runtime.reslicing import AT, Kept, Reslice, trace_of
 from dbspark.runtime.routing import Routed, routed, sent
 from dbspark.runtime.runtime import Outcome, Runtime, Tally
+from dbspark.runtime.state import warn_of_refill
 from dbspark.runtime.tables import Kind, TableDefinition, TableState
 from dbspark.runtime.task import REPORT, TOLD, Job, Row, Work
 from dbspark.sql.explain import Size
@@ -398,7 +399,9 @@ class Sharded(Runtime):
         else:
             self._slice(store, old, shards, tick)
         stored = described.get("nodes", old)  # a node without rows may have nothing stored, and is known all the same
-        if not set(self._kept_nodes()) <= set(stored):  # what has a name that differs in every process
+        missing = set(self._kept_nodes()).difference(stored)
+        if missing:
+            warn_of_refill(plan.graph, missing)
             self._fill(list(self._program.views), tick)
 
     def _slice(

@@ -7,14 +7,18 @@ process and for every program that has the node (`dbspark.circuit.graph`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 
 from dbspark.circuit.executor import Circuit
+from dbspark.circuit.graph import Graph
 from dbspark.columnar import SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import StoreError
 from dbspark.operators.integral import ZSetRef
 from dbspark.trace.spine import Spine
+
+_log = logging.getLogger("dbspark")
 
 
 def state_of(circuit: Circuit) -> dict[str, tuple[Spine, ...]]:
@@ -58,4 +62,16 @@ def restore(circuit: Circuit, states: Mapping[str, tuple[Spine, ...]], tick: int
     return missing
 
 
-__all__ = ["restore", "state_of"]
+def warn_of_refill(graph: Graph, missing: Collection[str]) -> None:
+    """Log which views are filled again when a location is opened, because nothing is stored for some of their nodes."""
+    views = sorted(name for name, output in graph.outputs.items() if not graph.needed_by([output]).isdisjoint(missing))
+    labels = dict.fromkeys(graph.nodes[node].label for node in missing)
+    _log.warning(
+        "filling %s again from the tables: nothing is stored for %s. Their operators are others than those that wrote "
+        "the location: another version of dbspark, shards instead of none, another setting of the session (time zone, "
+        "ANSI mode), or a function that has changed or that no other process can recognise",
+        ", ".join(views), "; ".join(labels),
+    )  # fmt: skip
+
+
+__all__ = ["restore", "state_of", "warn_of_refill"]
