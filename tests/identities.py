@@ -50,7 +50,7 @@ def compare(path: Path, found: Mapping[str, str]) -> None:
     golden = json.loads(path.read_text())
     changed = sorted(n for n in golden.keys() & found.keys() if golden[n] != found[n])
     gone, new = sorted(golden.keys() - found.keys()), sorted(found.keys() - golden.keys())
-    assert not (changed or gone or new), (
+    assert not [*changed, *gone, *new], (
         f"node ids are not those of {path.name}: changed {changed}, gone {gone}, new {new}.\n"
         "A node whose id changes finds no state in any location that exists: its views are filled again.\n"
         "- Renamed, moved or refactored something? Then ids must not change: find what has entered an identity by "

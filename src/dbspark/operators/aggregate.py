@@ -350,7 +350,7 @@ class Extreme(Aggregate):
 
 
 class GroupAggregate(Operator):
-    """Aggregates by key. Inputs: the stream, then one arranged stream for each order that aggregates want."""
+    """Grouped aggregation. Inputs: the stream, then one arranged stream for each order that aggregates want."""
 
     kind: ClassVar[str] = "group-aggregate"
     version: ClassVar[int] = 1

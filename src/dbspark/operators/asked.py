@@ -15,7 +15,7 @@ from dbspark.operators.linear import FlatMap
 
 
 class Asked(FlatMap):
-    """See the module's preface."""
+    """A flat map that Spark evaluates; see the module's preface."""
 
     kind: ClassVar[str] = "evaluate-in-spark"
     version: ClassVar[int] = 1

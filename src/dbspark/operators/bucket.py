@@ -29,7 +29,7 @@ _SHIFT = np.uint64(64 - BITS)
 
 
 class Bucket(Stateless):
-    """Rows with the number of the bucket of some of their columns beside them, as their last column."""
+    """A column with the number of the bucket of some columns of each row, after the columns of the input."""
 
     kind: ClassVar[str] = "bucket"
     version: ClassVar[int] = 1

@@ -100,7 +100,7 @@ class Reading(Aggregate):
 
 
 class Gathered(Reading):
-    """One whose accumulator is its answer."""
+    """A reading aggregate whose accumulator is its answer."""
 
     def fields(self) -> list[pa.DataType]:
         return [self.out]
@@ -332,7 +332,7 @@ class CollectList(Gathered):
 class ListAgg(CollectList):
     """listagg, string_agg: the strings or bytes of a group with a separator between them; NULL where there are none."""
 
-    kind: ClassVar[str] = "string-concatenation"
+    kind: ClassVar[str] = "listagg"
     version: ClassVar[int] = 1
 
     def __init__(

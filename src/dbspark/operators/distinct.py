@@ -26,7 +26,7 @@ SetOperation = Literal["intersect", "intersect all", "except", "except all"]
 
 
 class Distinct(Operator):
-    """Every row of positive weight once. Takes a stream arranged by whole rows."""
+    """The set of a Z-set: every row of positive weight once. Takes a stream arranged by whole rows."""
 
     kind: ClassVar[str] = "distinct"
     version: ClassVar[int] = 1

@@ -61,7 +61,7 @@ class OfFunction(Stateless):
 
 
 class Map(OfFunction):
-    """Every row becomes one row."""
+    """A function of each row: every row becomes one row."""
 
     kind: ClassVar[str] = "map"
     version: ClassVar[int] = 1
@@ -77,7 +77,7 @@ class Map(OfFunction):
 
 
 class Filter(OfFunction):
-    """Rows for which a function is true; NULL is not true."""
+    """A filter: the rows for which a function is true; NULL is not true."""
 
     kind: ClassVar[str] = "filter"
     version: ClassVar[int] = 1
@@ -95,7 +95,7 @@ class Filter(OfFunction):
 
 
 class Select(OfFunction):
-    """Some columns of the rows for which a function, of some columns, is true."""
+    """A filter and a projection in one: some columns of the rows for which a function, of some columns, is true."""
 
     kind: ClassVar[str] = "filter-project"
     version: ClassVar[int] = 1
@@ -139,7 +139,7 @@ def true_rows(condition: Any, rows: int) -> Any:
 
 
 class Project(Stateless):
-    """Some columns, perhaps under other names."""
+    """A projection: some columns, perhaps under other names."""
 
     kind: ClassVar[str] = "project"
     version: ClassVar[int] = 1
@@ -159,7 +159,7 @@ class Project(Stateless):
 
 
 class FlatMap(OfFunction):
-    """Every row becomes any number of rows: the function gives (columns, row each one comes from).
+    """A flat map: every row becomes any number of rows. The function gives (columns, row each one comes from).
 
     None for the rows: each has become one.
     """
@@ -186,7 +186,7 @@ class FlatMap(OfFunction):
 
 
 class Scale(Stateless):
-    """All weights times a factor; negation is the factor -1."""
+    """A scaling: all weights times a factor; negation is the factor -1."""
 
     kind: ClassVar[str] = "scale"
     version: ClassVar[int] = 1
@@ -233,7 +233,8 @@ class Sum(Stateless):
 
 
 class Consolidate(Stateless):
-    """The same rows, equal ones as one with the sum of their weights: worth it before what makes many rows of each."""
+    """A consolidation: equal rows as one with the sum of their weights. Worth it before what makes many rows of
+    each."""
 
     kind: ClassVar[str] = "consolidate"
     version: ClassVar[int] = 1
@@ -253,7 +254,7 @@ class Consolidate(Stateless):
 
 
 class Exchange(Stateless):
-    """Says that rows change shard by some columns here; on one machine they stay where they are."""
+    """An exchange: rows change shard by some columns here; on one machine they stay where they are."""
 
     kind: ClassVar[str] = "exchange"
     version: ClassVar[int] = 1

@@ -43,7 +43,7 @@ class Arranged:
 
 
 class Operator(ABC):
-    """See the module's preface."""
+    """A pure step from the spines it keeps and the deltas that have come to new ones; see the module's preface."""
 
     kind: ClassVar[str]
     """What it is, in one word that stays for ever (`dbspark.identity`): state finds its operator by it."""
@@ -82,7 +82,7 @@ class Operator(ABC):
 
 
 class Arrange(Operator):
-    """The integral of a stream, kept by key (and in order inside a key). State: the integral. Cost: the delta."""
+    """The integral of a stream, kept by key and in order inside a key. State: the integral. Cost: the delta."""
 
     kind: ClassVar[str] = "arrange"
     version: ClassVar[int] = 1

@@ -27,7 +27,7 @@ from dbspark.trace.spine import Spine
 
 
 class TopK(Operator):
-    """Rows offset … offset+limit-1 of every key."""
+    """The first rows of every key in order: rows offset … offset+limit-1."""
 
     kind: ClassVar[str] = "top-k"
     version: ClassVar[int] = 1

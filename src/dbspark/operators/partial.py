@@ -41,7 +41,7 @@ def combinable(operator: Operator | None) -> bool:
 
 
 class Partial(Stateless):
-    """One row of state for the rows of a delta; see the module's preface."""
+    """The first step of an aggregate of everything: one row of state for the rows of a delta."""
 
     kind: ClassVar[str] = "partial-aggregate"
     version: ClassVar[int] = 1
@@ -65,7 +65,7 @@ class Partial(Stateless):
 
 
 class Combined(GroupAggregate):
-    """The aggregate over rows of `Partial`; see the module's preface."""
+    """The second step of an aggregate of everything: the aggregate over rows of `Partial`."""
 
     kind: ClassVar[str] = "combine-partial-aggregates"
     version: ClassVar[int] = 1
@@ -86,7 +86,7 @@ class Combined(GroupAggregate):
 
 
 class _Later(Aggregate):
-    """In the first step: an aggregate that waits for the second."""
+    """An aggregate that the first step leaves to the second."""
 
     kind: ClassVar[str] = "deferred-aggregate"
     version: ClassVar[int] = 1
@@ -111,7 +111,7 @@ class _Later(Aggregate):
 
 
 class _Added(Aggregate):
-    """In the second step: the sums of accumulators, which begin at a column of the input."""
+    """An aggregate in the second step: the sums of accumulators, which begin at a column of the input."""
 
     kind: ClassVar[str] = "added-accumulators"
     version: ClassVar[int] = 1

@@ -32,7 +32,10 @@ from dbspark.zset.payload import scaled
 
 
 class RecomputeGroups(Operator):
-    """The function takes, for each input, the columns of its rows (a row of weight n appears n times)."""
+    """Groups computed anew by a function, which takes, for each input, the columns of its rows.
+
+    A row of weight n appears n times.
+    """
 
     kind: ClassVar[str] = "recompute-groups"
     version: ClassVar[int] = 1

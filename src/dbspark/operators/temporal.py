@@ -46,7 +46,7 @@ class Integrate(Operator):
 
 
 class Differentiate(Operator):
-    """What a value has changed by since the last tick. State: the last value. Cost: the whole value."""
+    """The change of a value since the last tick. State: the last value. Cost: the whole value."""
 
     kind: ClassVar[str] = "differentiate"
     version: ClassVar[int] = 1

@@ -54,7 +54,7 @@ Bounds = tuple[Int64s, Int64s]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Which rows around a row an aggregate sees.
+    """A window frame: which rows around a row an aggregate sees.
 
     A bound is an offset from the row, below zero for PRECEDING, 0 for CURRENT ROW, and None where there is no bound.
     ROWS counts rows. RANGE counts in the order column, in days for a date, in microseconds (or as a timedelta) for a
@@ -324,7 +324,7 @@ RankingName = Literal["row_number", "rank", "dense_rank", "percent_rank", "cume_
 
 @dataclass(frozen=True, slots=True)
 class Ranking(WindowFunction):
-    """Where a row stands in its partition."""
+    """A ranking function: where a row stands in its partition."""
 
     kind: ClassVar[str] = "ranking"
     version: ClassVar[int] = 1
@@ -625,7 +625,7 @@ def _text(frame: Frame | None) -> str:
 
 
 class Window(Operator):
-    """The columns of the input, then one for each function; see the module's preface."""
+    """Window functions over partitions: the columns of the input, then one for each function."""
 
     kind: ClassVar[str] = "window"
     version: ClassVar[int] = 1
