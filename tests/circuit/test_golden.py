@@ -1,5 +1,4 @@
-"""Node ids of circuits by hand: every operator with every form of its parameters, as they were when they were first
-kept.
+"""Node ids of circuits by hand, as they were when they were first kept: every operator, every form of its parameters.
 
 State finds its operator by these ids, so a test that fails here says that somebody would lose state.
 """
