@@ -147,6 +147,19 @@ def test_ids_do_not_depend_on_what_has_been_analysed_before(spark: Any) -> None:
     assert found == {name: node for name, node in golden.items() if name in VIEWS}
 
 
+def test_sets_of_distinct_values_are_in_the_order_of_the_query(spark: Any) -> None:
+    """Spark orders them by hashes of the numbers of columns."""
+    query = (
+        "SELECT k, count(DISTINCT s, v) AS n, sum(DISTINCT v) AS x, collect_set(s) AS y, sum(d) AS z, "
+        "count(DISTINCT v + 1) FILTER (WHERE d > 0) AS w, max(DISTINCT c) AS m FROM t GROUP BY k"
+    )
+    seen = set()
+    for i in range(6):
+        spark.range(1).selectExpr("id", *(f"id + {j} AS x{j}" for j in range(i)))
+        seen.add(one(spark, query))
+    assert len(seen) == 1
+
+
 def test_names_of_lambda_variables_make_no_difference(spark: Any) -> None:
     from pyspark.sql import functions as f
 

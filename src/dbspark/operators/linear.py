@@ -233,8 +233,7 @@ class Sum(Stateless):
 
 
 class Consolidate(Stateless):
-    """A consolidation: equal rows as one with the sum of their weights. Worth it before what makes many rows of
-    each."""
+    """Consolidation: equal rows as one with the sum of their weights. Worth it before what makes many rows of each."""
 
     kind: ClassVar[str] = "consolidate"
     version: ClassVar[int] = 1

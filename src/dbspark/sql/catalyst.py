@@ -34,6 +34,7 @@ from dbspark.sql.catalyst_tree import (
     value_of,
     window_in,
 )
+from dbspark.sql.distinct_aggregates import in_order
 from dbspark.sql.leaves import Tables, of_rows
 from dbspark.sql.types import from_json
 
@@ -237,7 +238,7 @@ class Reader:
             inner = e.children[0] if e.name == "Alias" else e
             outputs.append(p.Named(id_of(e), e.fields["name"], self._over_groups(inner, known, found)))
         pairs = tuple((column, aggregation) for aggregation, column in found.items())
-        return p.Aggregate(child, tuple(keys), pairs, tuple(outputs), raw.origin)
+        return in_order(p.Aggregate(child, tuple(keys), pairs, tuple(outputs), raw.origin))
 
     def _over_groups(self, raw: Raw, keys: Mapping[p.Expr, p.Named], found: dict[p.Aggregation, p.Column]) -> p.Expr:
         """An output of an aggregate: grouping expressions and aggregations in it are replaced by columns."""
