@@ -1,10 +1,10 @@
 """Aggregates of several kinds of distinct values, in an order that depends on the query alone.
 
 Spark rewrites `count(DISTINCT a), sum(DISTINCT b)` as an expansion: each row becomes one for each set of arguments,
-with a number `gid` beside it; an inner aggregate groups by the arguments and the number, and the outer one takes for
-each function the rows of its number. Spark numbers the sets, and orders their columns, by hashes of the numbers of
-columns, which are others in every session. Here they follow the functions that use them: so the same query gives the
-same nodes (`dbspark.sql.identity`).
+with a number `gid` beside it. An inner aggregate groups by the arguments and the number; the outer one takes for each
+function the rows of its number. Spark numbers the sets, and orders their columns, by hashes of column numbers, which
+are others in every session. Here they follow the functions that use them, so the same query gives the same nodes
+(`dbspark.sql.identity`).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import logging
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 from dbspark.errors import DbsparkError
@@ -189,6 +190,7 @@ SESSION = unshared()
 """What stands in the identity of a function that no other process can recognise: its state is computed again there."""
 
 
+@cache
 def python_function(name: str, command: bytes) -> tuple[Any, ...]:
     """The identity of a Python function as Spark has got it: declared, or by content (`dbspark.operators.function`).
 
