@@ -105,17 +105,24 @@ def test_comments_and_white_space_are_skipped() -> None:
     assert Schema.parse(text) is Schema.parse("id BIGINT NOT NULL, v STRING NOT NULL")
 
 
-YEARS = {b"spark": b"interval year to month"}
-
-
 def test_a_type_that_arrow_lacks_is_named_in_the_metadata() -> None:
-    assert Schema.parse("y INTERVAL YEAR TO MONTH").arrow.field("y").metadata == YEARS
-    assert Schema.parse("y INT").arrow.field("y").metadata is None
+    def known(ddl: str) -> str | None:
+        metadata = Schema.parse(f"c {ddl}").arrow.field("c").metadata
+        return None if metadata is None else str(metadata[b"spark"].decode())
+
+    for ddl in (
+        "INTERVAL YEAR TO MONTH", "INTERVAL YEAR", "INTERVAL MONTH", "INTERVAL DAY", "INTERVAL HOUR TO SECOND",
+        "INTERVAL SECOND", "TIME(0)", "TIME(9)",
+    ):  # fmt: skip
+        assert known(ddl) == ddl.lower()
+    for ddl in ("INT", "INTERVAL DAY TO SECOND", "TIME", "TIME(6)", "TIMESTAMP_NTZ"):
+        assert known(ddl) is None
+    years = {b"spark": b"interval year"}
     struct = Schema.parse("s STRUCT<y: INTERVAL YEAR>").types[0]
-    assert struct.field(0).metadata == YEARS
-    assert Schema.parse("a ARRAY<INTERVAL MONTH>").types[0].value_field.metadata == YEARS
+    assert struct.field(0).metadata == years
+    assert Schema.parse("a ARRAY<INTERVAL YEAR>").types[0].value_field.metadata == years
     mapped = Schema.parse("m MAP<INTERVAL YEAR, INTERVAL YEAR>").types[0]
-    assert mapped.key_field.metadata == mapped.item_field.metadata == YEARS
+    assert mapped.key_field.metadata == mapped.item_field.metadata == years
 
 
 def test_a_variant_is_its_two_binaries_and_known_as_a_variant() -> None:
@@ -140,6 +147,11 @@ ERRORS = {
     "a DECIMAL(39, 1)": ["'a'", "decimal(39,1)", "1 to 38"],
     "a DECIMAL(0)": ["'a'", "decimal(0,0)", "1 to 38"],
     "a DECIMAL(3, 4)": ["'a'", "decimal(3,4)"],
+    "a TIME(10)": ["'a'", "time(10)", "0 to 9"],
+    "a STRING COLLATE UNICODE_CI": ["'a'", "UNICODE_CI", "lower(column)", "plain STRING"],
+    "a CHAR(3) COLLATE UTF8_LCASE": ["'a'", "UTF8_LCASE", "lower(column)"],
+    "a GEOMETRY(4326)": ["'a'", "geometry", "ST_AsBinary"],
+    "a ARRAY<GEOGRAPHY(4326)>": ["'a'", "geography", "ST_AsBinary"],
     "a DECIMAL(x)": ["'a'", "number", "'x'"],
     "a DECIMAL(5": ["'a'", "ends too early"],
     "a VARCHAR": ["'a'", "ends too early"],

@@ -169,7 +169,12 @@ def test_a_spark_struct_type_is_the_same_schema_as_its_ddl() -> None:
         ("TimeType()", "TIME"),
         ("VariantType()", "VARIANT"),
         ("NullType()", "VOID"),
-        ("ArrayType(YearMonthIntervalType())", "ARRAY<INTERVAL YEAR>"),
+        ("ArrayType(YearMonthIntervalType())", "ARRAY<INTERVAL YEAR TO MONTH>"),
+        ("YearMonthIntervalType(0)", "INTERVAL YEAR"),
+        ("YearMonthIntervalType(1)", "INTERVAL MONTH"),
+        ("DayTimeIntervalType(0, 1)", "INTERVAL DAY TO HOUR"),
+        ("DayTimeIntervalType(3)", "INTERVAL SECOND"),
+        ("TimeType(3)", "TIME(3)"),
     ],
 )
 def test_a_spark_type_without_an_arrow_type_is_known_by_its_ddl_too(name: str, ddl: str) -> None:

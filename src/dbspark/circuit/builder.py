@@ -108,10 +108,17 @@ class Builder:
         """As `flat_map`, by another engine: `question` is how it is asked where the function cannot."""
         return self._linear(Asked(Schema.of(schema), function, question), stream)
 
-    def project(self, stream: Stream, columns: Sequence[str], names: Sequence[str] | None = None) -> Stream:
-        """Some columns, perhaps under other names."""
+    def project(
+        self,
+        stream: Stream,
+        columns: Sequence[str],
+        names: Sequence[str] | None = None,
+        fields: Sequence[pa.Field] | None = None,
+    ) -> Stream:
+        """Some columns, perhaps under other names, or as fields of the same types that say more in their metadata."""
         chosen = [stream.schema.index(c) for c in columns]
-        return self._linear(linear.Project(_chosen(stream.schema, chosen, names), chosen), stream)
+        schema = _chosen(stream.schema, chosen, names) if fields is None else Schema(pa.schema(fields))
+        return self._linear(linear.Project(schema, chosen), stream)
 
     def select(
         self,

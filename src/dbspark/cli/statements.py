@@ -16,6 +16,7 @@ from rich.console import Console
 
 from dbspark.cli.output import line, show_arrow, show_rows
 from dbspark.cli.status import read_status
+from dbspark.columnar.frames import arrow_of
 from dbspark.errors import DbsparkError, LockError, StoreError
 from dbspark.pipeline.flows import refuse
 from dbspark.pipeline.pipeline import Pipeline
@@ -66,7 +67,7 @@ class Shell:
         frame = self.pipe.query(statement)
         if self.limit is not None:
             frame = frame.limit(self.limit + 1)
-        show_arrow(self.console, frame.toArrow(), self.limit)
+        show_arrow(self.console, arrow_of(frame), self.limit)
 
     def _show_names(self, views_only: bool) -> None:
         rows = [] if views_only else [(name, "table") for name in self.pipe.tables]

@@ -42,6 +42,8 @@ _SIMPLE = {
         ]
     ),
 }
+TIME_DIGITS = 6
+"""Digits of the seconds of TIME where none are given."""
 _DAY_TIME = ("day", "hour", "minute", "second")
 
 
@@ -118,11 +120,7 @@ class _Reader:
         word = self.next().lower()
         if word in _SIMPLE:
             if word == "string" and self.accept("collate"):
-                collation = self.next()
-                if collation.upper() != "UTF8_BINARY":
-                    raise SchemaError(
-                        f"strings of collation {collation} are not supported: equal ones may differ in bytes"
-                    )
+                check_collation(self.name())
             return _SIMPLE[word], ""
         if word in ("decimal", "dec", "numeric"):
             precision, scale = 10, 0
@@ -137,12 +135,17 @@ class _Reader:
             self.expect("(")
             self.number()
             self.expect(")")
+            if self.accept("collate"):
+                check_collation(self.name())
             return pa.string(), ""
         if word == "time":
+            digits = TIME_DIGITS
             if self.accept("("):
-                self.number()
+                digits = self.number()
                 self.expect(")")
-            return pa.time64("ns"), ""
+                if digits > 9:
+                    raise SchemaError(f"time({digits}) is not a Spark type; its precision is 0 to 9")
+            return pa.time64("ns"), "" if digits == TIME_DIGITS else f"time({digits})"
         if word == "interval":
             return self.interval()
         if word == "array":
@@ -166,6 +169,11 @@ class _Reader:
                     fields.append(self.field())
             self.expect(">")
             return pa.struct(fields), ""
+        if word in ("geometry", "geography"):
+            raise SchemaError(
+                f"values of type {word} are not supported; keep them as BINARY, as ST_AsBinary gives them, and make "
+                "them of it where they are needed"
+            )
         raise SchemaError(f"unknown type {word!r} in the schema {self.text!r}")
 
     def interval(self) -> tuple[pa.DataType, str]:
@@ -176,15 +184,27 @@ class _Reader:
                 self.expect("month")
                 if unit == "month":
                     raise SchemaError("Spark has no interval month to month")
-            return pa.int32(), "interval year to month"
+                unit = "year to month"
+            return pa.int32(), f"interval {unit}"
         if unit in _DAY_TIME:
             self.next()
             if self.accept("to"):
                 end = self.next().lower()
                 if end not in _DAY_TIME or _DAY_TIME.index(end) <= _DAY_TIME.index(unit):
                     raise SchemaError(f"Spark has no interval {unit} to {end}")
-            return pa.duration("us"), ""
+                unit = f"{unit} to {end}"
+            return pa.duration("us"), "" if unit == "day to second" else f"interval {unit}"
         return pa.month_day_nano_interval(), ""
+
+
+def check_collation(name: str) -> None:
+    """Refuse every collation but the one by which equal strings are equal bytes."""
+    if name.rsplit(".", 1)[-1].upper() != "UTF8_BINARY":
+        raise SchemaError(
+            f"strings of collation {name} are not supported: dbspark compares strings by their bytes (UTF8_BINARY), "
+            "and equal ones of that collation may differ in them. Make the column a plain STRING; to compare without "
+            "case, write lower(column); any other collation can be applied to what is read from the view, with COLLATE"
+        )
 
 
 def from_spark(struct: Any) -> pa.Schema:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbspark.columnar.frames import frame_of
 from dbspark.connectors.feed import TICK, as_feed, as_inserts
 from dbspark.errors import ConfigError
 
@@ -182,12 +183,12 @@ def sink_of(
     if function is not None:
         if path is not None or options:
             raise ConfigError("write_stream: path and options are for a format; the function writes where it likes")
-        return lambda changes, tick: function(spark().createDataFrame(changes), tick)
+        return lambda changes, tick: function(frame_of(spark(), changes), tick)
     if path is None:
         raise ConfigError(f"write_stream: format {format!r} needs a path, the folder for the folders of the ticks")
 
     def write(changes: pa.Table, tick: int) -> None:
-        writer = spark().createDataFrame(changes).write.format(str(format)).mode("overwrite")
+        writer = frame_of(spark(), changes).write.format(str(format)).mode("overwrite")
         writer.options(**dict(options)).save(f"{str(path).rstrip('/')}/tick={tick}")
 
     return write

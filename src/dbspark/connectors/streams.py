@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+from dbspark.columnar.frames import arrow_of, arrow_schema
 from dbspark.connectors.feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, WEIGHT
 from dbspark.errors import ConfigError, SchemaError, StoreError
 
@@ -97,7 +98,7 @@ class Streams:
                     "The pipeline was set back, or the checkpoint is another pipeline's; give a new checkpoint to "
                     "read the stream from its beginning"
                 )
-            kind, given, weight = as_operation(rows.toArrow(), mode, table) if collect else as_frame(rows, mode)
+            kind, given, weight = as_operation(arrow_of(rows), mode, table) if collect else as_frame(rows, mode)
             apply(kind, given, weight, (key, batch))
 
         writer = stream.writeStream.foreachBatch(each).option("checkpointLocation", place)
@@ -204,9 +205,7 @@ def _forget_unknown(checkpoint: str, known: Callable[[str], bool]) -> None:
 
 
 def _empty(stream: DataFrame) -> pa.Table:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(stream.schema, timezone="UTC").empty_table()
+    return arrow_schema(stream.schema).empty_table()
 
 
 __all__ = ["Apply", "Kind", "Mode", "Streams", "as_frame", "as_operation"]

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
+from dbspark.columnar.frames import frame_of
 from dbspark.columnar.memory import reserve
 from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.connectors import sinks, streams
@@ -431,7 +432,7 @@ class Pipeline:
         """A table or view at a tick. What lies on shards is read where Spark's tasks are."""
         spark = self._spark()
         if self.shards is None or self._store is None:
-            return spark.createDataFrame(self._rows(name, tick))
+            return frame_of(spark, self._rows(name, tick))
         kind = "table" if name in self._shows.tables else "view"
         reader = spark.read.format("dbspark").option("location", self._store.files.location)
         return reader.option(kind, name).option("asOf", tick).load()

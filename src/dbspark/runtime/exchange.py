@@ -35,12 +35,11 @@ import pyarrow.compute as pc
 
 from dbspark.columnar import SortKey
 from dbspark.columnar.delta import Delta
-from dbspark.columnar.schema import Schema
+from dbspark.columnar.frames import in_months, struct_of
 from dbspark.errors import DbsparkError
 from dbspark.operators.linear import fitting
 from dbspark.runtime.planner import Ask, Level
 from dbspark.runtime.task import ERROR, Job, Row, Work, raise_first
-from dbspark.sql.types import struct_of
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import PART_PREFIX
 from dbspark.storage.segment import decoded, encoded
@@ -198,7 +197,7 @@ class Supersteps:
         out = frame
         for ask in asks:
             # No filter: Spark would push it below the exchange, which were then another one for every question.
-            seen = struct_of(Schema(pa.schema([*ask.source.arrow, _SHARD, _WEIGHT])))
+            seen = in_months(struct_of(pa.schema([*ask.source.arrow, _SHARD, _WEIGHT])))
             rows = frame.mapInArrow(_decoding(ask), seen)
             out = out.unionAll(ask.question.frame(rows, 2).mapInArrow(_encoding(ask), DDL))
         return out

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dbspark.columnar import SortKey, merge
 from dbspark.columnar.delta import Delta
+from dbspark.columnar.frames import arrow_schema, in_months, relabelled
 from dbspark.runtime.exchange import DDL, packed
 from dbspark.runtime.placement import split
 from dbspark.runtime.tables import Kind, Operation, TableDefinition
@@ -41,10 +42,9 @@ def routed(table: TableDefinition, kind: Kind, data: Any, weight: str | None) ->
     """What a user hands in, checked against the table's schema."""
     if not hasattr(data, "mapInArrow"):
         return table.operation(kind, data, weight)
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    table.operation(kind, to_arrow_schema(data.schema, timezone="UTC").empty_table(), weight)
-    return FrameOperation(kind, data, weight)
+    table.operation(kind, arrow_schema(data.schema).empty_table(), weight)
+    plain = in_months(data.schema)
+    return FrameOperation(kind, data if plain == data.schema else relabelled(data, plain), weight)
 
 
 @dataclass(frozen=True, slots=True)

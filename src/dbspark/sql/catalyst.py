@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from dbspark.columnar.frames import arrow_of
 from dbspark.sql import plan as p
 from dbspark.sql.catalyst_tree import (
     Origin,
@@ -81,7 +82,7 @@ class Reader:
         if name == "AttributeReference":
             return self.column(raw)
         if name == "NamedLambdaVariable":
-            return p.Column(id_of(raw), raw.fields["name"], from_json(raw.fields["dataType"]))
+            return self.column(raw)
         if name == "Literal":
             return literal(raw)
         if name == "Alias":
@@ -119,6 +120,7 @@ class Reader:
         return tuple(options)
 
     def column(self, raw: Raw) -> p.Column:
+        self.tables.declare(id_of(raw), raw.fields["dataType"])
         return p.Column(id_of(raw), raw.fields["name"], from_json(raw.fields["dataType"]))
 
     def named(self, raw: Raw) -> p.Named:
@@ -187,7 +189,7 @@ class Reader:
         if not output:
             data = pa.table({"row": pa.array([0] * frame.count())})
         else:
-            data = frame.toDF(*(f"c{i}" for i in range(len(output)))).toArrow()
+            data = arrow_of(frame.toDF(*(f"c{i}" for i in range(len(output)))))
         return p.Values(output, data, str(data.to_pydict()))
 
     def _project(self, raw: Raw) -> p.Node:
@@ -459,6 +461,8 @@ class Query:
     plan: p.Node
     columns: tuple[p.Column, ...]
     remarks: tuple[str, ...]
+    declared: tuple[Any, ...] = ()
+    """The Spark types of the columns, as JSON."""
 
 
 def read(tables: Tables, frame: DataFrame) -> Query:
@@ -467,7 +471,9 @@ def read(tables: Tables, frame: DataFrame) -> Query:
     plan = _optimized(tables.spark, execution)
     reader = Reader(tables, execution.analyzed().toString())
     node = reader.node(tree(json.loads(plan.toJSON()), Origin(None, plan)))
-    return Query(node, _columns_of(plan.output()), tuple(reader.remarks))
+    output = plan.output()
+    declared = tuple(_declared(output.apply(i)) for i in range(output.size()))
+    return Query(node, _columns_of(output), tuple(reader.remarks), declared)
 
 
 def _optimized(spark: SparkSession, execution: Any) -> Any:
@@ -511,9 +517,14 @@ def _columns_of(output: Any) -> tuple[p.Column, ...]:
     out = []
     for i in range(output.size()):
         attribute = output.apply(i)
-        dtype = from_json(json.loads(attribute.dataType().json()))
+        dtype = from_json(_declared(attribute))
         out.append(p.Column(int(attribute.exprId().id()), attribute.name(), dtype))
     return tuple(out)
+
+
+def _declared(expr: Any) -> Any:
+    """The Spark type of an expression in the JVM, as JSON."""
+    return json.loads(expr.dataType().json())
 
 
 def _same(value: Any) -> Any:

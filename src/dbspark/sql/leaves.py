@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dbspark.sql.types import is_peculiar
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -24,6 +26,8 @@ class Tables:
         self.spark = spark
         self._names: list[str] = []
         self._frames: dict[str, DataFrame] = {}
+        self.declared: dict[int, Any] = {}
+        """Spark types that Arrow has no type for, as JSON, by the number of the column."""
 
     def add(self, name: str, struct: StructType) -> DataFrame:
         """A DataFrame that stands for a table; reading it gives no rows."""
@@ -44,6 +48,11 @@ class Tables:
         self._names.append(name)
         self._frames[name] = frame
         return frame
+
+    def declare(self, number: int, given: Any) -> None:
+        """Remember the Spark type of a column, if Arrow's does not say which it is."""
+        if is_peculiar(given):
+            self.declared[number] = given
 
     def frame(self, name: str) -> DataFrame:
         return self._frames[name]

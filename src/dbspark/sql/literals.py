@@ -7,12 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from dbspark.columnar.frames import is_variant
+
 
 def from_jvm(value: Any, spark_type: Any, dtype: pa.DataType) -> Any:
     """A value of Catalyst as pyarrow takes it."""
     t = pa.types
     if value is None:
         return None
+    if is_variant(dtype):
+        return {"value": bytes(value.getValue()), "metadata": bytes(value.getMetadata())}
     if t.is_list(dtype):
         inner = spark_type.elementType()
         return [_item(value, i, inner, dtype.value_type) for i in range(value.numElements())]

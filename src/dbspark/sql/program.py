@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from dbspark.circuit.builder import Builder
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Stream
+from dbspark.columnar.frames import check_storable, struct_of
 from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.sql.base import not_deterministic
@@ -34,7 +35,7 @@ from dbspark.sql.leaves import Tables, behind
 from dbspark.sql.relations import Note, Scope
 from dbspark.sql.shapes import tables_of
 from dbspark.sql.through_spark import Spark
-from dbspark.sql.types import struct_of
+from dbspark.sql.types import as_declared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,21 +81,24 @@ class Program:
     def leaves(self) -> Tables:
         leaves = Tables(self.spark)
         for name, stream in self._streams.items():
-            leaves.add(name, struct_of(stream.schema))
+            leaves.add(name, struct_of(stream.schema.arrow))
         return leaves
 
     @cached_property
     def evaluator(self) -> Spark:
-        return Spark(self.spark)
+        return Spark(self.leaves)
 
     def _add_leaf(self, name: str, schema: Schema) -> None:
         if "leaves" in self.__dict__:
-            self.leaves.add(name, struct_of(schema))
+            self.leaves.add(name, struct_of(schema.arrow))
 
     def table(self, name: str, schema: SchemaLike, key: Sequence[str] = ()) -> None:
         """Declare a table."""
         self._check_new(name)
         given = Schema.of(schema)
+        if not given.columns:
+            raise SchemaError(f"table {name!r} has no columns; name at least one, such as 'id BIGINT'")
+        check_storable(given.arrow)
         self._streams[name] = self.builder.source(name, given)
         self.tables[name] = given
         self._homes[name] = tuple(key)
@@ -120,7 +124,8 @@ class Program:
         compiler = PlanCompiler(self.evaluator, self.context(), given.remarks, self._homes if buckets else None)
         rel = compiler.relation(given.plan, Scope(self.builder, self._streams))
         columns = given.columns
-        stream = self._finished(rel.stream, [rel.position(c.id) for c in columns], [c.name for c in columns])
+        positions = [rel.position(c.id) for c in columns]
+        stream = self._finished(rel.stream, positions, [c.name for c in columns], given.declared)
         return self._define(name, query, stream, compiler.notes, maintenance, tables_of(given.plan))
 
     def recursive_views(
@@ -130,7 +135,7 @@ class Program:
         schemas = {name: Schema.of(schema) for name, (_, schema) in views.items()}
         for name in views:
             self._check_new(name)
-            self.leaves.add(name, struct_of(schemas[name]))
+            self.leaves.add(name, struct_of(schemas[name].arrow))
         try:
             read = {name: self._read(query) for name, (query, _) in views.items()}
             compiler = PlanCompiler(self.evaluator, self.context())
@@ -150,7 +155,8 @@ class Program:
             raise
         out = []
         for name, (query, _) in views.items():
-            stream = self._finished(made[name], range(schemas[name].columns), schemas[name].names)
+            schema = schemas[name]
+            stream = self._finished(made[name], range(schema.columns), schema.names, read[name].declared)
             self.leaves.remove(name)
             reads = frozenset().union(*(tables_of(found.plan) for found in read.values())) - set(views)
             out.append(self._define(name, query, stream, compiler.notes, maintenance, reads))
@@ -238,12 +244,22 @@ class Program:
         if readers:
             raise DbsparkError(f"{name!r} is read by {', '.join(readers)}; drop those first")
 
-    def _finished(self, stream: Stream, columns: Any, names: Any) -> Stream:
+    def _finished(self, stream: Stream, columns: Any, names: Any, declared: Sequence[Any]) -> Stream:
+        """A view's own columns, which are of the Spark types `declared`, as JSON."""
+        if not names:
+            raise SchemaError(
+                "the query gives no columns, so its rows could only be counted; select a constant, such as 1 AS one, "
+                "or count them with SELECT count(*)"
+            )
         chosen = [stream.schema.names[c] for c in columns]
         twice = sorted({n for n in names if list(names).count(n) > 1})
         if twice:
             raise SchemaError(f"two columns of the view are called {', '.join(twice)}; name them apart with AS")
-        return self.builder.project(stream, chosen, list(names))
+        fields = [
+            as_declared(stream.schema.arrow.field(c).with_name(name).with_metadata(None), given)
+            for c, name, given in zip(columns, names, declared, strict=True)
+        ]
+        return self.builder.project(stream, chosen, fields=fields)
 
     def _read(self, query: str | DataFrame) -> Query:
         with self.reading():

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from dbspark.columnar.frames import arrow_of, frame_of
 from dbspark.sql.catalyst_tree import Origin
 from dbspark.sql.expressions.rules import Compiled, Frame
-from dbspark.sql.leaves import of_rows
+from dbspark.sql.leaves import Tables, of_rows
 from dbspark.sql.plan import Aggregation, Call, Column, Constant, Expr
 from dbspark.sql.shapes import columns_in
-from dbspark.sql.types import from_json
+from dbspark.sql.types import as_declared, from_json
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _UNKNOWN = 10**9
 """Numbers from here on are of columns that Spark's plan does not have."""
@@ -34,17 +35,37 @@ ROW = "__row"
 class Spark:
     """Evaluates pieces of plans in a session."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        self.spark = spark
+    def __init__(self, tables: Tables) -> None:
+        self.spark = tables.spark
+        self.tables = tables
 
-    def relation(self, columns: Sequence[Column], arrays: Sequence[pa.Array], row: Any) -> Any:
-        """A logical plan that holds rows under given column numbers; with the number of each row, if asked for."""
-        fields = [pa.field(f"c{i}", a.type) for i, a in enumerate(arrays)]
+    def declare_inputs(self, origin: Origin) -> None:
+        """Remember the Spark types of the columns that come into a node, where Arrow's types do not say them."""
+        inputs = origin.jvm().children()
+        for i in range(inputs.size()):
+            output = inputs.apply(i).output()
+            for j in range(output.size()):
+                attribute = output.apply(j)
+                self.tables.declare(int(attribute.exprId().id()), type_json(attribute))
+
+    def relation(
+        self, columns: Sequence[Column], arrays: Sequence[pa.Array], row: Any, declared: Sequence[Any] | None = None
+    ) -> Any:
+        """A logical plan that holds rows under given column numbers; with the number of each row, if asked for.
+
+        The columns are of the Spark types `declared`, as JSON; without them, of those that the numbers have in plans.
+        """
+        if declared is None:
+            declared = [self.tables.declared.get(column.id) for column in columns]
+        fields = [
+            pa.field(f"c{i}", a.type) if given is None else as_declared(pa.field(f"c{i}", a.type), given)
+            for i, (a, given) in enumerate(zip(arrays, declared, strict=True))
+        ]
         given = list(arrays)
         if row is not None:
             fields.append(pa.field(ROW, pa.int64()))
             given.append(pa.array(row, pa.int64()))
-        frame = self.spark.createDataFrame(pa.Table.from_arrays(given, schema=pa.schema(fields)))
+        frame = frame_of(self.spark, pa.Table.from_arrays(given, schema=pa.schema(fields)))
         leaf = frame._jdf.queryExecution().analyzed()
         output = leaf.output()
         named = [self._alias(output.apply(i), column.name, column.id) for i, column in enumerate(columns)]
@@ -57,7 +78,7 @@ class Spark:
         from pyspark.sql import DataFrame
 
         frame = DataFrame(of_rows(self.spark, plan), self.spark)
-        return frame.toDF(*(f"c{i}" for i in range(len(frame.columns)))).toArrow()
+        return arrow_of(frame.toDF(*(f"c{i}" for i in range(len(frame.columns)))))
 
     def columns(self, exprs: Sequence[Call], columns: Sequence[Column], unknown: Collection[int]) -> Question | None:
         """Expressions over the columns of a stream, by position, of which Spark's plan does not know some.
@@ -117,11 +138,13 @@ class Spark:
         dtype = from_json(json.loads(expr.dataType().json()))
         computed = [*(a for a in args if a is not None), *inside.values()]
         columns = [Column(_UNKNOWN + i, f"arg{i}", a.type) for i, a in enumerate(computed)]
+        declared = [type_json(expr.children().apply(i)) for i, a in enumerate(args) if a is not None]
+        declared += [self.tables.declared.get(number) for number in inside]
 
         def run(frame: Frame) -> pa.Array:
             if not frame.rows:
                 return pa.array([], dtype)
-            leaf = self.relation(columns, [a.array(frame) for a in computed], range(frame.rows))
+            leaf = self.relation(columns, [a.array(frame) for a in computed], range(frame.rows), declared)
             output = [leaf.output().apply(i) for i in range(len(computed))]
             attributes = dict(zip(inside, output[len(output) - len(inside) :], strict=True))
             values = iter(output)
@@ -168,11 +191,12 @@ class Spark:
         dtype = from_json(json.loads(function.dataType().json()))
         columns = [Column(_UNKNOWN + i, f"arg{i}", t) for i, t in enumerate(types)]
         kept = [isinstance(a, Constant) for a in call.call.args]
+        declared = [type_json(function.children().apply(i)) for i in range(len(columns))]
         catalyst = jvm.org.apache.spark.sql.catalyst
 
         def aggregated(arrays: Sequence[pa.Array], group: Any, grouped: bool) -> pa.Table:
             """The aggregate by group, or over all rows: then there is one row even for none."""
-            leaf = self.relation(columns, arrays, group)
+            leaf = self.relation(columns, arrays, group, declared)
             children = jvm.java.util.ArrayList()
             for i, k in enumerate(kept):
                 children.add(function.children().apply(i) if k else leaf.output().apply(i))
@@ -210,6 +234,7 @@ class Spark:
         """A node over all the rows it is given; and the types of its columns."""
         plan = origin.jvm()
         output = plan.output()
+        self.declare_inputs(origin)
         own = [from_json(json.loads(output.apply(i).dataType().json())) for i in range(output.size())]
         added = own[plan.child().output().size() :]
         types = [c.type for c in columns] + added
@@ -223,6 +248,7 @@ class Spark:
 
     def over_all(self, origin: Origin, columns: Sequence[Sequence[Column]]) -> Callable[[Any], list[pa.Array]]:
         """A node over everything that its inputs hold."""
+        self.declare_inputs(origin)
 
         def evaluate(given: Any) -> list[pa.Array]:
             leaves = [self.relation(c, arrays, None) for c, arrays in zip(columns, given, strict=True)]
@@ -239,6 +265,8 @@ class Spark:
 
         With `arguments`, it is a generator, over columns at those positions; None leaves an argument as it is.
         """
+
+        self.declare_inputs(origin)
 
         def make(leaf: Any) -> tuple[Any, list[Any]]:
             plan = self.node(origin, [leaf]) if arguments is None else self._generating(origin, leaf, arguments)
@@ -311,6 +339,11 @@ class Question:
         carried = [*(output[k] for k in self.kept), *made, *output[len(output) - beside :]]
         session = frame.sparkSession
         return Frame(of_rows(session, self._spark.project(carried, plan)), session)
+
+
+def type_json(expr: Any) -> Any:
+    """The Spark type of an expression in the JVM, as JSON."""
+    return json.loads(expr.dataType().json())
 
 
 def _list(jvm: Any, items: Sequence[Any]) -> Any:

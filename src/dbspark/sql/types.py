@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pyarrow as pa
 
-from dbspark.columnar.ddl import parse_ddl
-from dbspark.columnar.schema import Schema, canonical
+from dbspark.columnar.ddl import check_collation, parse_ddl
+from dbspark.columnar.schema import canonical
 
 
 def from_json(given: Any) -> pa.DataType:
     """The canonical Arrow type; everything inside nested types may be NULL, as what kernels give may."""
+    if given == []:  # Catalyst writes a struct without fields as the sequence that it is
+        return pa.struct([])
     if isinstance(given, dict):
         kind = given["type"]
         if kind == "struct":
+            for f in given["fields"]:  # inside structs, types say string, and metadata by which collation
+                for collation in f.get("metadata", {}).get("__COLLATIONS", {}).values():
+                    check_collation(collation)
             return pa.struct([pa.field(f["name"], from_json(f["type"])) for f in given["fields"]])
         if kind == "array":
             return pa.list_(pa.field("element", from_json(given["elementType"])))
@@ -34,14 +41,37 @@ def from_json(given: Any) -> pa.DataType:
     return canonical(parse_ddl(f"c {name}").field(0).type, "column")
 
 
-def struct_of(schema: Schema) -> Any:
-    """A Spark schema of an Arrow one."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-    from pyspark.sql.types import StructField, StructType
+def as_declared(field: pa.Field, given: Any) -> pa.Field:
+    """A field of ours, whose metadata say at every level what Arrow's types do not say of Spark's, given as JSON."""
+    dtype, t = field.type, pa.types
+    if isinstance(given, dict):
+        kind = given["type"]
+        if kind == "udt":
+            return as_declared(field, given["sqlType"])
+        if kind == "struct" and t.is_struct(dtype):
+            members = zip(dtype, given["fields"], strict=True)
+            return field.with_type(pa.struct([as_declared(member, f["type"]) for member, f in members]))
+        if kind == "array" and t.is_list(dtype):
+            return field.with_type(pa.list_(as_declared(dtype.value_field, given["elementType"])))
+        if kind == "map" and t.is_map(dtype):
+            key = as_declared(dtype.key_field, given["keyType"])
+            return field.with_type(pa.map_(key, as_declared(dtype.item_field, given["valueType"])))
+        return field
+    if isinstance(given, str) and given not in ("void", "null") and not t.is_null(dtype) and is_peculiar(given):
+        declared = parse_ddl(f"c {given}").field(0)
+        if given != "variant":
+            return field.with_metadata(declared.metadata)
+        members = zip(dtype, declared.type, strict=True)
+        return field.with_type(pa.struct([member.with_metadata(d.metadata) for member, d in members]))
+    return field
 
-    plain = pa.schema([pa.field(f.name, f.type, f.nullable) for f in schema.arrow])
-    made = from_arrow_schema(plain, prefer_timestamp_ntz=True)
-    return StructType([StructField(f.name, f.dataType, f.nullable) for f in made.fields])
+
+def is_peculiar(given: Any) -> bool:
+    """Whether Arrow's type alone does not say which Spark type this is, or one inside it."""
+    return _PECULIAR.search(json.dumps(given)) is not None
+
+
+_PECULIAR = re.compile(r'"(variant|time\((?!6\))\d\)|interval (?!day to second")[a-z ]+)"')
 
 
 def loosened(dtype: pa.DataType) -> pa.DataType:

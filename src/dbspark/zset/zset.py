@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from dbspark.columnar import Batch, Schema, SchemaLike, SortKey
 from dbspark.columnar.batch import INT64_MAX
+from dbspark.columnar.frames import arrow_of
 from dbspark.columnar.memory import Int64s
 from dbspark.columnar.rows import Row, decode_arrays, row_form
 from dbspark.errors import SchemaError, WeightOverflowError
@@ -453,7 +454,7 @@ def as_table(data: Any) -> pa.Table:
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     if hasattr(data, "toArrow"):
-        return data.toArrow()
+        return arrow_of(data)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return pa.table(data)
     if isinstance(data, Mapping):

@@ -157,12 +157,13 @@ def literal(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
     given = call.origin.jvm()
     spark_type = given.dataType()
     try:
-        dtype = loosened(from_json(json.loads(spark_type.json())))
+        given_type = from_json(json.loads(spark_type.json()))
+        dtype = loosened(given_type)
         if pa.types.is_interval(dtype):
             from py4j.java_gateway import get_field
 
             return calendar_interval(*(get_field(given.value(), part) for part in ("months", "days", "microseconds")))
-        one = pa.array([from_jvm(given.value(), spark_type, dtype)], dtype)
+        one = pa.array([from_jvm(given.value(), spark_type, given_type)], dtype)
     except (TypeError, DbsparkError):
         return None
     return Compiled(dtype, lambda frame: one.take(pa.array(np.zeros(frame.rows, np.int64))))
