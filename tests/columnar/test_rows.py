@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import pickle
 from collections import OrderedDict
 from decimal import Decimal
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
+from pyspark.sql.types import VariantVal
 
 from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.rows import NAN, decode_arrays, encode_rows, row_form
 from dbspark.errors import SchemaError
+from dbspark.zset import ZSet
 from tests.columnar import model
 from tests.strategies import schemas, tables
 
@@ -279,3 +282,38 @@ def test_no_rows_give_empty_arrays_of_the_right_types() -> None:
     arrays = encode_rows(schema, [])
     assert [a.type for a in arrays] == list(schema.types)
     assert decode_arrays(schema, arrays) == []
+
+
+# ---------------------------------------------------------------------------------------------- variants
+
+VARIANT = (b"\x0c\x01", b"\x01\x00\x00")
+"""The variant 1."""
+
+
+@pytest.mark.parametrize(
+    "handed", [VariantVal(*VARIANT), VARIANT, dict(zip(("value", "metadata"), VARIANT, strict=True))]
+)
+@pytest.mark.parametrize("ddl", ["v VARIANT", "v ARRAY<VARIANT>", "v STRUCT<x: VARIANT>", "v MAP<STRING, VARIANT>"])
+def test_a_variant_goes_in_as_pyspark_has_it_and_comes_out_so(ddl: str, handed: Any) -> None:
+    schema = Schema.parse(ddl)
+    value = {"A": [handed, None], "S": {"x": handed}, "M": {"k": handed}}.get(ddl.split()[1][0], handed)
+    (row,) = [row_form(schema)((value,))]
+    assert row == row_form(schema)(Row(v=value)) == row_form(schema)({"v": value}) == row_form(schema)(row)
+    assert hash(row) == hash(row_form(schema)((value,)))
+    (back,) = decode_arrays(schema, encode_rows(schema, [row]))
+    assert back == row
+    inner = back[0]
+    while not isinstance(inner, VariantVal):
+        inner = inner[-1] if inner[0] == "k" else inner[0]
+    assert inner.toPython() == 1
+    assert inner == pickle.loads(pickle.dumps(inner))
+    assert inner != VariantVal(b"\x0c\x02", VARIANT[1])
+    zset = ZSet.from_rows([(value,), (value,)], schema)
+    assert dict(zset) == {row: 2}
+    assert zset.batch().to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("value", [1, "{}", {"a": 1}, (b"x",), (b"x", "y"), [1, 2], b"x"])
+def test_what_is_no_variant_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(SchemaError, match=r"column 'v': expected variant, given .*VariantVal"):
+        row_form(Schema.parse("v VARIANT"))((value,))

@@ -1,8 +1,9 @@
 """Python rows: the form in which users hand rows to a Z-set and get them back.
 
 A row is a hashable tuple, one item per column: integers are `int`, strings `str`, arrays tuples, structs tuples of
-their fields, maps tuples of (key, value) pairs in key order. Equal rows in Spark's sense are equal tuples: every NaN
-is the one `NAN` object (tuples compare by identity first), floats of 4 bytes are rounded as they are stored.
+their fields, maps tuples of (key, value) pairs in key order, variants PySpark's `VariantVal` with an equality. Equal
+rows in Spark's sense are equal tuples: every NaN is the one `NAN` object (tuples compare by identity first), floats of
+4 bytes are rounded as they are stored.
 
 `row_form(schema)` compiles a function that brings any acceptable row into this form or says which column is wrong.
 Rows are the slow way in and out; nothing on a hot path comes here.
@@ -13,13 +14,14 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar.chunk import _with_sorted_maps
+from dbspark.columnar.frames import is_variant
 from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
 
@@ -35,6 +37,8 @@ def frozen(value: Any, dtype: pa.DataType) -> Any:
     if t.is_floating(dtype):
         return NAN if value != value else value
     if t.is_struct(dtype):
+        if is_variant(dtype):
+            return _variant()(value["value"], value["metadata"])
         return tuple(frozen(value[f.name], f.type) for f in dtype)
     if t.is_map(dtype):
         return tuple((frozen(k, dtype.key_type), frozen(v, dtype.item_type)) for k, v in value)
@@ -49,6 +53,8 @@ def _thawed(value: Any, dtype: pa.DataType) -> Any:
         return None
     t = pa.types
     if t.is_struct(dtype):
+        if is_variant(dtype):
+            return {"value": value.value, "metadata": value.metadata}
         return {f.name: _thawed(v, f.type) for f, v in zip(dtype, value, strict=True)}
     if t.is_map(dtype):
         return [(_thawed(k, dtype.key_type), _thawed(v, dtype.item_type)) for k, v in value]
@@ -57,8 +63,49 @@ def _thawed(value: Any, dtype: pa.DataType) -> Any:
     return value
 
 
+@cache
+def _variant() -> Any:
+    """`VariantVal` with the equality of its bytes, which Spark's own lacks. The first variant loads PySpark."""
+    from pyspark.sql.types import VariantVal
+
+    class Variant(VariantVal):
+        def __init__(self, value: bytes, metadata: bytes) -> None:
+            super().__init__(bytes(value), bytes(metadata))
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, VariantVal) and _bytes_of(self) == _bytes_of(other)
+
+        def __hash__(self) -> int:
+            return hash(_bytes_of(self))
+
+        def __reduce__(self) -> Any:
+            return VariantVal, _bytes_of(self)
+
+    def _bytes_of(variant: VariantVal) -> tuple[bytes, bytes]:
+        return bytes(variant.value), bytes(variant.metadata)
+
+    return Variant
+
+
+def _variant_value(field: pa.Field, value: Any) -> Any:
+    """A variant from a `VariantVal`, or from its two binaries."""
+    variant = _variant()
+    if isinstance(value, variant.__base__):
+        value = (value.value, value.metadata)
+    elif isinstance(value, Mapping) and set(value) == {"value", "metadata"}:
+        value = (value["value"], value["metadata"])
+    if (
+        not isinstance(value, tuple | list)
+        or len(value) != 2
+        or not all(isinstance(v, bytes | bytearray | memoryview) for v in value)
+    ):
+        raise _misfit(field, value, "give a VariantVal, or a DataFrame with a column of parse_json")
+    return variant(*value)
+
+
 def _misfit(field: pa.Field, value: Any, why: str = "") -> SchemaError:
-    text = f"column {field.name!r}: expected {field.type}, given {value!r} ({type(value).__name__})"
+    expected = "variant" if is_variant(field.type) else field.type
+    text = f"column {field.name!r}: expected {expected}, given {value!r} ({type(value).__name__})"
     return SchemaError(text + (f"; {why}" if why else ""))
 
 
@@ -92,6 +139,8 @@ def _accepted(field: pa.Field, value: Any) -> Any:
         raise SchemaError(f"column {field.name!r} is NOT NULL, but the value is NULL")
     dtype = field.type
     t = pa.types
+    if is_variant(dtype):
+        return _variant_value(field, value)
     if t.is_struct(dtype):
         if isinstance(value, Mapping):
             if set(value) != {f.name for f in dtype}:
