@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dbspark.errors import SchemaError
 
@@ -99,14 +100,64 @@ def frame_of(spark: SparkSession, table: pa.Table, struct: StructType | None = N
     plain = in_months(wanted)
     if any(column.num_chunks == 0 for column in table.columns):  # PySpark does not take nested columns without chunks
         table = pa.Table.from_batches([pa.RecordBatch.from_pylist([], table.schema)])
-    frame = spark.createDataFrame(table, plain)
+    frame = spark.createDataFrame(as_pyspark_has_it(table, plain), plain)
     return frame if plain == wanted else relabelled(frame, wanted)
 
 
 def arrow_of(frame: DataFrame) -> pa.Table:
     """The rows of a DataFrame."""
     plain = in_months(frame.schema)
-    return (frame if plain == frame.schema else relabelled(frame, plain)).toArrow()
+    rows: Any = frame if plain == frame.schema else relabelled(frame, plain)
+    if not _holds_variants(plain):
+        table: pa.Table = rows.toArrow()
+        return table
+    # toArrow() fails on NULLs of type VARIANT: Spark marks the two binaries inside them as NULL, which they cannot be.
+    return as_pyspark_has_it(pa.Table.from_batches(rows._collect_as_arrow(empty_list_if_zero_records=False)), plain)
+
+
+def as_pyspark_has_it(table: pa.Table, struct: StructType) -> pa.Table:
+    """The same rows in exactly the Arrow types that PySpark has for these Spark types, as far as it is particular."""
+    if not _holds_variants(struct):
+        return table
+    schema = arrow_schema(struct)
+    columns = [
+        pa.chunked_array([_relaid(chunk, field.type) for chunk in column.chunks], field.type)
+        for column, field in zip(table.columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _holds_variants(struct: StructType) -> bool:
+    return '"variant"' in struct.json()
+
+
+def _relaid(array: pa.Array, dtype: pa.DataType) -> pa.Array:
+    """The values in a type of the same layout; what may not be NULL in a struct is not NULL below a NULL either."""
+    t = pa.types
+    mask = array.is_null() if array.null_count else None
+    if t.is_struct(dtype):
+        members = [_relaid(array.field(i), field.type) for i, field in enumerate(dtype)]
+        members = [m if f.nullable or not m.null_count else _filled(m) for m, f in zip(members, dtype, strict=True)]
+        if not members:
+            return array
+        return pa.StructArray.from_arrays(members, fields=list(dtype), mask=mask)
+    if not t.is_nested(dtype) or not len(array):
+        return array.cast(dtype)
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    offsets = pc.subtract(array.offsets, pa.scalar(first, pa.int32()))
+    if t.is_map(dtype):
+        keys, items = array.keys, array.items
+        if len(keys) != last - first:
+            keys, items = keys.slice(first, last - first), items.slice(first, last - first)
+        keys, items = _relaid(keys, dtype.key_type), _relaid(items, dtype.item_type)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=dtype, mask=mask)
+    values = _relaid(array.values.slice(first, last - first), dtype.value_type)
+    return pa.ListArray.from_arrays(offsets, values, type=dtype, mask=mask)
+
+
+def _filled(array: pa.Array) -> pa.Array:
+    """Empty values in the place of NULLs."""
+    return pc.fill_null(array, pa.scalar(b"", array.type)) if pa.types.is_binary(array.type) else array
 
 
 def arrow_schema(struct: StructType) -> pa.Schema:
@@ -117,6 +168,6 @@ def arrow_schema(struct: StructType) -> pa.Schema:
 
 
 __all__ = [
-    "arrow_of", "arrow_schema", "check_storable", "frame_of", "in_months", "is_variant", "relabelled", "spark_type",
-    "struct_of",
+    "arrow_of", "arrow_schema", "as_pyspark_has_it", "check_storable", "frame_of", "in_months", "is_variant",
+    "relabelled", "spark_type", "struct_of",
 ]  # fmt: skip

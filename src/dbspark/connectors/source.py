@@ -5,7 +5,8 @@
 
 Options: `location`; `view` or `table`, a name; `asOf`, a tick to read instead of the last one; `changes`, for the
 change feed (`dbspark.connectors.feed`) instead of the rows; `since`, the tick after which the feed begins (without it,
-it begins with what there is, as inserts); `maxTicksPerTrigger`, how much of the feed is one micro-batch; `partitions`.
+it begins with what there is, as inserts); `maxTicksPerTrigger`, how much of the feed is one micro-batch; `partitions`;
+`monthsAsInt`, to read year-month intervals, which PySpark's data sources do not have, as INT.
 
 A stream is always the change feed. Spark asks a source for its columns before it says whether it reads it as a stream,
 so `spark.readStream.format("dbspark")` sets the option `changes` itself: the one method of Spark's that `register`
@@ -29,6 +30,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from dbspark.columnar.frames import as_pyspark_has_it, in_months, struct_of
 from dbspark.connectors.feed import as_feed, as_inserts, feed_schema
 from dbspark.errors import ConfigError, TimeError
 
@@ -90,6 +92,7 @@ class Options:
     since: int
     most_ticks: int | None
     partitions: int | None
+    months_as_int: bool
 
     @staticmethod
     def of(given: Any, origin: type[Origin]) -> Options:
@@ -110,11 +113,22 @@ class Options:
         return Options(
             origin(location, kinds[0], str(given[kinds[0]])), _number(given, "asOf", 0), changes == "true",
             NOTHING if since is None else since, most, _number(given, "partitions", 1),
+            str(given.get("monthsAsInt", "false")).lower() == "true",
         )  # fmt: skip
 
-    def schema(self) -> pa.Schema:
+    def schema(self) -> StructType:
+        """Its columns, as Spark has them; PySpark's data sources cannot give year-month intervals."""
         schema = self.origin.schema()
-        return feed_schema(schema) if self.changes else schema
+        found = struct_of(feed_schema(schema) if self.changes else schema)
+        plain = in_months(found)
+        if plain != found and not self.months_as_int:
+            wrong = [f.name for f, p in zip(found.fields, plain.fields, strict=True) if f != p]
+            raise ConfigError(
+                f"format dbspark: column(s) {', '.join(wrong)} hold year-month intervals, which PySpark's data sources "
+                "cannot give; set the option 'monthsAsInt' to 'true' to read them as numbers of months, or read with "
+                "df() of the view"
+            )
+        return plain
 
     def planned(self, since: int, upto: int | None) -> list[Part]:
         """The parts that together are the rows, or the changes after `since`, at a tick."""
@@ -133,6 +147,7 @@ class Options:
             table, times = self.origin.rows(part.tick, part.range)
             if self.changes:
                 table = as_inserts(table, part.tick, times)
+        table = as_pyspark_has_it(table, in_months(struct_of(table.schema)))
         yield from table.to_batches(max_chunksize=1 << 16)
 
 
@@ -154,9 +169,7 @@ class DbsparkSource(DataSource):
         return "dbspark"
 
     def schema(self) -> StructType:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return from_arrow_schema(self._asked().schema())
+        return self._asked().schema()
 
     def reader(self, schema: StructType) -> Reader:
         return Reader(self._asked())

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
-from dbspark.columnar.frames import frame_of
+from dbspark.columnar.frames import frame_of, in_months, relabelled, struct_of
 from dbspark.columnar.memory import reserve
 from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.connectors import sinks, streams
@@ -435,7 +435,9 @@ class Pipeline:
             return frame_of(spark, self._rows(name, tick))
         kind = "table" if name in self._shows.tables else "view"
         reader = spark.read.format("dbspark").option("location", self._store.files.location)
-        return reader.option(kind, name).option("asOf", tick).load()
+        frame = reader.option(kind, name).option("asOf", tick).option("monthsAsInt", "true").load()
+        wanted = struct_of(self._readable(name).schema)
+        return frame if in_months(wanted) == wanted else relabelled(frame, wanted)
 
     def _readable(self, name: str) -> Readable:
         return self._shows.readable(name, self.tick)
