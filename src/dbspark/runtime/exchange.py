@@ -11,6 +11,10 @@ What differs from tick to tick (the records of traces, and rows that the driver 
 job, or in a file that it names, and every task takes what is for its level and shard. Rows of frames, which Spark has,
 come to level 0 through one more shuffle.
 
+Whoever can write to the location must not be able to run code in the workers. So only what Spark carries from the
+driver (the broadcast levels and the property of the job) is unpickled. What tasks read from the location is Arrow and
+JSON, and the property holds the digest of each task's part of the file, so an altered file is refused.
+
 Between two levels Spark may be asked something about rows (`Ask`): they are decoded into columns that Spark sees, its
 own plan is put over them, and what that gives is encoded again. It is one shuffle more, from which all questions read,
 and which Spark makes once.
@@ -22,11 +26,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import pickle
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +41,10 @@ import pyarrow.compute as pc
 from dbspark.columnar import SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.frames import in_months, struct_of
-from dbspark.errors import DbsparkError
+from dbspark.errors import CorruptFileError, DbsparkError
 from dbspark.operators.linear import fitting
 from dbspark.runtime.planner import Ask, Level
-from dbspark.runtime.task import ERROR, Job, Row, Work, raise_first
-from dbspark.storage.files import Files
+from dbspark.runtime.task import ERROR, Job, Row, Work, failure, raise_first
 from dbspark.storage.manifest import PART_PREFIX
 from dbspark.storage.segment import decoded, encoded
 
@@ -79,22 +83,66 @@ Task = tuple[int, int]
 """A level and a shard."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """What a task is given."""
+_TASK = pa.schema([pa.field("slot", pa.string(), False), pa.field("payload", pa.large_binary(), False)])
+_RECORDS = b"dbspark.records"
 
-    job: Job
+
+@dataclass(frozen=True, slots=True)
+class TaskInput:
+    """What one task takes from the driver, beside the job that all tasks know."""
+
     records: dict[str, Any]
+    """The records of the traces of its level and shard, as JSON."""
     rows: list[tuple[str, bytes]]
 
+    def packed(self) -> bytes:
+        """An Arrow stream: the rows, and the records as JSON in the metadata of its schema."""
+        schema = _TASK.with_metadata({_RECORDS: json.dumps(self.records)})
+        columns = zip(*self.rows, strict=True) if self.rows else ((), ())
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, _TASK, strict=True)]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        return bytes(sink.getvalue())
+
+    @staticmethod
+    def opened(data: pa.Buffer | bytes) -> TaskInput:
+        with pa.ipc.open_stream(data) as reader:
+            records = json.loads(reader.schema.metadata[_RECORDS])
+            rows = [row for batch in reader for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
+        return TaskInput(records, rows)
+
 
 @dataclass(frozen=True, slots=True)
-class _InFile:
-    """Where tasks find what they are given."""
+class JobInputs:
+    """The property of a job: what all tasks know, and the input of each, or the file in which it is."""
 
-    files: Callable[[], Files]
-    name: str
-    places: dict[Task, tuple[int, int]]
+    job: Job
+    inline: dict[Task, bytes]
+    file: str | None = None
+    places: Mapping[Task, tuple[int, int, bytes]] = field(default_factory=dict)
+    """Where in the file: offset, size and digest."""
+
+    def of(self, task: Task) -> TaskInput:
+        if self.file is None:
+            return TaskInput.opened(self.inline[task])
+        files = self.job.files()
+        at, size, digest = self.places[task]
+        where = files.where(self.file)
+        try:
+            whole = files.read(self.file)
+        except FileNotFoundError:
+            raise CorruptFileError(f"{where} is missing, the inputs of tick {self.job.tick}; run it again") from None
+        if at + size > whole.size or _digest(data := whole.slice(at, size)) != digest:
+            raise CorruptFileError(
+                f"{where} has been altered since the driver wrote the inputs of tick {self.job.tick} into it, so it is "
+                "not read. Find out who else writes to the location, and run the transaction again"
+            )
+        return TaskInput.opened(data)
+
+
+def _digest(data: Any) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 @dataclass(slots=True)
@@ -162,15 +210,17 @@ class Supersteps:
             names = {name for step in level.steps for name in getattr(step, "reads", (step.id,))}
             for shard in range(self.shards):
                 found = {n: records[n][shard] for n in names if shard in records.get(n, ())}
-                given = _Given(job, found, sent.get(shard, []) if number == 0 else [])
-                tasks[number, shard] = pickle.dumps(given)
+                tasks[number, shard] = TaskInput(found, sent.get(shard, []) if number == 0 else []).packed()
         if sum(map(len, tasks.values())) <= INLINE:
-            return _property(tasks), None
+            return _property(JobInputs(job, tasks)), None
         file = f"{PART_PREFIX}{job.tick:016d}-{uuid.uuid4().hex}"
         job.files().put(file, list(tasks.values()))
         ends = accumulate(map(len, tasks.values()))
-        places = {task: (end - len(data), len(data)) for (task, data), end in zip(tasks.items(), ends, strict=True)}
-        return _property(_InFile(job.files, file, places)), file
+        places = {
+            task: (end - len(data), len(data), _digest(data))
+            for (task, data), end in zip(tasks.items(), ends, strict=True)
+        }
+        return _property(JobInputs(job, {}, file, places)), file
 
     def _frame(self, plan: _Plan, frames: Sequence[DataFrame]) -> DataFrame:
         if plan.frame is not None and not frames:
@@ -232,19 +282,15 @@ def _known(digest: str, sent: Any) -> tuple[Level, ...]:
     return _levels[digest]
 
 
-def _property(value: Any) -> str:
-    return base64.b64encode(zlib.compress(pickle.dumps(value), 1)).decode()
+def _property(inputs: JobInputs) -> str:
+    return base64.b64encode(zlib.compress(pickle.dumps(inputs), 1)).decode()
 
 
-def _taken(text: str, task: Task) -> _Given:
+def _inputs(text: str) -> JobInputs:
     """What a task finds in the property of its job."""
     found = pickle.loads(zlib.decompress(base64.b64decode(text)))
-    if isinstance(found, _InFile):
-        given = pickle.loads(found.files().read(found.name).slice(*found.places[task]))
-    else:
-        given = pickle.loads(found[task])
-    assert isinstance(given, _Given)
-    return given
+    assert isinstance(found, JobInputs)
+    return found
 
 
 def _task(number: int, digest: str, sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -254,7 +300,12 @@ def _task(number: int, digest: str, sent: Any) -> Callable[[Iterator[pa.RecordBa
         context = TaskContext.get()
         assert context is not None
         shard = context.partitionId()
-        given = _taken(str(context.getLocalProperty(PROPERTY)), (number, shard))
+        inputs = _inputs(str(context.getLocalProperty(PROPERTY)))
+        try:
+            given = inputs.of((number, shard))
+        except DbsparkError as error:
+            yield from packed([(shard, ERROR, failure(error, number, shard))])
+            return
         received: dict[str, list[bytes]] = {}
         for slot, payload in given.rows:
             received.setdefault(slot, []).append(payload)
@@ -262,7 +313,7 @@ def _task(number: int, digest: str, sent: Any) -> Callable[[Iterator[pa.RecordBa
             if batch.num_columns == len(ROWS):
                 for slot, payload in zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True):
                     received.setdefault(slot, []).append(payload)
-        work = Work(given.job, number, _known(digest, sent)[number], shard, given.records, received)
+        work = Work(inputs.job, number, _known(digest, sent)[number], shard, given.records, received)
         yield from packed(work.run())
 
     return run
@@ -328,4 +379,4 @@ def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
 
 
-__all__ = ["ROWS", "Records", "Supersteps", "packed", "packed_code"]
+__all__ = ["ROWS", "JobInputs", "Records", "Supersteps", "TaskInput", "packed", "packed_code"]

@@ -29,7 +29,6 @@ Cost: that of the fixpoint on the rows of a shard, and for every iteration as ma
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -40,6 +39,7 @@ from dbspark.circuit.nested import Fixpoint, endless, nested_of
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
+from dbspark.errors import CorruptFileError
 from dbspark.operators.aggregate import GroupAggregate
 from dbspark.operators.linear import Stateless
 from dbspark.operators.nested import Agenda, NestedArranged
@@ -57,6 +57,7 @@ INLINE = 1 << 20
 HANDED, ASIDE = "handed", "aside"
 """Slots of places in files: of all that has come to a level that has to wait, and of what is taken up again."""
 
+_HEAD = b"dbspark.carried"
 Item = bytes | list[Any]
 """An encoded batch, or its place in a file."""
 
@@ -110,7 +111,56 @@ class _Carried:
         if is_much(item for _, _, item in loose):
             for (items, i, _), place in zip(loose, work.put_aside([item for _, _, item in loose]), strict=True):
                 items[i] = place
-        return pickle.dumps(self)
+        return self._encoded()
+
+    def _encoded(self) -> bytes:
+        """An Arrow stream: encoded batches as rows, all else as JSON in the metadata of its schema."""
+        batches: list[bytes] = []
+
+        def listed(items: list[Item]) -> list[int | list[Any]]:
+            out: list[int | list[Any]] = []
+            for item in items:
+                if isinstance(item, bytes):
+                    out.append(len(batches))
+                    batches.append(item)
+                else:
+                    out.append(item)
+            return out
+
+        head = {
+            "iteration": self.iteration,
+            "present": {trace: listed(items) for trace, items in self.present.items()},
+            "waiting": {n: {str(i): listed(items) for i, items in by.items()} for n, by in self.waiting.items()},
+            "changes": {name: listed(items) for name, items in self.changes.items()},
+        }
+        schema = pa.schema([pa.field("batch", pa.large_binary(), False)], metadata={_HEAD: json.dumps(head)})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays([pa.array(batches, pa.large_binary())], schema=schema))
+        return bytes(sink.getvalue())
+
+    @staticmethod
+    def opened(data: bytes) -> _Carried:
+        """What `packed` has made; it may have been in a file, so it is data and never code."""
+        try:
+            with pa.ipc.open_stream(data) as reader:
+                head = json.loads(reader.schema.metadata[_HEAD])
+                batches = [value for batch in reader for value in batch.column(0).to_pylist()]
+
+            def items(given: list[int | list[Any]]) -> list[Item]:
+                return [batches[item] if isinstance(item, int) else item for item in given]
+
+            return _Carried(
+                int(head["iteration"]),
+                {trace: items(given) for trace, given in head["present"].items()},
+                {n: {int(i): items(given) for i, given in by.items()} for n, by in head["waiting"].items()},
+                {name: items(given) for name, given in head["changes"].items()},
+            )
+        except (pa.ArrowException, OSError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise CorruptFileError(
+                "what a fixpoint carries from stage to stage is damaged; run the transaction again: "
+                f"{error or type(error).__name__}"
+            ) from None
 
 
 def is_much(payloads: Iterable[bytes]) -> bool:
@@ -152,7 +202,7 @@ class Iterate:
         number = self.stage % len(loop.levels)
         votes = [json.loads(v) for v in received.pop(loop.votes, ())]
         known = received.pop(loop.carried, None)
-        run: _Carried = pickle.loads(known[0]) if known else _Carried()
+        run: _Carried = _Carried.opened(known[0]) if known else _Carried()
         if votes:
             run.iteration = min(v["next"] for v in votes)
         elif known and not number:
@@ -270,7 +320,7 @@ class Ended:
     def run(self, work: Work) -> None:
         loop = self.loop
         carried = [p for slot in (loop.over, loop.carried) for p in work.received.pop(slot, ())]
-        run: _Carried = pickle.loads(carried[0]) if carried else _Carried()
+        run: _Carried = _Carried.opened(carried[0]) if carried else _Carried()
         if carried:
             work.figures.setdefault("iterations", {})[loop.id] = run.iteration + 1
         results = loop.fixpoint.nothing()

@@ -9,7 +9,6 @@ when something is looked up in them, so a level in which nothing happens to a sh
 from __future__ import annotations
 
 import json
-import pickle
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -303,15 +302,24 @@ class _Arranging:
 
 
 def failure(error: DbsparkError, level: int, shard: int) -> bytes:
-    """An error as a payload."""
-    return pickle.dumps((level, shard, error))
+    """An error as a payload: its type, which is one of ours, and what it says."""
+    kinds = [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, DbsparkError)]
+    return json.dumps([level, shard, kinds, str(error)]).encode()
 
 
 def raise_first(payloads: Iterable[bytes]) -> None:
     """Raise the error of the first level, and there of the first shard, if there is any."""
-    found = sorted((pickle.loads(p) for p in payloads), key=lambda e: e[:2])
+    found = sorted((json.loads(p) for p in payloads), key=lambda e: e[:2])
     if found:
-        raise found[0][2]
+        _, _, kinds, message = found[0]
+        known = {kind.__name__: kind for kind in _kinds(DbsparkError)}
+        raise next(known[name] for name in kinds if name in known)(message)
+
+
+def _kinds(kind: type[DbsparkError]) -> Iterator[type[DbsparkError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _kinds(below)
 
 
 __all__ = ["ERROR", "REPORT", "TOLD", "Job", "Row", "Runs", "Work", "failure", "raise_first"]
