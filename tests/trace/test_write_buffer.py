@@ -152,9 +152,7 @@ def test_what_nobody_asks_for_is_written_when_there_is_time(monkeypatch: Any) ->
         history.append(many(schema, i), i + 1)
     while history._waiting.rows >= MANY:  # until the trace has nearly all
         time.sleep(0.001)
-        out = history._waiting.due(0)
-        if out is not None:
-            history._take(out)
+        history._waiting.flush_due(0, history._take)
     there = history._trace.spine.rows
     go.clear()
     ahead = (AHEAD * there + MANY) // ROWS - len(history._waiting.changes) - 1

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from dbspark.columnar import Batch
 from dbspark.errors import TimeError
 from dbspark.trace.cursor import Cursor
 from dbspark.trace.lookup import Hits
 from dbspark.trace.merge_state import Merging
+from dbspark.trace.spine import Spine
 from dbspark.trace.time import Antichain, Description, TimeLike
 from dbspark.trace.trace import Trace, advanced_to
 
@@ -26,15 +27,26 @@ _NOTHING = Antichain(), Antichain()
 """What nobody holds."""
 
 
+class Saved(NamedTuple):
+    """What an append changes: see `TraceAgent.saved`."""
+
+    logical: Antichain
+    physical: Antichain
+    spine: Spine
+    upper: Antichain
+    trace_logical: Antichain
+    trace_physical: Antichain
+
+
 class TraceAgent:
     """Reads a trace, and keeps it readable from where the agent stands. Close it, or use it in a `with` block."""
 
-    def __init__(self, trace: Trace, logical: Antichain, physical: Antichain) -> None:
+    def __init__(self, trace: Trace, logical: Antichain, physical: Antichain, begin: bool = True) -> None:
         self._trace = trace
         self._logical = logical
         self._physical = physical
         self._dropped = False
-        trace._hold(logical, physical, _NOTHING)
+        trace._hold(logical, physical, _NOTHING, begin)
 
     @property
     def trace(self) -> Trace:
@@ -76,15 +88,52 @@ class TraceAgent:
     def append(self, delta: Batch, tick: int, since: Antichain) -> None:
         """Append the delta of a tick, up to which the agent reads from now on, and for no time below `since`.
 
-        The writer's own handle moves with what it writes: merges see both at once.
+        The writer's own handle moves with what it writes: merges see both at once. Where this raises, nothing has
+        changed.
         """
-        self._move(self._logical.join(since), Antichain.at(tick + 1), begin=False)
-        self.trace.append(delta, (tick,))
+        saved = self.saved()
+        try:
+            self._move(self._logical.join(since), Antichain.at(tick + 1), begin=False)
+            self.trace.append(delta, (tick,))
+        except BaseException:
+            self.reset(saved)
+            raise
 
     def append_described(self, batch: Batch, description: Description, since: Antichain) -> None:
-        """The same for a batch of several ticks."""
-        self._move(self._logical.join(since), description.upper, begin=False)
-        self.trace.insert(batch.described(description))
+        """The same for a batch of several ticks, whose times are advanced no further than `permitted` says."""
+        permitted = self.permitted(description.since)
+        if not description.since.dominates(permitted):
+            raise TimeError(
+                f"times of the batch have been advanced to {description.since!r}, but somebody holds {permitted!r}; "
+                "nothing was appended"
+            )
+        saved = self.saved()
+        try:
+            self._move(self._logical.join(since), description.upper, begin=False)
+            self.trace.insert(batch.described(description))
+        except BaseException:
+            self.reset(saved)
+            raise
+
+    def permitted(self, since: Antichain) -> Antichain:
+        """How far times may be advanced where this agent allows `since`: no further than any other holder does."""
+        return since.meet(self._trace._held_logical.without(self._logical))
+
+    def saved(self) -> Saved:
+        """The trace and what this agent holds of it, to come back to where an append has to be taken back."""
+        trace = self.trace
+        with trace._lock:
+            return Saved(self._logical, self._physical, trace.spine, trace.upper, trace._logical, trace._physical)
+
+    def reset(self, saved: Saved) -> None:
+        """Take back what this agent has appended since; it must be the only writer, and nobody may listen."""
+        trace = self._trace
+        with trace._lock:
+            trace._held_logical.replace(self._logical, saved.logical)
+            trace._held_physical.replace(self._physical, saved.physical)
+            self._logical, self._physical = saved.logical, saved.physical
+            trace.spine, trace.upper = saved.spine, saved.upper
+            trace._logical, trace._physical = saved.trace_logical, saved.trace_physical
 
     def _move(self, logical: Antichain, physical: Antichain, begin: bool = True) -> None:
         trace = self.trace
@@ -98,11 +147,14 @@ class TraceAgent:
         """Another handle that holds what this one holds."""
         return TraceAgent(self.trace, self._logical, self._physical)
 
-    def drop(self) -> None:
-        """Hold nothing any more. Dropping twice is nothing."""
+    def drop(self, begin: bool = True) -> None:
+        """Hold nothing any more. Dropping twice is nothing.
+
+        Merges that become possible are begun, unless that is left to the insert that follows.
+        """
         if not self._dropped:
             self._dropped = True
-            self._trace._hold(*_NOTHING, (self._logical, self._physical))
+            self._trace._hold(*_NOTHING, (self._logical, self._physical), begin)
 
     def __enter__(self) -> TraceAgent:
         return self

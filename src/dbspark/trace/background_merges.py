@@ -208,7 +208,7 @@ class Beside:
                 self._leave(job)
                 continue
             if newer >= job.total:
-                job.wait()
+                self._wait(job)
                 spine = self.adopted(spine)
         return spine
 
@@ -238,6 +238,14 @@ class Beside:
             spine = spine.replaced(tuple(entries))
         return spine
 
+    def _wait(self, job: Job) -> None:
+        """Until a merge is done. One that has failed is forgotten; whoever needs it begins it anew."""
+        try:
+            job.wait()
+        except Exception:
+            self.jobs.remove(job)
+            raise
+
     def _leave(self, job: Job) -> None:
         job.cancel()
         self.jobs.remove(job)
@@ -245,7 +253,7 @@ class Beside:
     def finished(self, spine: Spine) -> Spine:
         """The spine after all of them, and after those that are due then."""
         while self.jobs:
-            self.jobs[0].wait()
+            self._wait(self.jobs[0])
             spine = self.adopted(spine)
         return spine.work(None)
 

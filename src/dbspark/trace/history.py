@@ -1,11 +1,15 @@
 """What a table or view holds, now and at earlier ticks.
 
 A trace whose times are ticks. It answers for the last `keep` ticks and for all that came before them taken together:
-older changes are advanced to the oldest tick that is kept, where rows that have come and gone meet and vanish.
+older changes are advanced to the oldest tick that is kept, where rows that have come and gone meet and vanish. Whoever
+has to read further back holds it there (`hold`, or an agent of the trace): times are never advanced past a hold.
 
 Changes wait before they are written into the trace (`trace.write_buffer`), in the order in which they came until
 somebody asks. `spine` and everything that asks for times writes them first; who only adds up rows reads them where they
 are (`everything`, `rows`). So nothing waits where a pipeline is durable: a commit asks for the spine.
+
+What is appended can be taken back until it is settled (`begin`, `settle`, `undo`), because a tick is in all histories
+or in none, and writing into a trace can fail. A flush that fails leaves every change where it was.
 """
 
 from __future__ import annotations
@@ -22,12 +26,13 @@ from dbspark.errors import TimeError
 from dbspark.kernels.lookup.index import append
 from dbspark.kernels.memory.layout import ROW_BITS
 from dbspark.trace import Antichain, Trace
+from dbspark.trace.agent import Saved, TraceAgent
 from dbspark.trace.config import DEFAULT, SpineConfig
 from dbspark.trace.directory import Own
 from dbspark.trace.lookup import Hits, Keys, ends_unordered
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Description
-from dbspark.trace.write_buffer import CHANGES, Change, Waiting, Written
+from dbspark.trace.write_buffer import CHANGES, Change, SavedBuffer, Waiting, Written
 
 _FEW = 512
 """Rows from which on a change that waits is better looked up in by an index."""
@@ -62,7 +67,13 @@ class History:
         self.sort_key = sort_key
         self.beside = config.background is not None
         """Whether there is a thread beside the ticks."""
-        self._waiting = Waiting(keep, self.beside, patient, counted)
+        self._waiting = Waiting(self._oldest, self.beside, patient, counted)
+        self._holder: TraceAgent | None = None
+        """Keeps readable what `hold` asks for."""
+        self._before: tuple[SavedBuffer, Saved] | None = None
+        """What there was when the tick began that has not been settled yet."""
+        self._taken: list[tuple[Change, int]] = []
+        """Changes that have been written since, and their rows."""
         self._read: Spine | None = None
         """Everything, those that wait included, as it was last read."""
         self._listed: Spine | None = None
@@ -77,8 +88,8 @@ class History:
     def trace(self) -> Trace:
         """The trace, with everything in it."""
         self._waiting.asked()
-        while (out := self._waiting.all()) is not None:
-            self._take(out)
+        while self._waiting.flush(self._take):
+            pass
         return self._trace
 
     @property
@@ -101,9 +112,8 @@ class History:
         `listed`: it is in the directory already.
         """
         change = Change(delta, tick, self.sort_key)
-        out = self._waiting.add(change, self._trace.spine.rows)
-        if out is not None:
-            self._take(out)
+        if self._waiting.add(change) and self._waiting.flush_due(self._trace.spine.rows, self._take):
+            pass  # then it is known no more what was read or listed
         elif listed:
             self._room -= 1
             self._read = None
@@ -124,18 +134,65 @@ class History:
             self._read = None if batch is None or self._read is None else self._read.and_one(batch)
 
     def _take(self, out: Written) -> None:
-        """Write changes that are in order into the trace."""
+        """Write changes that are in order into the trace: all of them, or none where this raises."""
         self._read = self._listed = None
         last = out.changes[-1].tick
-        if out.together is None:
-            for change in out.changes:
-                self._agent.append(change.batch(), change.tick, Antichain.at(max(change.tick - self.keep, 0)))
-        else:
-            since = Antichain.at(max(last - self.keep, 0))
-            described = Description(self._trace.upper, Antichain.at(last + 1), since)
-            self._agent.append_described(out.together, described, since)
-        for change, rows in zip(out.changes, out.rows, strict=True):
+        if out.together is not None and out.oldest > self._oldest(last):  # somebody has come to hold earlier ticks
+            out = self._waiting.again(out)
+        saved, taken = self._agent.saved(), len(self._taken)
+        try:
+            if out.together is None:
+                for change in out.changes:
+                    self._agent.append(change.batch(), change.tick, Antichain.at(max(change.tick - self.keep, 0)))
+            else:
+                described = Description(self._trace.upper, Antichain.at(last + 1), Antichain.at(out.oldest))
+                self._agent.append_described(out.together, described, Antichain.at(max(last - self.keep, 0)))
+            self._taken += zip(out.changes, out.rows, strict=True)
+        except BaseException:
+            self._agent.reset(saved)
+            del self._taken[taken:]
+            raise
+        if self._before is None:
+            self._let_go()
+
+    def _oldest(self, last: int) -> int:
+        """The oldest tick that somebody may ask for once `last` is there: that of `keep`, or of an earlier hold."""
+        return self._agent.permitted(Antichain.at(max(last - self.keep, 0))).meet_of_all()[0]
+
+    def hold(self, tick: int | None) -> None:
+        """Keep everything readable from a tick on, or as far back as it still is; None: only what `keep` says.
+
+        A hold takes the place of the one before it.
+        """
+        holder = None if tick is None else self._trace.holder(Antichain.at(tick).join(self._trace.since))
+        before, self._holder = self._holder, holder
+        if before is not None:
+            before.drop(begin=False)
+
+    # ------------------------------------------------------------------ one tick or nothing
+
+    def begin(self) -> None:
+        """What is appended from now on can be taken back, until `settle`."""
+        self._before = self._waiting.saved(), self._agent.saved()
+
+    def settle(self) -> None:
+        """The tick has happened. Cannot fail."""
+        self._before = None
+        self._let_go()
+
+    def undo(self) -> None:
+        """The tick has not happened: everything is as it was when it began. Cannot fail."""
+        if self._before is not None:
+            waiting, trace = self._before
+            self._waiting.reset(waiting)
+            self._agent.reset(trace)
+            self._before, self._taken = None, []
+            self._read = self._listed = None
+
+    def _let_go(self) -> None:
+        for change, rows in self._taken:
             change.written(rows)
+        self._taken = []
 
     def close(self) -> None:
         """Stop what is being merged beside the ticks; all is readable as it is."""

@@ -256,6 +256,17 @@ class MutableAntichain:
         else:
             self.update([*((t, 1) for t in new), *((t, -1) for t in old)])
 
+    def without(self, times: Antichain) -> Antichain:
+        """The frontier that would be left without one holder's times.
+
+        >>> MutableAntichain([1, 2]).without(Antichain([1]))
+        Antichain([Tick(2)])
+        """
+        if len(self._counts) == len(times) and all(self._counts.get(t) == 1 for t in times):
+            return Antichain()  # the only holder, as usual
+        counts = {t: n - (t in times.elements) for t, n in self._counts.items()}
+        return Antichain(t for t, n in counts.items() if n > 0)
+
     def count(self, time: TimeLike) -> int:
         return self._counts.get(Time.of(time), 0)
 

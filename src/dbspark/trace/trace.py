@@ -116,18 +116,16 @@ class Trace:
         self._check_times(batch)
         with self._lock:
             self._adopt()
-            upper = description.upper
-            if not description.since.dominates(self._logical):  # it has been compacted further than we have
-                self._logical = self._logical.join(description.since)
-                self.spine = self.spine.under(Compaction(self._logical, self._physical, self.retention.filter()))
-            if self._held_logical.frontier or self._held_physical.frontier:
-                self.spine = self.spine.insert(batch)
-            else:
-                self._logical, self._physical = self._logical.join(upper), self._physical.join(upper)
-                compaction = Compaction(self._logical, self._physical, self.retention.filter())
-                self.spine = self.spine.under(compaction).insert(batch)
-            self.upper = upper
-            self._after_work()
+            spine, upper, logical, physical = self.spine, description.upper, self._logical, self._physical
+            if not description.since.dominates(logical):  # it has been compacted further than we have
+                logical = logical.join(description.since)
+            if not self._held_logical.frontier and not self._held_physical.frontier:
+                logical, physical = logical.join(upper), physical.join(upper)
+            if (logical, physical) != (self._logical, self._physical):
+                spine = spine.under(Compaction(logical, physical, self.retention.filter()))
+            spine = self._beside.begun(spine.insert(batch))
+            # Nothing above has changed what the trace holds; nothing below can fail.
+            self._logical, self._physical, self.spine, self.upper = logical, physical, spine, upper
             for listen in list(self._listeners):
                 listen(batch)
 
@@ -195,7 +193,17 @@ class Trace:
         """A shared handle, which holds the trace where it is now."""
         from dbspark.trace.agent import TraceAgent
 
-        return TraceAgent(self, self._logical, self._physical)
+        with self._lock:
+            return TraceAgent(self, self._logical, self._physical)
+
+    def holder(self, since: Antichain) -> TraceAgent:
+        """A handle that keeps every time from `since` on readable, and no boundaries between batches."""
+        from dbspark.trace.agent import TraceAgent
+
+        with self._lock:
+            if not self._logical.dominates(since):
+                raise TimeError(f"{since!r} is before since, {self._logical!r}: its history has been compacted")
+            return TraceAgent(self, since, Antichain(), begin=False)
 
     def _hold(
         self, logical: Antichain, physical: Antichain, old: tuple[Antichain, Antichain], begin: bool = True
@@ -215,10 +223,11 @@ class Trace:
         physical = self._held_physical.frontier or self.upper
         moved = self._logical.join(logical), self._physical.join(physical)
         if moved != (self._logical, self._physical) or self.retention.changed(self.spine.compaction):
-            self._logical, self._physical = moved
-            self._adopt()
+            if begin:
+                self._adopt()
             compaction = Compaction(*moved, self.retention.filter())
-            self.spine = self.spine.compacting(compaction) if begin else self.spine.under(compaction)
+            spine = self.spine.compacting(compaction) if begin else self.spine.under(compaction)
+            self._logical, self._physical, self.spine = *moved, spine
         if begin:
             self._after_work()
 

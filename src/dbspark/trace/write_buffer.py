@@ -6,6 +6,7 @@ of changes what the trace takes (`Written`), which `History` hands over when it 
 asks for it at once. Small changes are not worth the thread: it would keep the interpreter's lock from the ticks for
 longer than its kernels run without it. A change leaves the list when the trace has it, so everything is at any moment
 either there or here. Sorting cannot fail for what a change holds (`sound`): it has happened, and nobody could be told.
+Where it fails for want of memory, the changes stay in the list and are sorted again when they are next asked for.
 
 What waits is bounded: by `CHANGES`, `ROWS` and `HELD` where nothing is being written. Beside what the thread has in
 hand it is `FAR` times that, or as many rows as it has in hand if they are more; then a tick waits for it. So a load of
@@ -20,7 +21,7 @@ pays for it: once, and for at most as much as those ticks were spared.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -62,7 +63,7 @@ class Change:
     It is let go of when it has been written; then it only knows how many rows it had.
     """
 
-    __slots__ = ("_batch", "_delta", "_rows", "given", "held", "sort_key", "tick")
+    __slots__ = ("_batch", "_delta", "_rows", "sort_key", "given", "held", "tick")
 
     def __init__(self, delta: Delta, tick: int, sort_key: SortKey) -> None:
         self._delta: Delta | None = delta
@@ -118,14 +119,15 @@ class Written(NamedTuple):
     """Of each of them."""
     together: Batch | None
     """All of them with their times, if they are short and their sums are known to fit; else it takes each."""
+    oldest: int
+    """Earlier times have been moved to this tick, where they are all together."""
 
 
-def written(changes: Sequence[Change], keep: int, patient: bool = False, counted: bool = True) -> Written:
+def written(changes: Sequence[Change], oldest: int, patient: bool = False, counted: bool = True) -> Written:
     """Put changes in order; those of ticks that nobody can ask for are moved to the oldest that is kept.
 
     See `Waiting` for `patient` and `counted`.
     """
-    oldest = max(changes[-1].tick - keep, 0)
     given = sum([change.given for change in changes])
     few = len(changes) > 1 and given <= max(2 * ROWS, min(_LONG * len(changes), MANY))
     if len(changes) > 1 and (few or not counted) and (changes[0].tick >= oldest or not counted):
@@ -136,11 +138,11 @@ def written(changes: Sequence[Change], keep: int, patient: bool = False, counted
     rows = [batch.rows for batch in batches]
     together = few or (patient and len(changes) > 1 and given <= 2 * MANY)
     if not together or sum(b.largest for b in batches) > INT64_MAX:
-        return Written(changes, rows, None)
+        return Written(changes, rows, None, oldest)
     if oldest >= changes[-1].tick:  # they are all of one time
-        return Written(changes, rows, merge(batches).at_time((oldest,)))
+        return Written(changes, rows, merge(batches).at_time((oldest,)), oldest)
     timed = [b.at_time((max(c.tick, oldest),)) for b, c in zip(batches, changes, strict=True)]
-    return Written(changes, rows, merge(timed))
+    return Written(changes, rows, merge(timed), oldest)
 
 
 def _sorted_at_once(changes: Sequence[Change], oldest: int, counted: bool, few: bool) -> Written | None:
@@ -161,24 +163,38 @@ def _sorted_at_once(changes: Sequence[Change], oldest: int, counted: bool, few: 
         times = np.repeat(np.maximum(ticks, oldest), [change.given for change in changes])
         batch = Batch.from_chunk(sort_key, whole.with_times(padded([times], 0, whole.rows)))
     if not counted:
-        return Written(changes, [change.given for change in changes], batch)
+        return Written(changes, [change.given for change in changes], batch, oldest)
     found = np.concatenate([chunk.lane(TIME) for chunk in batch.chunks]) if batch.rows else np.empty(0, np.int64)
     rows: list[int] = np.bincount(np.searchsorted(ticks, found), minlength=len(ticks)).tolist()
-    return Written(changes, rows, batch)
+    return Written(changes, rows, batch, oldest)
+
+
+class SavedBuffer(NamedTuple):
+    """What a tick changes of `Waiting`."""
+
+    changes: list[Change]
+    length: int
+    rows: int
+    held: int
+    job: Task[Written] | None
+    in_hand: int
+    rows_in_hand: int
+    since_asked: int
 
 
 class Waiting:
     """The changes of one history that its trace does not have yet."""
 
     __slots__ = (
-        "_beside", "_counted", "_held", "_in_hand", "_job", "_keep", "_patient", "_rows_in_hand", "_since_asked",
+        "_beside", "_counted", "_held", "_in_hand", "_job", "_oldest", "_patient", "_rows_in_hand", "_since_asked",
         "changes", "rows",
     )  # fmt: skip
 
-    def __init__(self, keep: int, beside: bool, patient: bool = False, counted: bool = True) -> None:
-        """`beside`: whether a thread may write them. `patient`: they are seldom asked for. `counted`: somebody wants to
-        know how many rows a change has."""
-        self._keep = keep
+    def __init__(self, oldest: Callable[[int], int], beside: bool, patient: bool = False, counted: bool = True) -> None:
+        """`oldest`: by the last tick that is written, the oldest that somebody may ask for. `beside`: whether a thread
+        may write them. `patient`: they are seldom asked for. `counted`: somebody wants to know how many rows a change
+        has."""
+        self._oldest = oldest
         self._beside = beside
         self._patient = patient
         self._counted = counted
@@ -194,40 +210,71 @@ class Waiting:
         self._held = 0
         """Bytes, of all of them."""
 
-    def add(self, change: Change, there: int) -> Written | None:
-        """One more; gives what the trace, which has so many rows, is to take now, as `due`."""
+    def add(self, change: Change) -> bool:
+        """One more; whether `flush_due` may have something to do."""
         self.changes.append(change)
         self.rows += change.given
         self._held += change.held
         self._since_asked += 1
-        if self._job is None and len(self.changes) < CHANGES and self.rows < ROWS and self._held < HELD:
-            return None  # as it mostly is
-        return self.due(there)
+        # Mostly it has not.
+        return not (self._job is None and len(self.changes) < CHANGES and self.rows < ROWS and self._held < HELD)
 
-    def due(self, there: int) -> Written | None:
-        """What the trace is to take now, if anything; begins to write what has become enough."""
-        out = None
+    def flush_due(self, there: int, take: Callable[[Written], None]) -> bool:
+        """Have `take` write what is to be written now into the trace, which has so many rows; whether there was any.
+
+        Begins to sort beside the ticks what has become enough. Changes leave the list once `take` has returned, so
+        where anything raises they are still there.
+        """
+        taken = False
         if self._job is not None and (self._job.done or self._too_much(there)):
-            out = self._taken()
+            taken = self.flush(take)
         if self._job is None and self._enough():
             if self._beside and (self.changes[-1].given >= ROWS or self.rows >= BESIDE):
                 some = self._first()
                 for change in some:
                     change.loose()  # so that the thread need not ask Arrow for it
-                self._in_hand, self._rows_in_hand = len(some), sum([change.given for change in some])
-                function = partial(written, some, self._keep, self._patient, self._counted)
-                self._job = Task(self._rows_in_hand, function, when_idle=self._calm)
-            elif out is None:
-                out = self.all()
-        return out
+                rows = sum([change.given for change in some])
+                function = partial(written, some, self._oldest(some[-1].tick), self._patient, self._counted)
+                self._job = Task(rows, function, when_idle=self._calm)
+                self._in_hand, self._rows_in_hand = len(some), rows
+            elif not taken:
+                taken = self.flush(take)
+        return taken
 
-    def all(self) -> Written | None:
-        """Everything that waits, or the first part of it where a thread has that in hand."""
+    def flush(self, take: Callable[[Written], None]) -> bool:
+        """Have `take` write everything, or the first part of it where a thread has that in hand; whether there was any.
+
+        Changes leave the list once `take` has returned.
+        """
         if self._job is not None:
-            return self._taken()
-        if not self.changes:
-            return None
-        return self._leave(written(self._first(), self._keep, self._patient, self._counted))
+            job, self._job = self._job, None  # one that has failed is not asked again
+            self._in_hand = self._rows_in_hand = 0
+            out = job.result()
+        elif self.changes:
+            some = self._first()
+            out = written(some, self._oldest(some[-1].tick), self._patient, self._counted)
+        else:
+            return False
+        take(out)
+        self._leave(out)
+        return True
+
+    def again(self, out: Written) -> Written:
+        """The same changes, with times as they may be advanced now."""
+        return written(out.changes, self._oldest(out.changes[-1].tick), self._patient, self._counted)
+
+    def saved(self) -> SavedBuffer:
+        """To come back to, where a tick has to be taken back. Costs nothing."""
+        return SavedBuffer(
+            self.changes, len(self.changes), self.rows, self._held, self._job, self._in_hand, self._rows_in_hand,
+            self._since_asked,
+        )  # fmt: skip
+
+    def reset(self, saved: SavedBuffer) -> None:
+        """Go back to what was saved."""
+        self.changes, length, self.rows, self._held = saved[:4]
+        self._job, self._in_hand, self._rows_in_hand, self._since_asked = saved[4:]
+        del self.changes[length:]
 
     def asked(self) -> None:
         """Somebody looks for rows, among those that wait, too."""
@@ -259,14 +306,9 @@ class Waiting:
             most = max(most, AHEAD * there)
         return rows >= most or (len(self.changes) - self._in_hand) * ROWS >= CHANGES * most
 
-    def _taken(self) -> Written:
-        job, self._job = self._job, None
-        self._in_hand = self._rows_in_hand = 0
-        assert job is not None
-        return self._leave(job.result())
-
-    def _leave(self, out: Written) -> Written:
-        del self.changes[: len(out.changes)]
-        self.rows -= sum([change.given for change in out.changes])
-        self._held -= sum([change.held for change in out.changes])
-        return out
+    def _leave(self, out: Written) -> None:
+        """Changes have been written. The list is another one then: that which was saved stays as it is."""
+        left = self.changes[len(out.changes) :]
+        rows = self.rows - sum([change.given for change in out.changes])
+        held = self._held - sum([change.held for change in out.changes])
+        self.changes, self.rows, self._held = left, rows, held

@@ -1,0 +1,173 @@
+"""Histories of tables and views: what is held stays readable, and what fails has not happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbspark.columnar import Batch, Schema, SortKey
+from dbspark.columnar.delta import Delta
+from dbspark.errors import TimeError
+from dbspark.runtime.embedded import HISTORIES, MERGES
+from dbspark.trace import Antichain
+from dbspark.trace import write_buffer as waiting
+from dbspark.trace.history import History
+from dbspark.trace.write_buffer import CHANGES
+
+SCHEMA = Schema.parse("k BIGINT")
+BY_ROW = SortKey(SCHEMA)
+
+
+def delta(rows: Any, weights: Any = None) -> Delta:
+    weights = np.ones(len(rows), np.int64) if weights is None else np.array(weights, np.int64)
+    return Delta(SCHEMA, [pa.array(rows, pa.int64())], weights)
+
+
+def rows_of(batch: Batch) -> Counter[int]:
+    table = batch.to_arrow(weights="w")
+    return Counter(dict(zip(table["k"].to_pylist(), table["w"].to_pylist(), strict=True)))
+
+
+def oldest(history: History) -> int:
+    return int(history.trace.since.meet_of_all()[0])
+
+
+def test_an_agent_keeps_its_tick_while_changes_are_written_together() -> None:
+    history = History(BY_ROW, 5, 0, config=HISTORIES, patient=True, counted=False)
+    for tick in range(1, 4):
+        history.append(delta([tick]), tick)
+    agent = history.trace.agent()
+    agent.set_logical_compaction(Antichain.at(3))
+    for tick in range(4, 21):
+        history.append(delta([tick]), tick)
+    assert oldest(history) == 3
+    assert rows_of(history.at(3, 20)) == Counter([1, 2, 3])
+    assert rows_of(history.at(9, 20)) == Counter(range(1, 10))
+    agent.drop()
+    history.append(delta([21]), 21)
+    assert oldest(history) == 16
+
+
+def test_a_hold_that_comes_while_changes_are_sorted_is_honoured() -> None:
+    """What has been sorted for a later tick is sorted again."""
+    history = History(BY_ROW, 5, 0, config=HISTORIES)
+    trace = history.trace
+    for tick in range(1, CHANGES):
+        history.append(delta([tick]), tick)
+    out = waiting.written(tuple(history._waiting.changes), history._oldest(CHANGES - 1))
+    assert out.oldest == CHANGES - 6
+    agent = trace.agent()
+    with pytest.raises(TimeError, match="somebody holds"):
+        agent.clone().append_described(*described(out))
+    history._take(out)
+    history._waiting._leave(out)
+    assert oldest(history) == 0
+    assert rows_of(history.at(7, CHANGES - 1)) == Counter(range(1, 8))
+
+
+def described(out: Any) -> Any:
+    from dbspark.trace.time import Description
+
+    last = Antichain.at(out.changes[-1].tick + 1)
+    return out.together, Description(Antichain.at(1), last, Antichain.at(out.oldest)), Antichain.at(out.oldest)
+
+
+def test_a_hold_goes_as_far_back_as_there_is_anything() -> None:
+    history = History(BY_ROW, 2, 0)
+    for tick in range(1, 11):
+        history.append(delta([tick]), tick)
+    assert oldest(history) == 8
+    history.hold(3)
+    for tick in range(11, 31):
+        history.append(delta([tick]), tick)
+    assert oldest(history) == 8
+    history.hold(20)
+    assert oldest(history) == 20
+    history.hold(None)
+    history.append(delta([31]), 31)
+    assert oldest(history) == 29
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("tick"), st.lists(st.tuples(st.integers(0, 6), st.sampled_from([-1, 1, 2])), max_size=4)),
+        st.tuples(st.just("ticks"), st.integers(1, 2 * CHANGES)),
+        st.tuples(st.just("agent"), st.integers(0, 40)),
+        st.tuples(st.just("hold"), st.integers(0, 40)),
+        st.tuples(st.just("advance"), st.integers(0, 40)),
+        st.tuples(st.just("drop"), st.integers(0, 5)),
+        st.tuples(st.just("read"), st.integers(0, 5)),
+        st.tuples(st.just("flush"), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=150)
+@given(
+    STEPS, st.sampled_from([0, 1, 5, 50]), st.sampled_from([HISTORIES, MERGES]), st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_since_never_passes_a_hold(steps: Any, keep: int, config: Any, patient: bool, counted: bool) -> None:
+    """Random ticks, holds that are taken, advanced and dropped, and reads as of held ticks, against a model."""
+    history = History(BY_ROW, keep, 0, config=config, patient=patient, counted=counted)
+    trace = history.trace
+    states, now = [Counter[int]()], 0
+    agents: list[tuple[Any, int]] = []
+    held: int | None = None
+
+    def tick(changes: Any) -> None:
+        nonlocal now
+        now += 1
+        after = Counter(states[-1])
+        for row, weight in changes:
+            after[row] += weight
+        states.append(Counter({r: w for r, w in after.items() if w}))
+        history.append(delta([r for r, _ in changes], [w for _, w in changes]), now)
+
+    def check(at: int) -> None:
+        assert rows_of(history.at(at, now)) == states[at], at
+
+    for what, value in steps:
+        if what == "tick":
+            tick(value)
+        elif what == "ticks":
+            for i in range(value):
+                tick([(i % 7, 1 if i % 3 else -1)])
+        elif what == "agent":
+            agent = trace.agent()  # of a trace to which changes have still to come
+            at = max(now - value, agent.logical.meet_of_all()[0])
+            agent.set_logical_compaction(Antichain.at(at))
+            agents.append((agent, at))
+        elif what == "hold":
+            since = trace.since.meet_of_all()[0]
+            held = min(max(now - value, since), now)
+            if held < since:
+                held = None
+            history.hold(held)
+        elif what == "advance" and agents:
+            agent, at = agents.pop(0)
+            at = min(max(at, value), now)
+            agent.set_logical_compaction(Antichain.at(at))
+            agents.append((agent, at))
+        elif what == "drop" and agents:
+            agents.pop(value % len(agents))[0].drop()
+        elif what == "read":
+            for at in {at for _, at in agents} | ({held} if held is not None else set()):
+                if at <= now:
+                    check(at)
+            check(max(now - min(keep, value), 0))
+        elif what == "flush":
+            _ = history.spine
+        holds = [at for _, at in agents] + ([] if held is None else [held])
+        assert all(trace.since.less_equal((at,)) for at in holds)
+    for at in {at for _, at in agents} | ({held} if held is not None else set()):
+        if at <= now:
+            check(at)
+    for at in range(max(now - keep, 0), now + 1):
+        check(at)
