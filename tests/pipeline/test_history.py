@@ -54,19 +54,25 @@ def test_an_agent_keeps_its_tick_while_changes_are_written_together() -> None:
     assert oldest(history) == 16
 
 
-def test_a_hold_that_comes_while_changes_are_sorted_is_honoured() -> None:
+def test_a_hold_that_comes_while_changes_are_sorted_is_honoured(monkeypatch: Any) -> None:
     """What has been sorted for a later tick is sorted again."""
     history = History(BY_ROW, 5, 0, config=HISTORIES)
     trace = history.trace
     for tick in range(1, CHANGES):
         history.append(delta([tick]), tick)
-    out = waiting.written(tuple(history._waiting.changes), history._oldest(CHANGES - 1))
-    assert out.oldest == CHANGES - 6
-    agent = trace.agent()
-    with pytest.raises(TimeError, match="somebody holds"):
-        agent.clone().append_described(*described(out))
-    history._take(out)
-    history._waiting._leave(out)
+    sort = waiting.written
+    agents = []
+
+    def sorted_and_held(changes: Any, oldest: int, *more: Any) -> Any:
+        out = sort(changes, oldest, *more)
+        if not agents:
+            assert out.oldest == CHANGES - 6
+            agents.append(trace.agent())
+            with pytest.raises(TimeError, match="somebody holds"):
+                agents[0].clone().append_described(*described(out))
+        return out
+
+    monkeypatch.setattr(waiting, "written", sorted_and_held)
     assert oldest(history) == 0
     assert rows_of(history.at(7, CHANGES - 1)) == Counter(range(1, 8))
 

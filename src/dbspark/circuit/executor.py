@@ -122,11 +122,17 @@ class Circuit:
             values[node.id] = Delta.empty(node.schema) if change is None else as_delta(change, node)
         states, given, held, late, enough = self._by_program(values, in_order, checks) or self._by_operators(values)
         outputs = {name: finished(value) for name, value in given.items()}
-        # Nothing above has changed anything; nothing below can fail.
-        self._take(states)
-        self._late = late
-        if enough:
-            self._take_in()
+        # Nothing above has changed anything. To take states in may fail: for want of memory, or because a merge beside
+        # the ticks has failed.
+        before = self.snapshot()
+        try:
+            self._take(states)
+            self._late = late
+            if enough:
+                self._take_in()
+        except BaseException:
+            self.reset(before)
+            raise
         self._held = held
         self.tick_number += 1
         return outputs

@@ -239,7 +239,11 @@ class Program:
         while True:
             tick = Tick(self, values, states, self._room)
             self._write(tick, wanted, checks)
-            status = self._run(tick, int(much))
+            try:
+                status = self._run(tick, int(much))
+            except BaseException:
+                self._listed = self._late = None  # what the machine has listed may not have happened
+                raise
             used, kept = self._arena[kr.USED], self._arena[kr.ARENA + kr.USED]
             if status == kr.DONE:
                 # The next tick is given half as much again as this one has used.

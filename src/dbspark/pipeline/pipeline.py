@@ -293,18 +293,27 @@ class Pipeline:
     def _applied(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None) -> int:
         watch, tick, runtime = Watch(), self.tick + 1, self._runtime
         subscribers = self._subscribers
+        if self._store is not None:
+            self._store.check_writable()  # a store that has failed refuses every tick, and says what to do
         outcome = runtime.step(operations, tick, [s.view for s in subscribers], watch)
-        # It has happened here; a store that fails refuses to go on, and says so.
-        self.tick = tick
-        if offset is not None:
-            self._offsets = {**self._offsets, offset[0]: offset[1]}
-        self._commit_definitions()
+        offsets = self._offsets if offset is None else {**self._offsets, offset[0]: offset[1]}
+        try:
+            self._make_durable(tick, offsets)
+        except BaseException:
+            runtime.undo()
+            raise
+        # The tick has happened: nothing below may fail.
+        self.tick, self._offsets = tick, offsets
+        runtime.settle()
         watch.committed = perf_counter()
-        for subscription in subscribers:
-            subscription._deliver(outcome.changes, tick)
-        for feed in self._feeds.values():
-            feed.committed(tick)
-        self._monitor.note(tick, outcome.given, outcome.taken, runtime.tally(), watch)
+        try:
+            for feed in self._feeds.values():
+                feed.committed(tick)
+            for subscription in subscribers:
+                subscription._deliver(outcome.changes, tick)
+            self._monitor.note(tick, outcome.given, outcome.taken, runtime.tally(), watch)
+        except Exception:
+            _log.exception("tick %d has been committed, but not everybody could be told", tick)
         return tick
 
     def ingest(
@@ -556,8 +565,12 @@ class Pipeline:
         return commit_times(self._store)
 
     def _commit_definitions(self) -> None:
+        self._make_durable(self.tick, self._offsets)
+
+    def _make_durable(self, tick: int, offsets: Mapping[str, Any]) -> None:
+        """Commit a tick, which may be the present one with other definitions. What raises is not shown."""
         if self._store is not None:
-            self._store.commit(self.tick, self._runtime.states(), self._described(), self._offsets, self._positions)
+            self._store.commit(tick, self._runtime.states(), self._described(), offsets, self._positions)
             self._stored_positions = self._positions
 
     def _known_as(self, found: Committed) -> None:

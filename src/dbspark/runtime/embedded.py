@@ -62,6 +62,8 @@ class Embedded(Runtime):
         self.tables: dict[str, TableDefinition] = {}
         self._tables: dict[str, TableState] = {}
         self._views: dict[str, History] = {}
+        self._before: tuple[Any, tuple[History, ...]] | None = None
+        """The circuit before the tick that has not been settled yet, and the histories that it has changed."""
 
     # ------------------------------------------------------------------ definitions
 
@@ -171,16 +173,41 @@ class Embedded(Runtime):
                 self._tables[name].history.unlist()
             if isinstance(error, Exception) and not isinstance(error, TransactionError):
                 for check in checks.values():  # what is wrong with a change says more than what has come of it
-                    check.done()
+                    check.again()
             raise
-        # Nothing below can fail.
-        for name, delta in changes.items():
-            self._tables[name].history.append(delta, tick, name in listing and name not in checks)
-        taken: dict[str, SupportsInt] = {}
-        for name, delta in moved.items():
-            taken[name] = self._views[name].append(delta, tick) if delta.rows else 0
-        watch.computed = perf_counter()
-        return Outcome(given, taken, told)
+        written = (
+            *(self._tables[name].history for name in changes),
+            *(self._views[n] for n, d in moved.items() if d.rows),
+        )
+        try:
+            for history in written:
+                history.begin()
+            self._before = before, written
+            for name, delta in changes.items():
+                self._tables[name].history.append(delta, tick, name in listing and name not in checks)
+            taken: dict[str, SupportsInt] = {}
+            for name, delta in moved.items():
+                taken[name] = self._views[name].append(delta, tick) if delta.rows else 0
+            watch.computed = perf_counter()
+            return Outcome(given, taken, told)
+        except BaseException:
+            self._before = before, written
+            self.undo()
+            raise
+
+    def settle(self) -> None:
+        if self._before is not None:
+            for history in self._before[1]:
+                history.settle()
+            self._before = None
+
+    def undo(self) -> None:
+        if self._before is not None:
+            circuit, written = self._before
+            self._circuit.reset(circuit)
+            for history in written:
+                history.undo()
+            self._before = None
 
     # ------------------------------------------------------------------ state
 

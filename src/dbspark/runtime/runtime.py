@@ -93,11 +93,19 @@ class Runtime(Shows):
 
     @abstractmethod
     def step(self, operations: Mapping[str, list[Any]], tick: int, wanted: Collection[str], watch: Watch) -> Outcome:
-        """Make a tick. One that raises has not happened.
+        """Make a tick. One that raises has not happened; one that returns can be taken back until it is settled.
 
         `wanted` are views whose changes somebody waits for; `watch` is told when operations have been checked, and when
         the tick has been computed.
         """
+
+    @abstractmethod
+    def settle(self) -> None:
+        """The last tick has been made durable, or need not be. Cannot fail."""
+
+    @abstractmethod
+    def undo(self) -> None:
+        """The last tick has not happened: everything is as it was before its `step`. Cannot fail."""
 
     @abstractmethod
     def tally(self) -> Tally:

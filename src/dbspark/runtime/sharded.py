@@ -165,6 +165,8 @@ class Sharded(Runtime):
         self._iterations = ITERATIONS
         """As many as the last tick took."""
         self._policies: Policies = {}
+        self._before: dict[str, dict[int, tuple[TraceRecord, ...]]] | None = None
+        """The records before the tick that has not been settled yet."""
 
     # ------------------------------------------------------------------ definitions
 
@@ -215,8 +217,21 @@ class Sharded(Runtime):
         self._balance(tick)
         plan = self._present(self._iterations)
         watch.checked = perf_counter()
-        out = self._run(job, plan, self._records, rows, frames)
-        given_rows: dict[str, int] = dict.fromkeys(operations, 0)
+        self._before = self._records
+        try:
+            out = self._run(job, plan, self._records, rows, frames)
+            outcome, iterations = self._outcome(out, plan, operations)
+        except BaseException:
+            self.undo()
+            raise
+        if plan.resumed:
+            self._iterations = unrolled(iterations)
+        watch.computed = perf_counter()
+        return outcome
+
+    def _outcome(self, out: Sequence[Row], plan: _Plan, tables: Collection[str]) -> tuple[Outcome, int]:
+        """What the reports of a tick say, and how many iterations it took."""
+        given_rows: dict[str, int] = dict.fromkeys(tables, 0)
         taken: dict[str, int] = dict.fromkeys(sorted(self._views), 0)
         told: dict[str, list[Batch]] = {}
         iterations = 0
@@ -231,10 +246,14 @@ class Sharded(Runtime):
                 trace = slot.removeprefix(TOLD)
                 batch = decoded(pa.py_buffer(payload), plan.traces[trace].sort_keys[0])
                 told.setdefault(trace.removeprefix("view "), []).append(batch)
-        if plan.resumed:
-            self._iterations = unrolled(iterations)
-        watch.computed = perf_counter()
-        return Outcome(given_rows, taken, {name: merge(batches) for name, batches in told.items()})
+        return Outcome(given_rows, taken, {name: merge(batches) for name, batches in told.items()}), iterations
+
+    def settle(self) -> None:
+        self._before = None
+
+    def undo(self) -> None:
+        if self._before is not None:
+            self._records, self._before = self._before, None
 
     def _run(
         self,

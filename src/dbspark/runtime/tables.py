@@ -158,6 +158,13 @@ class Checking:
         if self._task is not None:
             self._task.wait()
 
+    def again(self) -> None:
+        """Look once more, after a tick that has failed: what it has listed in the directory has not happened."""
+        if self._task is None and self._spine is None:
+            self._table.history.unlist()
+            self._directory = self._table.history.directory()
+        self.done()
+
     def done(self) -> None:
         """Look, or wait for it; raises where the result is not a table."""
         if self._broken() if self._task is None else self._task.result():

@@ -282,7 +282,7 @@ class Store:
         A tick may be committed again with another program; it then has one more revision.
         """
         with self._guard:
-            self._check_writable()
+            self.check_writable()
             last = self._pending[0].tick if self._pending is not None else self.tick
             if last is not None and tick < last:
                 raise StoreError(f"tick {last} of {self.files.location} is committed; tick {tick} comes too late")
@@ -304,7 +304,7 @@ class Store:
         with self._guard:
             if self._pending is None:
                 return
-            self._check_writable()
+            self.check_writable()
             given, text = self._pending[:2]
             try:
                 self._write(given, text)
@@ -320,7 +320,8 @@ class Store:
             if self._rounds >= RETIRE_EVERY:
                 self._retire()
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """Raise where a commit would be refused, and say why."""
         if self._lock is None:
             raise StoreError(f"{self.files.location} is open for reading; open it with write=True to commit")
         if self._failed is not None:
@@ -389,7 +390,7 @@ class Store:
     def retire(self) -> list[str]:
         """Remove now what no kept tick and no reader needs; commits do it in passing. Returns the names."""
         with self._guard:
-            self._check_writable()
+            self.check_writable()
             return self._retire()
 
     def _retire(self) -> list[str]:

@@ -186,13 +186,14 @@ class History:
             waiting, trace = self._before
             self._waiting.reset(waiting)
             self._agent.reset(trace)
-            self._before, self._taken = None, []
-            self._read = self._listed = None
+            self._before = None
+            self._taken.clear()
+        self._read = self._listed = None  # the circuit may have listed its change already
 
     def _let_go(self) -> None:
         for change, rows in self._taken:
             change.written(rows)
-        self._taken = []
+        self._taken.clear()
 
     def close(self) -> None:
         """Stop what is being merged beside the ticks; all is readable as it is."""

@@ -255,8 +255,12 @@ class Waiting:
             out = written(some, self._oldest(some[-1].tick), self._patient, self._counted)
         else:
             return False
+        left = self.changes[len(out.changes) :]  # another list: the one that was saved stays as it is
+        rows = self.rows - sum([change.given for change in out.changes])
+        held = self._held - sum([change.held for change in out.changes])
         take(out)
-        self._leave(out)
+        # The trace has them; nothing below can fail.
+        self.changes, self.rows, self._held = left, rows, held
         return True
 
     def again(self, out: Written) -> Written:
@@ -305,10 +309,3 @@ class Waiting:
         if self._calm:
             most = max(most, AHEAD * there)
         return rows >= most or (len(self.changes) - self._in_hand) * ROWS >= CHANGES * most
-
-    def _leave(self, out: Written) -> None:
-        """Changes have been written. The list is another one then: that which was saved stays as it is."""
-        left = self.changes[len(out.changes) :]
-        rows = self.rows - sum([change.given for change in out.changes])
-        held = self._held - sum([change.held for change in out.changes])
-        self.changes, self.rows, self._held = left, rows, held
