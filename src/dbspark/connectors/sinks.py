@@ -9,6 +9,10 @@ the pipeline is closed, so it goes on there after a restart. What that means for
 * A *format* is written exactly once: a tick is a folder `tick=N`, and a repetition replaces the folder by one with the
   same changes (only `_commit_timestamp` may have been forgotten).
 
+A feed may fall behind by any number of ticks: the pipeline keeps the history of the view from the position of each of
+its sinks on, of those too that are not running, and lets go of it as positions are saved. A manifest holds the
+positions and the histories of one moment, so what a sink has not read is there when the location is opened again.
+
 A new feed begins with what the view holds then, as inserts of that tick, so the changes always add up to the view. The
 tick is committed before anything is given out, so a feed that dies on its first rows begins with the same ones again.
 """

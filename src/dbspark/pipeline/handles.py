@@ -147,10 +147,17 @@ class View(_Readable):
         the next commit. `format` and `path` write the changes of a tick to the folder `tick=N` instead, exactly once.
         A new sink begins with what the view holds now, as inserts, or after the tick `since`. Its position is kept
         under `name`; two sinks of a view need two names.
+
+        What a sink has not read is kept for it, however many ticks that are and whether it runs or not, until it goes
+        on or is forgotten (`forget_stream`).
         """
         pipe, view = self._pipe, self.name
         deliver = sinks.sink_of(pipe._spark, function, format, path, options)
         return pipe._feed(view, f"{view}.{name or 'sink'}", deliver, since)
+
+    def forget_stream(self, name: str | None = None) -> None:
+        """Stop a sink and forget its position: nothing is kept for it any more. What it has written stays."""
+        self._pipe._forget_feed(self.name, f"{self.name}.{name or 'sink'}")
 
 
 class Subscription:

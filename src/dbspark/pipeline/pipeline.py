@@ -32,7 +32,7 @@ from dbspark.columnar.frames import frame_of, in_months, relabelled, struct_of
 from dbspark.columnar.memory import reserve
 from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.connectors import sinks, streams
-from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError
+from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError, TimeError
 from dbspark.kernels import preload
 from dbspark.pipeline.handles import Subscription, Table, Transaction, View
 from dbspark.pipeline.statements import execute
@@ -137,7 +137,13 @@ class Pipeline:
             for given in found.program["views"]:
                 self._define(given)
             runtime.recover(store, tables, found.tick, found.program)
+            for view in self._definitions:
+                runtime.hold(view, self._unread(view))
         return runtime
+
+    def _unread(self, view: str) -> int | None:
+        """The oldest tick that a sink of a view has still to read from, whether it runs now or not."""
+        return min((int(p["tick"]) for key, p in self._positions.items() if key.startswith(f"{view}.")), default=None)
 
     # ------------------------------------------------------------------ definitions
 
@@ -539,14 +545,25 @@ class Pipeline:
             running = self._feeds.get(key)
             if running is not None and running.isActive:
                 raise ConfigError(f"the sink {key!r} runs already; stop it, or give this one another name=…")
-            if key not in self._positions:
+            positions, new = self._positions, key not in self._positions
+            if new:
                 begin = {"tick": self.tick, "snapshot": True} if since is None else {"tick": since}
-                self._positions = {**self._positions, key: begin}
-                self._commit_definitions()
+                self._positions = {**positions, key: begin}
+            try:
+                # Held before it is committed, so that what a manifest names goes back to the positions in it.
+                self._runtime.hold(view, self._unread(view))
+                self._check_kept(view, key, new)
+                if new:
+                    self._commit_definitions()
+            except BaseException:
+                self._positions = positions
+                self._runtime.hold(view, self._unread(view))
+                raise
 
             def save(position: sinks.Position) -> None:
                 with self._lock:
                     self._positions = {**self._positions, key: position}
+                    self._runtime.hold(view, self._unread(view))
 
             origin = sinks.Origin(
                 lambda since, upto: self.view(view).changes(since, upto),
@@ -556,6 +573,38 @@ class Pipeline:
             )
             self._feeds[key] = sinks.Feed(key, origin, deliver, self._positions[key], self.tick)
             return self._feeds[key]
+
+    def _check_kept(self, view: str, key: str, new: bool) -> None:
+        """Refuse a sink that would have to read what is no longer there."""
+        tick, oldest = int(self._positions[key]["tick"]), self._readable(view).oldest()
+        if tick < oldest and new:
+            raise TimeError(
+                f"the sink {key!r} is to begin after tick {tick}, which is no longer kept; the oldest is {oldest}. "
+                "Begin with what the view holds now (no since=…), or keep more with the setting 'history' (ticks)"
+            )
+        if tick < oldest:
+            raise TimeError(
+                f"the sink {key!r} has read up to tick {tick}, and what came next is no longer kept; the oldest tick "
+                f"is {oldest}. Forget it with pipe.view({view!r}).forget_stream(…) and begin it anew"
+            )
+
+    def _forget_feed(self, view: str, key: str) -> None:
+        running = self._feeds.pop(key, None)
+        if running is not None:
+            running.stop()  # without the lock, which it needs to finish what it is at
+        with self._lock:
+            self._check_writable("forget_stream")
+            if key not in self._positions:
+                known = ", ".join(k for k in self._positions if k.startswith(f"{view}.")) or "none"
+                raise ConfigError(f"there is no sink {key!r}; those of the view are {known}")
+            positions = self._positions
+            self._positions = {k: p for k, p in positions.items() if k != key}
+            try:
+                self._commit_definitions()
+            except BaseException:
+                self._positions = positions
+                raise
+            self._runtime.hold(view, self._unread(view))
 
     def _commit_times(self) -> dict[int, float]:
         if self._store is None:

@@ -195,6 +195,10 @@ class Embedded(Runtime):
             self.undo()
             raise
 
+    def hold(self, view: str, tick: int | None) -> None:
+        if view in self._views:
+            self._views[view].hold(tick)
+
     def settle(self) -> None:
         if self._before is not None:
             for history in self._before[1]:

@@ -53,6 +53,10 @@ class Readable(Protocol):
         """The changes of the ticks after `since`, with `_tick` and `_weight`, in the order of ticks."""
         ...
 
+    def oldest(self) -> int:
+        """The oldest tick that can be read."""
+        ...
+
 
 class Shows(ABC):
     """Whatever has tables and views to read."""
@@ -97,6 +101,13 @@ class Runtime(Shows):
 
         `wanted` are views whose changes somebody waits for; `watch` is told when operations have been checked, and when
         the tick has been computed.
+        """
+
+    @abstractmethod
+    def hold(self, view: str, tick: int | None) -> None:
+        """Keep a view readable from a tick on, or as far back as it is; None: only as far as the setting `history`.
+
+        A hold takes the place of the one before it. It lasts as long as the view; who opens the state holds anew.
         """
 
     @abstractmethod

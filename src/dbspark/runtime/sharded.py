@@ -117,7 +117,9 @@ class ViewStep:
 def opened(work: Work, name: str, sort_key: SortKey, keep: int, created: int, tick: int) -> History:
     """What is kept of a table or view on this shard, up to before a tick."""
     spine = work.state(name, [sort_key])[0] if name in work.records else None
-    return history_of(sort_key, keep, created, spine, tick)
+    history = history_of(sort_key, keep, created, spine, tick)
+    history.hold(work.job.held.get(name))
+    return history
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,8 @@ class Sharded(Runtime):
         self._policies: Policies = {}
         self._before: dict[str, dict[int, tuple[TraceRecord, ...]]] | None = None
         """The records before the tick that has not been settled yet."""
+        self._held: dict[str, int] = {}
+        """By trace, from which tick on somebody reads it."""
 
     # ------------------------------------------------------------------ definitions
 
@@ -195,6 +199,7 @@ class Sharded(Runtime):
     def remove(self, name: str, tick: int) -> None:
         self.tables = {n: t for n, t in self.tables.items() if n != name}
         self._views -= {name}
+        self._held = {n: t for n, t in self._held.items() if n != f"view {name}"}
         self._planned = {}
         self._policies = {j: p for j, p in self._policies.items() if j in self._program.builder.graph.nodes}
         kept = self._present().traces
@@ -206,7 +211,7 @@ class Sharded(Runtime):
         return routed(self.tables[table], kind, data, weight)
 
     def step(self, operations: Mapping[str, list[Any]], tick: int, wanted: Collection[str], watch: Watch) -> Outcome:
-        job = Job(tick, self.shards, self._files(), wanted=frozenset(wanted))
+        job = Job(tick, self.shards, self._files(), wanted=frozenset(wanted), held=self._held)
         rows: list[Row] = []
         frames: list[Any] = []
         for table, given in operations.items():
@@ -247,6 +252,11 @@ class Sharded(Runtime):
                 batch = decoded(pa.py_buffer(payload), plan.traces[trace].sort_keys[0])
                 told.setdefault(trace.removeprefix("view "), []).append(batch)
         return Outcome(given_rows, taken, {name: merge(batches) for name, batches in told.items()}), iterations
+
+    def hold(self, view: str, tick: int | None) -> None:
+        name = f"view {view}"
+        held = {n: t for n, t in self._held.items() if n != name}
+        self._held = held if tick is None else {**held, name: tick}
 
     def settle(self) -> None:
         self._before = None
@@ -379,10 +389,10 @@ class Sharded(Runtime):
         }
 
     def snapshot(self) -> Any:
-        return self.tables, set(self._views), self._records, self._policies
+        return self.tables, set(self._views), self._records, self._policies, self._held
 
     def reset(self, snapshot: Any) -> None:
-        self.tables, self._views, self._records, self._policies = snapshot
+        self.tables, self._views, self._records, self._policies, self._held = snapshot
         self._planned = {}
 
     def described(self) -> dict[str, Any]:

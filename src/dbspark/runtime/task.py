@@ -64,6 +64,8 @@ class Job:
     """Traces that are kept as they are, though they are computed again."""
     wanted: frozenset[str] = frozenset()
     """Views whose changes the driver is told."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """Histories that somebody reads further back than the setting `history` says: from which tick on."""
 
 
 @dataclass(slots=True)

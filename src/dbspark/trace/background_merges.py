@@ -212,11 +212,17 @@ class Beside:
                 spine = self.adopted(spine)
         return spine
 
-    def adopted(self, spine: Spine) -> Spine:
-        """The spine with what has been merged so far."""
+    def adopted(self, spine: Spine, reading: bool = False) -> Spine:
+        """The spine with what has been merged so far.
+
+        Raises what a merge has failed with, and forgets the merge, which is then begun anew. Who only reads is not
+        told: it is the next writer who can refuse to go on.
+        """
         for job in list(self.jobs):
             error = job.failed()
             if error is not None:
+                if reading:
+                    continue
                 self.jobs.remove(job)
                 raise error
             latest = job.latest

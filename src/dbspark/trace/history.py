@@ -258,8 +258,12 @@ class History:
         if not Antichain.at(now + 1).dominates(self.trace.upper):
             self.append(Delta.empty(self.sort_key.schema), now)
 
+    def oldest(self) -> int:
+        """The oldest tick that can be read."""
+        return max((t[0] for t in self.trace.since), default=0)
+
     def _check(self, tick: int, now: int) -> None:
-        oldest = max((t[0] for t in self.trace.since), default=0)
+        oldest = self.oldest()
         if tick > now:
             raise TimeError(f"tick {tick} has not happened yet; the last one is {now}")
         if tick < oldest:
@@ -287,6 +291,10 @@ class Histories:
         """The changes of the ticks after `since`, with `_tick` and `_weight`, in the order of ticks."""
         tables = [part.changes(since, upto, now) for part in self._parts]
         return pa.concat_tables(tables).sort_by("_tick")
+
+    def oldest(self) -> int:
+        """The oldest tick that can be read on every shard."""
+        return max(part.oldest() for part in self._parts)
 
 
 def history_of(sort_key: SortKey, keep: int, created: int, spine: Spine | None, tick: int) -> History:

@@ -299,7 +299,7 @@ class Trace:
         """The spine as it is now: a value, which later inserts and merges do not change."""
         if self._beside.jobs:
             with self._lock:
-                self._adopt()
+                self.spine = self._beside.adopted(self.spine, reading=True)
         return self.spine
 
     def keys(self, data: Any) -> Keys:
