@@ -98,7 +98,7 @@ class Circuit:
         `checks`: by source, whoever has to know whether its table stays one (`circuit.vm.Check`). Those who are
         left when this returns have to look for themselves.
         """
-        return self._run(inputs, _complete, in_order, checks)
+        return self._run(inputs, complete, in_order, checks)
 
     def configured(self, state: State) -> State:
         """A state whose spines are merged as this circuit merges them."""
@@ -279,7 +279,7 @@ def _zset_of(given: Any, node: Node) -> ZSet:
     return ZSet.from_rows(list(given), node.schema)
 
 
-def _complete(value: Any) -> Any:
+def complete(value: Any) -> Any:
     """An output of which nothing is left to compute."""
     return Delta.of(value.batch()) if isinstance(value, Parts) else value
 

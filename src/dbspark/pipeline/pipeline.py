@@ -9,8 +9,8 @@
 
 A transaction is one tick of the circuit. It is computed beside what is there, made durable, and only then shown, so
 whatever fails leaves everything as it was. The state of a pipeline is spines by name: those of the circuit's nodes, and
-the histories of tables and views. A new view is filled from the tables' histories; nodes that other views have already
-keep their state, and are not computed again for anybody else.
+the histories of tables and views. A new view is filled from what is kept nearest to it; nodes that other views have
+already keep their state.
 """
 
 from __future__ import annotations

@@ -1,21 +1,24 @@
 """The circuit in this process: a tick takes milliseconds, and everything is on this machine.
 
-A new view is filled from the tables' histories; nodes that other views have already keep their state, and are not
-computed again for anybody else.
+A new view is filled from what is kept nearest to it (`pipeline.fill`): nodes that other views have already keep their
+state, and are not computed again where all that they have given is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, SupportsInt
 
-from dbspark.circuit.executor import Circuit
+from dbspark.circuit.executor import Circuit, complete
 from dbspark.circuit.graph import Graph
 from dbspark.circuit.vm import Guarded
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
+from dbspark.operators.operator import State
+from dbspark.pipeline.fill import Integral, fill
 from dbspark.runtime.progress import Watch
 from dbspark.runtime.reslicing import rearranged, whole_states
 from dbspark.runtime.runtime import Outcome, Runtime, Tally
@@ -51,6 +54,10 @@ class _Tally(NamedTuple):
         return {**dict(zip(names, self.counts, strict=True)), **self.nodes.rows()}
 
 
+def _all_of(history: History) -> Delta:
+    return Delta.of(history.trace.scan())
+
+
 class Embedded(Runtime):
     """See the module's preface."""
 
@@ -76,8 +83,9 @@ class Embedded(Runtime):
         self._tables = {**self._tables, table.name: TableState(table, history)}
 
     def add_views(self, names: Sequence[str], tick: int) -> None:
-        fresh, out = self._computed(names)
-        states = {**state_of(fresh), **self.states()}
+        kept = self.states()
+        fresh, out = self._computed(names, kept)
+        states = {**fresh, **kept}
         circuit = self._new_circuit()
         restore(circuit, states, tick)
         views = dict(self._views)
@@ -114,21 +122,30 @@ class Embedded(Runtime):
             unknown = set(missing).difference(empty)
             if unknown:
                 warn_of_refill(circuit.graph, unknown)
-            fresh, _ = self._computed(list(self._program.views))
-            restore_missing = {**states, **{n: s for n, s in state_of(fresh).items() if n in set(missing)}}
+            fresh, _ = self._computed(list(self._program.views), states)
+            restore_missing = {**states, **{n: s for n, s in fresh.items() if n in set(missing)}}
             circuit = self._new_circuit()
             restore(circuit, restore_missing, tick)
         return circuit
 
-    def _computed(self, views: Sequence[str]) -> tuple[Circuit, dict[str, Delta]]:
-        """A circuit of some views, fed with everything that the tables hold, and what it gave."""
+    def _computed(self, views: Sequence[str], kept: Mapping[str, State]) -> tuple[dict[str, State], dict[str, Delta]]:
+        """The states that are missing behind some views, at least, and all that the views hold."""
         graph = self._program.builder.graph
+        integrals: dict[str, Integral] = {
+            node.id: partial(_all_of, self._tables[str(node.name)].history) for node in graph if node.role == "source"
+        }
+        for name, history in self._views.items():
+            integrals.setdefault(graph.outputs[name].id, partial(_all_of, history))
+        filled = fill(graph, kept, views, integrals)
+        if filled is not None:
+            return filled.states, {name: complete(value) for name, value in filled.outputs.items()}
         part = Graph()
         part.nodes = graph.nodes
         part.outputs = {name: graph.outputs[name] for name in views}
         circuit = Circuit(part)
-        now = {n: Delta.of(t.history.trace.scan()) for n, t in self._tables.items()}
-        return circuit, circuit.step({n: d for n, d in now.items() if d.rows})
+        now = {n: _all_of(t.history) for n, t in self._tables.items()}
+        out = circuit.step({n: d for n, d in now.items() if d.rows})
+        return state_of(circuit), out
 
     # ------------------------------------------------------------------ ticks
 
