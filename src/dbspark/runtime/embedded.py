@@ -1,6 +1,6 @@
 """The circuit in this process: a tick takes milliseconds, and everything is on this machine.
 
-A new view is filled from what is kept nearest to it (`pipeline.fill`): nodes that other views have already keep their
+A new view is filled from what is kept nearest to it (`runtime.fill`): nodes that other views have already keep their
 state, and are not computed again where all that they have given is kept.
 """
 
@@ -18,7 +18,7 @@ from dbspark.circuit.vm import Guarded
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.operators.operator import State
-from dbspark.pipeline.fill import Integral, fill
+from dbspark.runtime.fill import Integral, fill
 from dbspark.runtime.progress import Watch
 from dbspark.runtime.reslicing import rearranged, whole_states
 from dbspark.runtime.runtime import Outcome, Runtime, Tally
