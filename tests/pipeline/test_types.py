@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from dbspark.columnar.frames import arrow_of
 
 import dbspark
+from dbspark.columnar.frames import arrow_of
 
 TYPES: dict[str, tuple[str, ...]] = {
     "BOOLEAN": ("true", "false"),
@@ -157,10 +157,8 @@ def seen(frame: Any, months: bool = True) -> dict[str, Any]:
     texts = []
     for ddl, c in COLUMNS.items():
         binary = ddl == "BINARY"
-        texts.append(
-            f"{f'to_json(struct({c}))' if 'VARIANT' in ddl else f'hex({c})' if binary else f'CAST({c} AS STRING)'} AS
-            {c}"
-        )
+        shown = f"to_json(struct({c}))" if "VARIANT" in ddl else f"hex({c})" if binary else f"CAST({c} AS STRING)"
+        texts.append(f"{shown} AS {c}")
     weight = "_weight" if "_weight" in frame.columns else "1"
     rows = frame.selectExpr("id", f"{weight} AS weight", *texts).collect()
     kinds = {f.name: f.dataType.simpleString() for f in frame.schema.fields}

@@ -7,7 +7,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from dbspark.pipeline.fill import fill
 
 import dbspark
 from dbspark.circuit import Builder
@@ -15,6 +14,7 @@ from dbspark.columnar.delta import Delta
 from dbspark.operators.join import Join
 from dbspark.operators.operator import Arrange
 from dbspark.pipeline import state_of
+from dbspark.runtime.fill import fill
 from tests.pipeline.queries import query, tables, without_spark
 from tests.pipeline.test_circuits import Inputs, delayed, joined, recursive
 

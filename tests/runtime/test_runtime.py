@@ -217,8 +217,6 @@ def test_a_durable_tick_fails_at_any_call(faults: Any, tmp_path: Any, after: boo
                 with pytest.raises(StoreError, match="Open it again"):
                     change(pipe, tick)
                 same(seen(pipe), before, faults.fired)
-            elif faults.fired in ("commit", "flush") and after:  # it is durable, and nobody was told
-                pass
             else:
                 change(pipe, tick)
                 assert pipe.tick == tick
@@ -305,3 +303,28 @@ def test_a_listener_that_cannot_be_told_does_not_undo_a_tick(faults: Any, monkey
     monkeypatch.setattr(pipe._monitor, "note", failing)
     change(pipe, 1)
     assert pipe.tick == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_what_fails_after_a_tick_is_durable_does_not_undo_it(
+    without_spark: None, tmp_path: Any, monkeypatch: Any, error: Any
+) -> None:
+    monkeypatch.setattr(store, "RETIRE_EVERY", 1)
+    pipe = opened(location=str(tmp_path / "state"))
+    change(pipe, 1)
+
+    def failing(self: Any) -> list[str]:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.Store, "_retire", failing)
+        with contextlib.suppress(KeyboardInterrupt):
+            change(pipe, 2)
+    assert pipe.tick == 2
+    change(pipe, 3)
+    before = seen(pipe)[2]
+    pipe.close()
+    pipe = opened(location=str(tmp_path / "state"))
+    assert pipe.tick == 3
+    same((seen(pipe)[2],), (before,), error)
+    pipe.close()

@@ -303,15 +303,24 @@ class Pipeline:
             self._store.check_writable()  # a store that has failed refuses every tick, and says what to do
         outcome = runtime.step(operations, tick, [s.view for s in subscribers], watch)
         offsets = self._offsets if offset is None else {**self._offsets, offset[0]: offset[1]}
+        late: BaseException | None = None
         try:
             self._make_durable(tick, offsets)
-        except BaseException:
-            runtime.undo()
-            raise
+        except BaseException as error:
+            if self._store is None or self._store.tick != tick:
+                runtime.undo()
+                raise
+            late = error  # the manifest is in place: it is what comes after a commit that has failed
         # The tick has happened: nothing below may fail.
         self.tick, self._offsets = tick, offsets
         runtime.settle()
         watch.committed = perf_counter()
+        if late is not None and not isinstance(late, Exception):
+            raise late
+        if late is not None:
+            _log.error(
+                "tick %d has been committed, but not all that comes after a commit was done", tick, exc_info=late
+            )
         try:
             for feed in self._feeds.values():
                 feed.committed(tick)

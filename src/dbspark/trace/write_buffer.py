@@ -63,7 +63,7 @@ class Change:
     It is let go of when it has been written; then it only knows how many rows it had.
     """
 
-    __slots__ = ("_batch", "_delta", "_rows", "sort_key", "given", "held", "tick")
+    __slots__ = ("_batch", "_delta", "_rows", "given", "held", "sort_key", "tick")
 
     def __init__(self, delta: Delta, tick: int, sort_key: SortKey) -> None:
         self._delta: Delta | None = delta
