@@ -120,7 +120,7 @@ class Options:
         """Its columns, as Spark has them; PySpark's data sources cannot give year-month intervals."""
         schema = self.origin.schema()
         found = struct_of(feed_schema(schema) if self.changes else schema)
-        plain = in_months(found)
+        plain: StructType = in_months(found)
         if plain != found and not self.months_as_int:
             wrong = [f.name for f, p in zip(found.fields, plain.fields, strict=True) if f != p]
             raise ConfigError(
