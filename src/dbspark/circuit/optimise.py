@@ -38,7 +38,7 @@ class Fused(Stateless):
         for step in self.steps:
             if not delta.rows:
                 return Delta.empty(self.schema)
-            delta = step.apply([delta])
+            delta = step.applied([delta])
         return delta
 
     def parameters(self) -> tuple[Any, ...]:

@@ -17,11 +17,16 @@ A delta is looked up row by row, or by walking along delta and integral where de
 (`Spine.walks`): another way through the same state to the same rows.
 
 A NULL in a key matches nothing, unless the join is NULL-safe.
+
+A residual condition may fail on a pair. The terms above also make pairs that cancel: of a row that the tick deletes and
+one that it inserts, or of a deletion that is still in a batch of its own. A query from scratch does not see those, so a
+failure counts only for pairs that are there after the tick; elsewhere a condition that fails does not hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -37,7 +42,7 @@ from dbspark.kernels.aggregate import group as kg
 from dbspark.kernels.lookup import probe as kp
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.merge.consolidate import OVERFLOW
-from dbspark.operators.function import Function
+from dbspark.operators.function import Columns, Function
 from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.lookup import Hits, Keys, expanded, key_columns, probe, ranges_of
@@ -99,13 +104,41 @@ class Join(Operator):
         if columns is None:
             columns = [(0, c) for c in range(left.schema.columns)]
             columns += [] if one_sided else [(1, c) for c in range(right.schema.columns)]
+        self._give(columns, names)
+
+    def _give(self, columns: Sequence[tuple[int, int]], names: Sequence[str] | None) -> None:
+        """Say which columns go out."""
+        left, right = self.sides
         self.columns = tuple(columns)
         self._origins = [np.array([(int(s != side), nd.LANES + c) for s, c in columns], np.int64) for side in (0, 1)]
         """For a delta of either side, where the columns come from: (0 for the delta, 1 for the other side; node)."""
-        self.schema = _joined_schema((left.schema, right.schema), self.columns, names, how)
+        self.schema = _joined_schema((left.schema, right.schema), self.columns, names, self.how)
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
         left, right = inputs
+        try:
+            return (), self._change(left, right)
+        except Exception:
+            if self.residual is None:
+                raise
+            self._judge_new_pairs(left, right)
+        lenient = copy.copy(self)
+        lenient.residual = Function(_where_it_does_not_fail(self.residual), self.residual.name)
+        return (), lenient._change(left, right)
+
+    def _judge_new_pairs(self, left: Arranged, right: Arranged) -> None:
+        """Evaluate the condition on the pairs that the tick adds, and so raise what it raises there."""
+        assert self.residual is not None
+        pairs = copy.copy(self)
+        columns = [(s, c) for s in (0, 1) for c in range(self.sides[s].schema.columns)]
+        pairs.how, pairs.residual = "inner", None
+        pairs._give(columns, [f"c{i}" for i in range(len(columns))])
+        added = Delta.sum(pairs.schema, pairs._product(left, right)).consolidated()
+        rows = np.flatnonzero(added.weights > 0)
+        if len(rows):
+            self.residual([c.take(pa.array(rows)) for c in added.columns])
+
+    def _change(self, left: Arranged, right: Arranged) -> Delta:
         out: list[Delta] = []
         how = self.how
         if how in ("inner", "left", "right", "full"):
@@ -116,7 +149,7 @@ class Join(Operator):
             out += self._alone(1, right, left, 0)
         if how in ("semi", "existence"):
             out += self._alone(0, left, right, 1)
-        return (), Delta.sum(self.schema, out)
+        return Delta.sum(self.schema, out)
 
     @property
     def quiet(self) -> bool:
@@ -389,6 +422,23 @@ class Join(Operator):
         if self.how == "existence":
             columns.append(pa.array(np.full(n, bool(flag))))
         return Delta(self.schema, columns, weights)
+
+
+def _where_it_does_not_fail(condition: Function) -> Callable[[Columns], pa.Array]:
+    """A condition that is false where it would fail: the rows are halved until those are found."""
+
+    def judge(columns: Columns) -> pa.Array:
+        try:
+            return condition(columns)
+        except Exception:
+            rows = len(columns[0])
+            if rows == 1:
+                return pa.array([False])
+        half = rows // 2
+        parts = (judge([c.slice(at, n) for c in columns]) for at, n in ((0, half), (half, rows - half)))
+        return pa.concat_arrays([p.combine_chunks() if isinstance(p, pa.ChunkedArray) else p for p in parts])
+
+    return judge
 
 
 class _Gathered(NamedTuple):

@@ -32,8 +32,12 @@ class Stateless(Operator):
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Any]:
         given = [i.delta() if isinstance(i, ZSetRef) else i for i in inputs]
         if len(given) == 1 and isinstance(given[0], Parts):
-            return (), given[0].mapped(self.schema, lambda part: self.apply([part]))
-        return (), self.apply(given)
+            return (), given[0].mapped(self.schema, lambda part: self.applied([part]))
+        return (), self.applied(given)
+
+    def applied(self, given: Sequence[Delta]) -> Delta:
+        """What goes out, whichever rows of the deltas cancel."""
+        return self.apply(given)
 
     @property
     def quiet(self) -> bool:
@@ -52,6 +56,19 @@ class OfFunction(Stateless):
     def __init__(self, schema: Schema, function: Function) -> None:
         self.schema = schema
         self.function = function
+
+    def applied(self, given: Sequence[Delta]) -> Delta:
+        """As `apply`; where the function fails on rows that cancel, it is asked about the others only.
+
+        Rows that cancel are there neither before the tick nor after it, so a query from scratch does not see them.
+        """
+        try:
+            return self.apply(given)
+        except Exception:
+            net = [delta.consolidated() for delta in given]
+            if all(n.rows == delta.rows for n, delta in zip(net, given, strict=True)):
+                raise
+            return self.apply(net)
 
     def parameters(self) -> tuple[Any, ...]:
         return self.function, self.schema

@@ -28,6 +28,7 @@ from dbspark.sql.expressions.compiler import Compiler
 from dbspark.sql.expressions.rules import Compiled, Context, constant
 from dbspark.sql.relations import Note, Rel, Scope, schema_of
 from dbspark.sql.shapes import (
+    CONDITIONAL,
     columns_in,
     is_lambda,
     never_null,
@@ -234,7 +235,10 @@ class Base(ABC):
             if expr.origin is not None and self.spark.columns([expr], columns, self._synthetic) is not None:
                 found[expr] = p.Column(self._number(), expr.name, dtype)
                 return found[expr]
-            return replace(expr, args=tuple(a if stays(a) else rewrite(a) for a in expr.args))
+            # What is evaluated on some rows only stays where it is.
+            always = 1 if expr.name in CONDITIONAL else len(expr.args)
+            seen, rest = expr.args[:always], expr.args[always:]
+            return replace(expr, args=(*(a if stays(a) else rewrite(a) for a in seen), *rest))
 
         rewritten = [rewrite(e) for e in exprs]
         question = self.spark.columns(list(found), columns, self._synthetic) if found else None
@@ -256,9 +260,9 @@ class Base(ABC):
         before = self._through_spark_calls
         sure: list[p.Expr] = [p.Call("IsNotNull", (c,)) for c in never_null(parts)]
         rest: list[p.Expr] = []
-        for part in parts:
-            (rest if compiler.compile(part).can_fail or self._through_spark_calls > before else sure).append(part)
-            before = self._through_spark_calls
+        for part in parts:  # in their order: what comes after one that can fail is not asked before it
+            failing = bool(rest) or compiler.compile(part).can_fail or self._through_spark_calls > before
+            (rest if failing else sure).append(part)
         given = self._filtered(b, rel, reduce(lambda a, c: p.Call("And", (a, c)), sure)) if sure else rel
         whole = self.spark.both(rest)
         asked, tests = self._asked(b, given, rest if whole is None else [whole])
@@ -291,16 +295,15 @@ class Base(ABC):
     def _tests(self, compiler: Compiler, *conditions: p.Expr) -> list[Compiled]:
         """Tests that all have to hold.
 
-        What can fail on some value comes after what cannot, and after the NULLs that no condition accepts: Spark looks
-        for those first, and so a row that fails there is one that fails here.
+        They are asked in their order, as Spark does, after the NULLs that no condition accepts: Spark looks for those
+        first. So a row that fails there is one that fails here.
         """
         whole = [compiler.compile(c) for c in conditions]
         if not any(t.can_fail for t in whole):
             return whole
         parts = [part for c in conditions for part in p.conjuncts(c)]
         there = [p.Call("IsNotNull", (c,)) for c in never_null(parts)]
-        tests = [compiler.compile(c) for c in (*there, *parts)]
-        return sorted(tests, key=lambda t: t.can_fail)
+        return [compiler.compile(c) for c in (*there, *parts)]
 
     def _with_keys(self, scope: Scope, rel: Rel, keys: Sequence[p.Expr]) -> tuple[Rel, list[int]]:
         """A relation with columns for key expressions, and their positions."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 import pyarrow as pa
 
@@ -27,6 +28,15 @@ from dbspark.sql.shapes import (
     counts_rows,
 )
 from dbspark.sql.structs import flat_keys
+
+_LOOKED_AT_FIRST: Final = {
+    "CovSample": (0, 1),
+    "CovPopulation": (0, 1),
+    "Corr": (0, 1),
+    "MaxBy": (1, 0),
+    "MinBy": (1, 0),
+}
+"""By the name of the aggregate: an argument, and the one that Spark evaluates only where that is not NULL."""
 
 
 class Grouping(Base):
@@ -55,6 +65,7 @@ class Grouping(Base):
             where = next(rewritten) if aggregation.where is not None else None
             if aggregation.call.name == "Count" and len(args) > 1 and not aggregation.distinct:
                 args = [all_there(args)]
+            args = self._guarded(rel, aggregation, args, where)
             columns = [] if counts_rows(aggregation, args) else [outputs.setdefault(a, len(outputs)) for a in args]
             at = None if where is None else outputs.setdefault(where, len(outputs))
             calls.append((replace(aggregation, call=replace(aggregation.call, args=tuple(args))), columns, at))
@@ -79,6 +90,26 @@ class Grouping(Base):
         outs = [n for n in node.outputs if needed is None or n.id in needed]
         finished, finals = self._without_subqueries(made, [n.expr for n in outs], scope)
         return self._mapped(scope, finished, [(n.id, e) for n, e in zip(outs, finals, strict=True)])
+
+    def _guarded(
+        self, rel: Rel, aggregation: p.Aggregation, args: Sequence[p.Expr], where: p.Expr | None
+    ) -> list[p.Expr]:
+        """Arguments as Spark evaluates them: where the filter holds, and where no argument before them is NULL.
+
+        An argument that cannot fail is the same column under every filter.
+        """
+        compiler = self.compiler(rel)
+        first = dict.fromkeys(range(len(args)), where)
+        if aggregation.call.name in _LOOKED_AT_FIRST:
+            before, after = _LOOKED_AT_FIRST[aggregation.call.name]
+            there = p.Call("IsNotNull", (args[before],))
+            first[after] = there if where is None else p.Call("And", (where, there))
+        out: list[p.Expr] = []
+        for arg, condition in zip(args, first.values(), strict=True):
+            compiled = compiler.compile(arg)
+            guarded = condition is not None and compiled.can_fail
+            out.append(self.spark.where(condition, arg, compiled.type) if condition is not None and guarded else arg)
+        return out
 
     def _aggregated(
         self, b: Builder, given: Rel, keys: Sequence[str], functions: Mapping[str, AggregateFunction],

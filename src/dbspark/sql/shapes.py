@@ -108,6 +108,9 @@ def first_ranks(node: p.Filter) -> tuple[int, bool]:
     return limit, exact
 
 
+CONDITIONAL = frozenset({"If", "CaseWhen", "Coalesce", "NaNvl", "And", "Or", "In"})
+"""Functions of which only the first argument is evaluated on every row."""
+
 _STRICT = frozenset({
     "EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Not", "Cast", "Add", "Subtract",
     "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod", "UnaryMinus", "Abs", "Ceil", "Floor", "Length",

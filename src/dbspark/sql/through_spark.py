@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar.frames import arrow_of, frame_of
+from dbspark.columnar.frames import arrow_of, frame_of, struct_of
 from dbspark.sql.catalyst_tree import Origin
 from dbspark.sql.expressions.rules import Compiled, Frame
 from dbspark.sql.leaves import Tables, of_rows
 from dbspark.sql.plan import Aggregation, Call, Column, Constant, Expr
+from dbspark.sql.relations import schema_of
 from dbspark.sql.shapes import columns_in
 from dbspark.sql.types import as_declared, from_json
 
@@ -113,6 +114,34 @@ class Spark:
             both = jvm.org.apache.spark.sql.catalyst.expressions.And(whole.origin.jvm(), part.origin.jvm())
             whole = Call("And", (whole, part), (), Origin(None, both))
         return whole
+
+    def where(self, condition: Expr, value: Expr, dtype: pa.DataType) -> Call:
+        """A value of a type where a condition holds, NULL elsewhere."""
+        made = self._jvm_of(condition), self._jvm_of(value)
+        origin = None
+        if made[0] is not None and made[1] is not None:
+            jvm: Any = self.spark._jvm
+            expressions = jvm.org.apache.spark.sql.catalyst.expressions
+            nothing = expressions.Literal(None, made[1].dataType())
+            origin = Origin(None, expressions.If(made[0], made[1], nothing))
+        return Call("If", (condition, value, Constant(None, dtype)), (), origin)
+
+    def _jvm_of(self, expr: Expr) -> Any:
+        """An expression as Spark has it; None where Spark has not read it."""
+        jvm: Any = self.spark._jvm
+        expressions = jvm.org.apache.spark.sql.catalyst.expressions
+        if isinstance(expr, Column):
+            given = struct_of(schema_of([expr.type])).fields[0].dataType
+            dtype = jvm.org.apache.spark.sql.types.DataType.fromJson(given.json())
+            return self._alias(expressions.Literal(None, dtype), expr.name, expr.id).toAttribute()
+        if not isinstance(expr, Call):
+            return None
+        if expr.origin is not None:
+            return expr.origin.jvm()
+        args = [self._jvm_of(a) for a in expr.args]
+        if expr.name not in ("And", "IsNotNull") or any(a is None for a in args):
+            return None
+        return getattr(expressions, expr.name)(*args)
 
     def expression(self, origin: Origin, columns: Sequence[Column], positions: Sequence[int]) -> Compiled:
         """An expression over columns of a frame, evaluated by Spark."""

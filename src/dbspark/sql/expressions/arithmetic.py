@@ -41,7 +41,17 @@ from dbspark.sql.expressions.operands import (
     valid_of,
     values_of,
 )
-from dbspark.sql.expressions.rules import Compiled, Context, Datum, EvaluationError, Frame, as_array, calling, rule
+from dbspark.sql.expressions.rules import (
+    Compiled,
+    Context,
+    Datum,
+    EvaluationError,
+    Frame,
+    as_array,
+    calling,
+    raw_rule,
+    rule,
+)
 from dbspark.sql.plan import Call
 from dbspark.sql.types import from_json
 
@@ -302,22 +312,28 @@ def divide_interval(call: Call, args: Sequence[Compiled], context: Context) -> C
     return strict(args[0].type, run, args, True)
 
 
-@rule("TryEval")
-def try_eval(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
-    """NULL where evaluating the argument fails: the rows are halved until those are found."""
-    (inner,) = args
+@raw_rule("TryEval")
+def try_eval(call: Call, compiler: Any) -> Compiled | None:
+    """NULL where evaluating the argument fails: the rows are halved until those are found.
 
-    def run(frame: Frame) -> Datum:
-        try:
-            return inner.array(frame)
-        except EvaluationError:
-            if frame.rows == 1:
-                return pa.nulls(1, inner.type)
-        half = frame.rows // 2
-        parts = [(0, half), (half, frame.rows - half)]
-        return pa.concat_arrays([run(Frame([c.slice(at, n) for c in frame.columns], n)) for at, n in parts])
+    Spark evaluates the whole where it has to evaluate some of the argument.
+    """
+    inner: Compiled | None = compiler.native(call.args[0])
+    if inner is None or not inner.can_fail:
+        return inner
+    return Compiled(inner.type, lambda frame: tried(inner, frame))
 
-    return Compiled(inner.type, run) if inner.can_fail else inner
+
+def tried(inner: Compiled, frame: Frame) -> pa.Array:
+    """The values of an expression, NULL where it fails."""
+    try:
+        return inner.array(frame)
+    except EvaluationError:
+        if frame.rows == 1:
+            return pa.nulls(1, inner.type)
+    half = frame.rows // 2
+    parts = [(0, half), (half, frame.rows - half)]
+    return pa.concat_arrays([tried(inner, Frame([c.slice(at, n) for c in frame.columns], n)) for at, n in parts])
 
 
 @rule("UnscaledValue")

@@ -37,6 +37,7 @@ from dbspark.sql.expressions.rules import (
     Datum,
     Frame,
     constant,
+    on_arrays,
     rule,
 )
 from dbspark.sql.expressions.vectors import (
@@ -336,7 +337,7 @@ def concat(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
         parts = [Elements(a) for a in arrays]
         return joined(dtype, parts, missing(arrays))
 
-    return strict_arrays(dtype, run, args)
+    return on_arrays(dtype, run, args)
 
 
 @rule("Flatten")

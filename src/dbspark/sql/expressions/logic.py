@@ -201,6 +201,9 @@ def in_list(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
 
         return calling(BOOLEAN, look_up, [value])
 
+    if any(o.can_fail for o in options):
+        return Compiled(BOOLEAN, lambda frame: _first_match(frame, value, options), True)
+
     def compare_all(v: Datum, *others: Datum) -> Datum:
         out: Datum = pa.scalar(False)
         for other in others:
@@ -208,6 +211,22 @@ def in_list(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
         return out
 
     return calling(BOOLEAN, compare_all, given)
+
+
+def _first_match(frame: Frame, value: Compiled, options: Sequence[Compiled]) -> pa.Array:
+    """IN as Spark evaluates it: nothing for NULL, and no option behind the first that is equal."""
+    sought = value.array(frame)
+    found = np.zeros(frame.rows, np.bool_)
+    unknown = sought.is_null().to_numpy(zero_copy_only=False)
+    open_rows = np.flatnonzero(~unknown)
+    for option in options:
+        rows = pa.array(open_rows)
+        equal = pc.equal(sought.take(rows), option.array(frame.at(rows)))
+        unknown[open_rows[equal.is_null().to_numpy(zero_copy_only=False)]] = True
+        matched = pc.fill_null(equal, False).to_numpy(zero_copy_only=False)
+        found[open_rows[matched]] = True
+        open_rows = open_rows[~matched]
+    return pa.array(found, mask=unknown & ~found)
 
 
 def choose(

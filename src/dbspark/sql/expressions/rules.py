@@ -65,7 +65,9 @@ class Compiled:
     """The scalar, if it is the same for every row."""
 
     def array(self, frame: Frame) -> pa.Array:
-        """The value of each row."""
+        """The value of each row; without rows nothing is evaluated, not even what fails for every row."""
+        if not frame.rows and self.can_fail:
+            return pa.array([], self.type)
         return as_array(self.run(frame), frame.rows)
 
 

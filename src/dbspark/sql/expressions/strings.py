@@ -21,7 +21,17 @@ from dbspark.sql.expressions.characters import (
     occurrences,
     strings,
 )
-from dbspark.sql.expressions.rules import Compiled, Context, Datum, EvaluationError, Frame, as_array, constant, rule
+from dbspark.sql.expressions.rules import (
+    Compiled,
+    Context,
+    Datum,
+    EvaluationError,
+    Frame,
+    as_array,
+    calling,
+    constant,
+    rule,
+)
 from dbspark.sql.expressions.vectors import Vector, made, missing, numbers, numeric, strict, strict_arrays, text_of
 from dbspark.sql.plan import Call
 
@@ -99,7 +109,8 @@ def concat(args: Sequence[Compiled]) -> Compiled | None:
     if not all_of(args, dtype) or dtype not in (STRING, BINARY):
         return None
     empty = pa.scalar("" if dtype == STRING else b"", dtype)
-    return strict(dtype, lambda *values: pc.binary_join_element_wise(*values, empty), args)
+    # Spark evaluates all arguments, those behind a NULL as well.
+    return calling(dtype, lambda *values: pc.binary_join_element_wise(*values, empty), args)
 
 
 @rule("StringRepeat")
