@@ -2,8 +2,8 @@
 
 A case is a handful of views over the same random tables (`tests.sql.generator`). Spark is asked after every tick. Where
 Spark raises an error, our tick has to raise one as well, and to leave no trace; or the view is skipped for that tick:
-which rows an optimiser evaluates is not laid down. A case that fails is made smaller for a while, then printed so that
-it can be replayed.
+which rows an optimiser evaluates is not laid down. Any other error, here or in reading Spark's answer, is a failure. A
+case that fails is made smaller for a while, then printed so that it can be replayed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from dbspark.columnar.frames import arrow_of
 from dbspark.columnar.schema import Schema
 from dbspark.sql.catalyst import EXCLUDED_RULES
 from dbspark.sql.expressions.rules import EvaluationError
@@ -141,7 +143,7 @@ class Run:
             self._tables({n: Counter() for n in self.contents}, True)
             for view, sql in self.views.items():
                 self.spark.sql(sql).createOrReplaceTempView(view)
-            self.spark.sql(query).toArrow()
+            arrow_of(self.spark.sql(query))
         except Exception:
             return True
         finally:
@@ -156,17 +158,21 @@ class Run:
                 # In one partition, so that nothing is shuffled: that takes longer than all the rest.
                 self.spark.createDataFrame(as_table(schema, rows)).coalesce(1).createOrReplaceTempView(name)
 
-    def _expected(self, contents: dict[str, Counter[Row]], everything: bool) -> dict[str, Counter[Any] | Exception]:
-        """What Spark says, or the errors that it raises."""
+    def _expected(
+        self, contents: dict[str, Counter[Row]], everything: bool, number: int
+    ) -> dict[str, Counter[Any] | Exception] | Failure:
+        """What Spark says, or the errors that it raises; a failure where what it says cannot be read."""
         self._tables(contents, everything)
         out: dict[str, Counter[Any] | Exception] = {}
         for name, query in self.views.items():
             try:
                 frame = self.spark.sql(query)
                 frame.createOrReplaceTempView(name)
-                out[name] = Counter(rows_of(frame.toArrow()))
-            except Exception as error:
+                out[name] = Counter(rows_of(arrow_of(frame)))
+            except (PySparkException, Py4JError) as error:
                 out[name] = error
+            except Exception:
+                return Failure("oracle", name, number, traceback.format_exc())
         return out
 
     def _also_raised(self, contents: dict[str, Counter[Row]], error: Exception) -> bool:
@@ -185,7 +191,7 @@ class Run:
         try:
             self._tables(contents, True)
             for name, query in self.views.items():
-                rows = self.spark.sql(query).toArrow()
+                rows = arrow_of(self.spark.sql(query))
                 self.spark.createDataFrame(rows).coalesce(1).createOrReplaceTempView(name)
         except Exception as raised:
             return found[0] in str(raised)
@@ -207,13 +213,17 @@ class Run:
             after[name] = +after[name]
         if not self.answers or any(rows for rows in clipped.values()):
             with self.tally.timed("Spark"):
-                self.answers = self._expected(after, everything=not self.answers)
+                answers = self._expected(after, not self.answers, number)
+            if isinstance(answers, Failure):
+                return answers
+            self.answers = answers
         errors = [a for a in self.answers.values() if isinstance(a, Exception)]
         try:
             with self.tally.timed("ticks"):
                 out = self.circuit.tick({name: {r: n for r, n in rows.items() if n} for name, rows in clipped.items()})
         except Exception as error:
-            if not errors and not self._also_raised(after, error):
+            known = isinstance(error, EvaluationError | PySparkException)  # anything else is a defect of ours
+            if not known or (not errors and not self._also_raised(after, error)):
                 return Failure("tick", "", number, traceback.format_exc())
             self.tally.raised += 1
             self.answers = {}

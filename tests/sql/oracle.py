@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from dbspark.columnar.frames import arrow_of
 from dbspark.columnar.schema import Schema
 from dbspark.sql.program import Program
 
@@ -67,7 +68,7 @@ class Oracle:
             self.spark.createDataFrame(as_table(schema, rows)).createOrReplaceTempView(name)
         out = {}
         for name, query in self.views.items():
-            table = self.spark.sql(query).toArrow()
+            table = arrow_of(self.spark.sql(query))
             out[name] = Counter(rows_of(table))
         for name in self.schemas:
             self.spark.catalog.dropTempView(name)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+from dbspark.columnar.frames import arrow_of
 from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError
 from dbspark.sql.expressions.rules import EvaluationError
@@ -252,8 +253,8 @@ def code_of(error: Exception) -> str:
 def answer(spark: Any, query: str) -> Counter[Any] | str:
     """What Spark gives, or the class of the error that it raises."""
     try:
-        return Counter(rows_of(spark.sql(query).toArrow()))
-    except Exception as error:
+        return Counter(rows_of(arrow_of(spark.sql(query))))
+    except PySparkException as error:
         return code_of(error)
 
 

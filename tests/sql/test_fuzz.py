@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.sql.fuzz import Run, Shrinker, Tally, fuzz, printed
@@ -38,6 +39,24 @@ def test_a_difference_is_printed_so_that_it_can_be_replayed(spark: Any, monkeypa
         exec(text, {"spark": spark})
     monkeypatch.undo()
     exec(text, {"spark": spark})
+
+
+def test_a_struct_that_is_null_is_compared(spark: Any) -> None:
+    views = {"v0": Tree("q", ("SELECT CASE WHEN c0 > 5 THEN named_struct('x', 1, 'y', 'a') END AS c0 FROM t0",))}
+    tally = Tally()
+    assert Run(spark, Case(7, {"t0": "c0 INT"}, views, [{"t0": {(1,): 1}}, {"t0": {(7,): 1}}]), tally)() is None
+    assert tally.skipped == 0
+
+
+def test_an_error_that_is_not_one_of_a_query_is_a_failure(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(frame: Any) -> Any:
+        raise pa.ArrowInvalid("cannot be read")
+
+    case = Case(7, {"t0": "c0 INT"}, {"v0": Tree("q", ("SELECT c0 FROM t0",))}, [{"t0": {(1,): 1}}])
+    monkeypatch.setattr("tests.sql.fuzz.collected", broken)
+    failure = Run(spark, case, Tally())()
+    assert failure is not None
+    assert (failure.kind, failure.view) == ("oracle", "v0")
 
 
 def test_a_seed_makes_a_case() -> None:

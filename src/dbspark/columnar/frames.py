@@ -109,7 +109,13 @@ def arrow_of(frame: DataFrame) -> pa.Table:
     plain = in_months(frame.schema)
     rows: Any = frame if plain == frame.schema else relabelled(frame, plain)
     if not _holds_variants(plain):
-        table: pa.Table = rows.toArrow()
+        try:
+            table: pa.Table = rows.toArrow()
+        except pa.ArrowInvalid:  # pyarrow refuses a NULL struct whose fields are NOT NULL: they have no value there
+            loose = nullable_inside(rows)
+            if loose is rows:
+                raise
+            table = loose.toArrow()
         return table
     # toArrow() fails on NULLs of type VARIANT: Spark marks the two binaries inside them as NULL, which they cannot be.
     return as_pyspark_has_it(pa.Table.from_batches(rows._collect_as_arrow(empty_list_if_zero_records=False)), plain)
@@ -167,7 +173,30 @@ def arrow_schema(struct: StructType) -> pa.Schema:
     return to_arrow_schema(in_months(struct), timezone="UTC")
 
 
+def nullable_inside(frame: Any) -> Any:
+    """The DataFrame with everything inside nested columns nullable; itself where it is that already."""
+    schema = frame.schema
+    given = schema.jsonValue()
+    fields = [{**field, "type": _nullable(field["type"])} for field in given["fields"]]
+    if fields == given["fields"]:
+        return frame
+    return frame.to(type(schema).fromJson({**given, "fields": fields}))
+
+
+def _nullable(given: Any) -> Any:
+    """A type of Spark, as JSON, with everything inside it nullable."""
+    kind = given["type"] if isinstance(given, dict) else given
+    if kind == "struct":
+        return {**given, "fields": [{**f, "type": _nullable(f["type"]), "nullable": True} for f in given["fields"]]}
+    if kind == "array":
+        return {**given, "elementType": _nullable(given["elementType"]), "containsNull": True}
+    if kind == "map":
+        made = {name: _nullable(given[name]) for name in ("keyType", "valueType")}
+        return {**given, **made, "valueContainsNull": True}
+    return given
+
+
 __all__ = [
-    "arrow_of", "arrow_schema", "as_pyspark_has_it", "check_storable", "frame_of", "in_months", "is_variant",
+    "arrow_of", "arrow_schema", "as_pyspark_has_it", "check_storable", "frame_of", "in_months", "is_variant", "nullable_inside",
     "relabelled", "spark_type", "struct_of",
 ]  # fmt: skip

@@ -66,8 +66,9 @@ class PlanCompiler(Joining, Grouping):
         if needed is not None and (needed & set(ids)) != set(ids):
             # A projection of a table keeps what is needed; equal ones are shared. A view stays what it is called.
             keep = [i for i, number in enumerate(ids) if number in needed] or [0]
-            return Rel(self._columns(scope.builder, stream, keep), tuple(ids[i] for i in keep))
-        return Rel(self._columns(scope.builder, stream, range(len(ids))), ids)
+            stream, ids = self._columns(scope.builder, stream, keep), tuple(ids[i] for i in keep)
+        # Types differ in more than what may be NULL inside them from here on, or not at all.
+        return Rel(self._positional(scope.builder, stream), ids)
 
     def _values(self, node: p.Values, scope: Scope, needed: frozenset[int] | None) -> Rel:
         schema = schema_of([c.type for c in node.columns] or [pa.int64()])

@@ -99,7 +99,7 @@ class Grouping(Base):
         An argument that cannot fail is the same column under every filter.
         """
         compiler = self.compiler(rel)
-        first = dict.fromkeys(range(len(args)), where)
+        first: dict[int, p.Expr | None] = dict.fromkeys(range(len(args)), where)
         if aggregation.call.name in _LOOKED_AT_FIRST:
             before, after = _LOOKED_AT_FIRST[aggregation.call.name]
             there = p.Call("IsNotNull", (args[before],))
@@ -107,8 +107,10 @@ class Grouping(Base):
         out: list[p.Expr] = []
         for arg, condition in zip(args, first.values(), strict=True):
             compiled = compiler.compile(arg)
-            guarded = condition is not None and compiled.can_fail
-            out.append(self.spark.where(condition, arg, compiled.type) if condition is not None and guarded else arg)
+            if condition is None or not compiled.can_fail:
+                out.append(arg)
+            else:
+                out.append(self.spark.where(condition, arg, compiled.type))
         return out
 
     def _aggregated(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar.frames import arrow_of, frame_of, struct_of
+from dbspark.columnar.frames import arrow_of, frame_of, nullable_inside, struct_of
 from dbspark.sql.catalyst_tree import Origin
 from dbspark.sql.expressions.rules import Compiled, Frame
 from dbspark.sql.leaves import Tables, of_rows
@@ -79,7 +79,7 @@ class Spark:
         from pyspark.sql import DataFrame
 
         frame = DataFrame(of_rows(self.spark, plan), self.spark)
-        return arrow_of(frame.toDF(*(f"c{i}" for i in range(len(frame.columns)))))
+        return arrow_of(nullable_inside(frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))))
 
     def columns(self, exprs: Sequence[Call], columns: Sequence[Column], unknown: Collection[int]) -> Question | None:
         """Expressions over the columns of a stream, by position, of which Spark's plan does not know some.
