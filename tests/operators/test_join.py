@@ -607,3 +607,22 @@ def test_a_condition_may_read_its_columns_in_any_way(many):
     assert run.held["out"] == {(i, "x", i, i + 1): 1 for i in range(1, many, 2)}
     assert set(seen) == {4}
     run.retract()
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_condition_is_not_judged_by_pairs_that_are_never_there(how):
+    def quotient(columns):
+        """1 divided by b is below the key; it fails where b is 0."""
+        return pc.less(pc.divide(1, columns[3]), columns[0])
+
+    b = Builder()
+    b.output("v", b.join(b.source("l", LEFT), b.source("r", RIGHT), ON, how, where=quotient))
+    circuit = b.circuit()
+    circuit.tick({"l": {(1, "x"): 1}})
+    circuit.tick({"l": {(1, "x"): -1}, "r": {(1, 0): 1, (2, 0): 1}})
+    circuit.tick({"r": {(2, 0): -1}})
+    out = circuit.tick({"l": {(2, "x"): 1}, "r": {(2, 1): 1, (1, 0): -1}})["v"]
+    assert [w for _, w in out].count(1) == (how != "anti")
+    with pytest.raises(pa.ArrowInvalid, match="divide by zero"):
+        circuit.tick({"l": {(3, "x"): 1}, "r": {(3, 0): 1}})
+    circuit.tick({"l": {(3, "x"): 1}, "r": {(3, 2): 1}})

@@ -233,3 +233,28 @@ def test_columns_take_the_names_of_the_first_stream():
     run = Run(b)
     run.tick(x={(1, "a"): 1}, y={(1, "a"): 2})
     assert projected(run.held["out"], (0, 1)) == {(1, "a"): 3}
+
+
+def inverse(columns):
+    """1 divided by k; it fails where that is 0."""
+    return [pc.divide(1, columns[0])]
+
+
+FAILING = {
+    "map": lambda b, s: b.map(s, inverse, "d BIGINT"),
+    "filter": lambda b, s: b.filter(s, lambda c: pc.greater(inverse(c)[0], 0)),
+    "flat map": lambda b, s: b.flat_map(s, lambda c: (inverse(c), np.arange(len(c[0]))), "d BIGINT"),
+    "one after the other": lambda b, s: b.map(b.filter(s, lambda c: pc.is_valid(c[0])), inverse, "d BIGINT"),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_a_function_is_not_judged_by_rows_that_cancel(name):
+    b = Builder()
+    left, right = b.source("l", SCHEMA), b.source("r", SCHEMA)
+    b.output("v", FAILING[name](b, b.union(left, b.negate(right))))
+    circuit = b.circuit()
+    out = circuit.tick({"l": {(0, "a"): 2, (1, "a"): 1}, "r": {(0, "a"): 2}})["v"]
+    assert sum(w for _, w in out) == 1
+    with pytest.raises(pa.ArrowInvalid, match="divide by zero"):
+        circuit.tick({"l": {(0, "a"): 2}, "r": {(0, "a"): 1}})

@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from dbspark.columnar.frames import arrow_of
@@ -254,31 +255,29 @@ def answer(spark: Any, query: str) -> Counter[Any] | str:
     """What Spark gives, or the class of the error that it raises."""
     try:
         return Counter(rows_of(arrow_of(spark.sql(query))))
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         return code_of(error)
 
 
 @pytest.fixture(scope="module")
-def answers(spark: Any) -> list[dict[str, Counter[Any] | str]]:
-    """What Spark says about every view after every tick, and after everything has been deleted."""
+def states(spark: Any) -> list[dict[str, Any]]:
+    """The tables after every tick, and after everything has been deleted."""
     contents: dict[str, Counter[Any]] = {name: Counter() for name in TABLES}
     schemas = {name: Schema.of(columns) for name, columns in TABLES.items()}
     out = []
-    for changes in (*TICKS, None):
+    for changes in TICKS:
+        frames = {}
         for name, held in contents.items():
-            held.update({row: -n for row, n in held.items()} if changes is None else changes[name])
+            held.update(changes[name])
             rows = [row for row, n in held.items() for _ in range(n)]
-            spark.createDataFrame(as_table(schemas[name], rows)).coalesce(1).createOrReplaceTempView(name)
-        out.append({name: answer(spark, query) for name, query in VIEWS.items()})
-    for name in TABLES:
-        spark.catalog.dropTempView(name)
+            frames[name] = spark.createDataFrame(as_table(schemas[name], rows)).coalesce(1)
+        out.append(frames)
+    out.append({name: spark.createDataFrame(as_table(schema, [])) for name, schema in schemas.items()})
     return out
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_what_spark_does_not_evaluate_does_not_raise(
-    spark: Any, answers: list[dict[str, Counter[Any] | str]], name: str
-) -> None:
+def test_what_spark_does_not_evaluate_does_not_raise(spark: Any, states: list[dict[str, Any]], name: str) -> None:
     program = Program(spark)
     for table, columns in TABLES.items():
         program.table(table, columns)
@@ -289,7 +288,9 @@ def test_what_spark_does_not_evaluate_does_not_raise(
     for tick, changes in enumerate((*TICKS, None)):
         if changes is None:
             changes = {table: {row: -n for row, n in rows.items() if n} for table, rows in applied.items()}
-        expected = answers[tick][name]
+        for table, frame in states[tick].items():
+            frame.createOrReplaceTempView(table)
+        expected = answer(spark, VIEWS[name])
         if isinstance(expected, str):
             with pytest.raises((DbsparkError, PySparkException)) as raised:
                 circuit.tick(changes)
@@ -334,4 +335,36 @@ def test_pairs_that_are_never_there_do_not_raise(spark: Any, name: str) -> None:
     if name != "above a difference":
         with pytest.raises(EvaluationError, match="DIVIDE_BY_ZERO"):
             oracle.circuit.tick({"l": {(4, 0, 1.0): 1, (4, 1, 1.0): 1, (4, 2, 1.0): 1}})
+    oracle.retract_all()
+
+
+COMPARED = {
+    "inner": "SELECT l.id, r.id AS other FROM l JOIN r ON 10 DIV l.x < r.y",
+    "two": "SELECT l.id, r.id AS other FROM l JOIN r ON 10 DIV l.x < r.y AND r.y + 9223372036854775797 > l.id",
+    "right": "SELECT l.id, r.id AS other FROM r RIGHT JOIN l ON r.y > 10 DIV l.x",
+    "left": "SELECT l.id, r.id AS other FROM l LEFT JOIN r ON 10 DIV l.x < r.y",
+    "full": "SELECT l.id, r.id AS other FROM l FULL JOIN r ON 10 DIV l.x < r.y",
+    "exists": "SELECT id FROM l WHERE EXISTS (SELECT 1 FROM r WHERE 10 DIV l.x < r.y)",
+    "not exists": "SELECT id FROM l WHERE NOT EXISTS (SELECT 1 FROM r WHERE 10 DIV l.x < r.y)",
+    "exists or": "SELECT id FROM l WHERE id = 9 OR EXISTS (SELECT 1 FROM r WHERE 10 DIV l.x < r.y)",
+}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_what_is_compared_may_fail_where_there_is_nothing_to_compare_with(spark: Any, name: str) -> None:
+    oracle = Oracle(spark, {"l": "id BIGINT, x BIGINT", "r": "id BIGINT, y BIGINT"}, {"v": COMPARED[name]})
+
+    def raises(**changes: Any) -> None:
+        with pytest.raises(EvaluationError, match="DIVIDE_BY_ZERO"):
+            oracle.circuit.tick(changes)
+
+    oracle.tick({"l": {(1, 0): 1, (2, 5): 1}})
+    raises(r={(7, 1): 1})
+    oracle.tick({"l": {(3, 0): 1}})
+    raises(l={(3, 0): -1}, r={(7, 1): 1})
+    oracle.tick({"l": {(3, 0): -1, (1, 0): -1}, "r": {(7, 1): 1, (8, 5): 1}})
+    raises(l={(4, 0): 1})
+    oracle.tick({"l": {(4, 2): 1}, "r": {(7, 1): -1}})
+    oracle.tick({"l": {(4, 0): 1, (5, None): 1}, "r": {(8, 5): -1}})
+    oracle.tick({"l": {(4, 0): -1}, "r": {(9, 9): 1}})
     oracle.retract_all()

@@ -197,6 +197,6 @@ def _nullable(given: Any) -> Any:
 
 
 __all__ = [
-    "arrow_of", "arrow_schema", "as_pyspark_has_it", "check_storable", "frame_of", "in_months", "is_variant", "nullable_inside",
-    "relabelled", "spark_type", "struct_of",
+    "arrow_of", "arrow_schema", "as_pyspark_has_it", "check_storable", "frame_of", "in_months", "is_variant",
+    "nullable_inside", "relabelled", "spark_type", "struct_of",
 ]  # fmt: skip

@@ -54,6 +54,13 @@ class Condition(Step):
     version: ClassVar[int] = 1
 
 
+class Refusal(Step):
+    """A condition that holds for no pair of rows, and is evaluated for the errors that it may raise."""
+
+    kind: ClassVar[str] = "refusal"
+    version: ClassVar[int] = 1
+
+
 class Expand(Step):
     """Several rows for each row, one for each list of expressions."""
 

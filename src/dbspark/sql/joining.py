@@ -13,7 +13,12 @@ from typing import Any
 import pyarrow as pa
 
 from dbspark.circuit.builder import Builder
+from dbspark.circuit.graph import Stream
+from dbspark.columnar import SortKey
+from dbspark.columnar.schema import Schema
 from dbspark.operators.function import Function
+from dbspark.operators.join import Join
+from dbspark.operators.range_join import range_sort_keys
 from dbspark.sql import identity
 from dbspark.sql import plan as p
 from dbspark.sql.base import Base
@@ -25,7 +30,7 @@ from dbspark.sql.shapes import (
     equality,
     has_no_subquery,
 )
-from dbspark.sql.steps import testing
+from dbspark.sql.steps import refusing, testing
 
 _COMPARISONS: dict[str, Any] = {
     "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">=",
@@ -68,10 +73,15 @@ class Joining(Base):
         ranges = [] if pairs else [r for r in (self._comparison(c, left, right) for c in rest) if r is not None]
         rest = [c for c in rest if c not in [r.condition for r in ranges]]
         keyed = []
+        doubtful: list[list[p.Expr]] = []
+        """Of either side, what is compared and may fail: NULL is in its place, and `_errors` raises what Spark does."""
         for side, rel in enumerate(sides):
             keys = [pair[0] if side == 0 else pair[1] for pair in pairs]
             compared = [r.left if side == 0 else r.right for r in ranges]
-            keyed.append(self._with_keys(scope, rel, [*keys, *compared]))
+            failing = [self._fails(rel, e) for e in compared]
+            tried = [p.Call("TryEval", (e,)) if f else e for e, f in zip(compared, failing, strict=True)]
+            doubtful.append([e for e, f in zip(compared, failing, strict=True) if f])
+            keyed.append(self._with_keys(scope, rel, [*keys, *tried]))
         (left, left_keys), (right, right_keys) = keyed
         between = [(f"c{left_keys[i]}", r.how, f"c{right_keys[i]}") for i, r in enumerate(ranges, start=len(pairs))]
         left_keys, right_keys = left_keys[: len(pairs)], right_keys[: len(pairs)]
@@ -122,6 +132,10 @@ class Joining(Base):
             ranges=between, where=residual, select=select, names=names_out, null_safe=null_safe,
         )  # fmt: skip
         self._note(Note(f"{node.how} join", "incremental"))
+        if any(doubtful):
+            joined = b.union(
+                joined, *self._errors(b, (left, right), doubtful, between, compiler, condition, joined.schema)
+            )
         out = Rel(joined, tuple(ids))
         if home:
             out = Rel(b.bucket(joined, [names_out[select.index(c)] for c in home]), (*ids, self._buckets[id(node)]))
@@ -129,6 +143,42 @@ class Joining(Base):
             out = self._filtered(b, out, reduce(lambda a, c: p.Call("And", (a, c)), later))
         keep = [i for i, number in enumerate(out.ids) if number not in extra] or [0]
         return Rel(self._choose(b, out.stream, keep), tuple(out.ids[i] for i in keep))
+
+    def _fails(self, rel: Rel, expr: p.Expr) -> bool:
+        """Whether an expression may fail where we evaluate it; Spark evaluates its own on all rows."""
+        compiled = self.compiler(rel).native(expr)
+        return compiled is not None and compiled.can_fail
+
+    def _errors(
+        self, b: Builder, sides: tuple[Rel, Rel], doubtful: Sequence[Sequence[p.Expr]],
+        between: Sequence[tuple[str, Any, str]], compiler: Compiler, condition: Sequence[p.Expr], schema: Schema,
+    ) -> list[Stream]:  # fmt: skip
+        """Streams without rows that raise what the condition of a range join raises.
+
+        What is compared is computed for every row, but Spark evaluates the condition for pairs: a row on which it fails
+        does no harm where the other side has no rows. Such rows, of which there are none as a rule, meet all rows of
+        the other side here, which is kept as the range join keeps it.
+        """
+        compared = [(sides[0].stream.schema.index(x), how, sides[1].stream.schema.index(y)) for x, how, y in between]
+        kept = range_sort_keys((sides[0].stream.schema, sides[1].stream.schema), (), compared)
+        tests = self._tests(compiler, *condition)
+        names = {number: f"c{i}" for number, i in compiler.positions.items()}
+        label = " and ".join(p.text(e, names) for e in condition)
+        out = []
+        for side, exprs in enumerate(doubtful):
+            if not exprs:
+                continue
+            failing = reduce(lambda a, c: p.Call("Or", (a, c)), [p.Call("Fails", (e,)) for e in exprs])
+            some = self._filtered(b, sides[side], failing).stream
+            streams, sort_keys = [r.stream for r in sides], list(kept)
+            streams[side], sort_keys[side] = some, SortKey(some.schema, ())
+            step = identity.Refusal(self.context, identity.trees(condition, compiler.positions))
+            judged = Function(refusing(*tests), self._named(f"errors of {label}"), identity=step)
+            operator = Join(sort_keys[0], sort_keys[1], columns=[(side, 0)], residual=judged)
+            met = b.with_state(operator, streams, sort_keys)
+            nothing = Function(lambda columns: [pa.nulls(0, t) for t in schema.types], f"no rows of {schema.arrow}")
+            out.append(b.map(met, nothing, schema))
+        return out
 
     def _asks(self, compiler: Compiler, expr: p.Expr) -> bool:
         """Whether Spark has to evaluate some of an expression."""

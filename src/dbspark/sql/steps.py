@@ -41,6 +41,17 @@ def testing(*tests: Compiled) -> Callable[[Columns], pa.Array]:
     return lambda columns: truth(tests, Frame(columns, len(columns[0])))
 
 
+def refusing(*tests: Compiled) -> Callable[[Columns], pa.Array]:
+    """A condition that never holds, and raises what the tests raise."""
+
+    def call(columns: Columns) -> pa.Array:
+        frame = Frame(columns, len(columns[0]))
+        truth(tests, frame)
+        return pa.repeat(pa.scalar(False), frame.rows)
+
+    return call
+
+
 def filtering(
     tests: Sequence[Compiled], compiled: Sequence[Compiled], used: frozenset[int]
 ) -> Callable[[Columns], Any]:

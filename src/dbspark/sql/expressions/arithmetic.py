@@ -324,6 +324,21 @@ def try_eval(call: Call, compiler: Any) -> Compiled | None:
     return Compiled(inner.type, lambda frame: tried(inner, frame))
 
 
+@raw_rule("Fails")
+def fails(call: Call, compiler: Any) -> Compiled | None:
+    """Whether evaluating the argument fails; not an expression of Spark's."""
+    inner: Compiled | None = compiler.native(call.args[0])
+    if inner is None:
+        return None
+
+    def there(frame: Frame) -> Datum:
+        inner.array(frame)
+        return pa.repeat(pa.scalar(False), frame.rows)
+
+    evaluated = Compiled(pa.bool_(), there, inner.can_fail)
+    return Compiled(pa.bool_(), lambda frame: tried(evaluated, frame).is_null())
+
+
 def tried(inner: Compiled, frame: Frame) -> pa.Array:
     """The values of an expression, NULL where it fails."""
     try:
