@@ -177,8 +177,11 @@ QUERIES = {
     "filter with rollup": "SELECT id, sum({e}) FILTER (WHERE g) AS a FROM t GROUP BY ROLLUP (id)",
     "covariance with null": "SELECT round(covar_pop(n, {e}), 6) AS a FROM t",
     "correlation with null": "SELECT round(corr(n, {e}), 6) AS a FROM t",
-    "slope with null": "SELECT round(regr_slope(n, {e}), 6) AS a FROM t",
-    "slope with null before": "SELECT round(regr_slope({e}, n), 6) AS a FROM t",
+    **{
+        f"{name} with null {side}": f"SELECT round({name}({args}), 6) AS a FROM t"
+        for name in ("regr_slope", "regr_intercept", "regr_r2", "regr_sxy")
+        for side, args in {"first": "n, {e}", "second": "{e}, n"}.items()
+    },
     "largest by null": "SELECT max_by({e}, n) AS a FROM t",
     "count with null": "SELECT count(n, {e}) AS a FROM t",
     "having": "SELECT id, sum({e}) AS a FROM t GROUP BY id, g HAVING g",

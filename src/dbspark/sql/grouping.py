@@ -33,6 +33,10 @@ _LOOKED_AT_FIRST: Final = {
     "CovSample": (0, 1),
     "CovPopulation": (0, 1),
     "Corr": (0, 1),
+    "RegrSXY": (0, 1),
+    "RegrR2": (0, 1),
+    "RegrSlope": (1, 0),
+    "RegrIntercept": (1, 0),
     "MaxBy": (1, 0),
     "MinBy": (1, 0),
 }
