@@ -43,6 +43,7 @@ from dbspark.runtime.reader import Reader
 from dbspark.runtime.runtime import Readable, Runtime, Shows
 from dbspark.runtime.sharded import Sharded
 from dbspark.runtime.tables import TableDefinition
+from dbspark.sql.leaves import over
 from dbspark.sql.program import Maintenance, Program
 from dbspark.storage.files import LocalFiles
 from dbspark.storage.store import Committed, Store
@@ -422,8 +423,9 @@ class Pipeline:
         """A Spark query over tables and views as they are now."""
         spark = self._spark()
         named = {n for n in (*self.tables, *self.views) if re.search(rf"\b{re.escape(n)}\b", sql, re.IGNORECASE)}
-        with self._program.names_for({n: self._df(n, self.tick) for n in named}):
+        if not named:
             return spark.sql(sql)
+        return over(spark, {n: self._df(n, self.tick) for n in named}, sql)
 
     def refresh(self) -> int:
         """Show the newest tick, in a pipeline that is open for reading; gives the tick that is shown.

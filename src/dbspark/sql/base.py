@@ -22,7 +22,7 @@ from dbspark.operators.function import Function
 from dbspark.operators.linear import Project as Projection
 from dbspark.sql import identity
 from dbspark.sql import plan as p
-from dbspark.sql.determinism import NOT_DETERMINISTIC
+from dbspark.sql.determinism import NOT_DETERMINISTIC, not_deterministic
 from dbspark.sql.expressions.coded import coded_test, coded_values
 from dbspark.sql.expressions.compiler import Compiler
 from dbspark.sql.expressions.rules import Compiled, Context, constant
@@ -84,6 +84,7 @@ class Base(ABC):
         if call.name == "Literal":
             value = self.spark.constant(call.origin)
             return constant(value, value.type)
+        self.spark.check(call)
         self._note(Note(call.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
         self._through_spark_calls += 1
         if any(c.id in self._synthetic for c in used) and call.args:
@@ -343,15 +344,3 @@ class Base(ABC):
 
 def bucket_column(number: int) -> p.Column:
     return p.Column(number, "", pa.int64())
-
-
-def not_deterministic(name: str) -> DbsparkError:
-    function = NOT_DETERMINISTIC.get(name, name)
-    hint = (
-        "put the time into a table of one row that you update, and join with it"
-        if "current" in function or function in ("now", "localtimestamp")
-        else "compute the value once, where the rows come in, and keep it in a column"
-    )
-    return DbsparkError(
-        f"[NOT_DETERMINISTIC] {function}() gives something else every time, so no view can be kept equal to it; {hint}"
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +20,6 @@ from dbspark.columnar.frames import arrow_of
 from dbspark.sql import plan as p
 from dbspark.sql.catalyst_tree import (
     Origin,
-    PlanError,
     Raw,
     anonymous,
     function_of,
@@ -35,12 +34,14 @@ from dbspark.sql.catalyst_tree import (
     value_of,
     window_in,
 )
+from dbspark.sql.determinism import not_deterministic, not_deterministic_names
 from dbspark.sql.distinct_aggregates import in_order
-from dbspark.sql.leaves import Tables, of_rows
+from dbspark.sql.known import BY_SPARK, REFUSED, PlanError, check_fields, check_metadata, refusal
+from dbspark.sql.leaves import Reading, Tables, of_rows
 from dbspark.sql.types import from_json
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 EXCLUDED_RULES = (
     # They serve batch execution only, and make plans larger or hide tables from us:
@@ -54,6 +55,11 @@ EXCLUDED_RULES = (
     "org.apache.spark.sql.execution.python.ExtractPythonUDFFromAggregate",
 )
 """Optimiser rules that are left out while a view is compiled."""
+
+_EXCLUDED = "spark.sql.optimizer.excludedRules"
+
+_WHOLE = 100_000
+"""Fields of a node that its text may have: all of them."""
 
 _IGNORED = {
     "class", "num-children", "exprId", "resultId", "nonInheritableMetadataKeys", "explicitMetadata", "qualifier",
@@ -151,14 +157,19 @@ class Reader:
 
     def node(self, raw: Raw) -> p.Node:
         read = _NODES.get(raw.name)
-        return self._foreign(raw) if read is None else read(self, raw)
+        if read is not None:
+            check_fields(raw.name, raw.fields)
+            return read(self, raw)
+        if raw.name in BY_SPARK or (not raw.children and raw.name not in REFUSED):
+            return self._foreign(raw)
+        raise refusal(raw.name)
 
     def columns(self, raws: Iterable[Raw]) -> tuple[p.Column, ...]:
         return tuple(self.column(r) for r in raws)
 
     def _foreign(self, raw: Raw) -> p.Node:
         plan = raw.origin.jvm()
-        names = raw.name in ("BatchEvalPython", "ArrowEvalPython", "MapInPandas", "MapInArrow", "PythonMapInArrow")
+        linear = raw.name in ("BatchEvalPython", "ArrowEvalPython")  # others are given iterators of rows, or groups
         output = _columns_of(plan.output())
         children = tuple(self.node(c) for c in raw.children)
         if not children:
@@ -167,9 +178,16 @@ class Reader:
                 "create a table for it, or bring its rows in with insert or ingest"
             )
         text = raw.name + "".join(f"; {k}={json.dumps(anonymous(v))}" for k, v in sorted(raw.fields.items()))
-        fields = json.dumps(raw.fields)
-        functions = functions_in(plan) if "UD" in fields else ()
-        return p.Foreign(raw.name, children, output, names, text, fields, functions, raw.origin)
+        called = raw.exprs("udfs") if "udfs" in raw.fields else []
+        called += [f for f in (raw.expr("functionExpr"), raw.expr("udtf")) if f is not None]
+        for function in called:
+            if function.fields.get("udfDeterministic") is False:
+                raise not_deterministic(str(function.fields["name"]))
+        fields = dict(raw.fields)
+        functions = functions_in(plan) if called or "UD" in json.dumps(fields) else ()
+        if not functions:  # the JSON leaves out what it has no form for
+            fields["asText"] = re.sub(r"#\d+L?", "", str(plan.simpleString(_WHOLE)))
+        return p.Foreign(raw.name, children, output, linear, text, json.dumps(fields), functions, raw.origin)
 
     def _table(self, raw: Raw) -> p.Node:
         number = (raw.fields.get("outputPartitioning") or {}).get("numPartitions")
@@ -181,6 +199,8 @@ class Reader:
     def _values(self, raw: Raw) -> p.Node:
         """Rows that are part of the query: Spark computes them once."""
         plan = raw.origin.jvm()
+        for field in json.loads(plan.schema().json())["fields"]:
+            check_metadata(field["name"], field["metadata"])
         spark = self.tables.spark
         from pyspark.sql import DataFrame
 
@@ -263,8 +283,13 @@ class Reader:
         return self._call(raw, tuple(self._over_groups(c, keys, found) for c in raw.children))
 
     def aggregation(self, raw: Raw) -> p.Aggregation:
-        call = self.expr(raw.children[0])
-        assert isinstance(call, p.Call)
+        function = raw.children[0]
+        orders = {i: self.order(c) for i, c in enumerate(function.children) if c.name == "SortOrder"}
+        args = (orders[i].expr if i in orders else self.expr(c) for i, c in enumerate(function.children))
+        call = self._call(function, tuple(args))
+        if orders:  # what is ordered by is an argument, and how an option
+            how = tuple((i, o.descending, o.nulls_last) for i, o in orders.items())
+            call = replace(call, options=(*call.options, ("order", how)))
         where = self.expr(raw.children[1]) if len(raw.children) > 1 else None
         return p.Aggregation(call, bool(raw.fields["isDistinct"]), where)
 
@@ -332,6 +357,9 @@ class Reader:
             raise PlanError("a LIMIT is a number")
         child = raw.children[0]
         if child.name == "LocalLimit":
+            local = self.expr(cast("Raw", child.expr("limitExpr")))
+            if local != expr:
+                raise PlanError(f"[UNKNOWN_PLAN] a LIMIT of {expr.value} over a limit of partitions that is another")
             child = child.children[0]
         return self._topped(child, int(expr.value), 0)
 
@@ -353,7 +381,7 @@ class Reader:
         if child.name == "Project" and child.children[0].name == "Sort":  # a projection does not change the order
             inner = self._topped(child.children[0], limit, offset)
             return p.Project(inner, tuple(self.named(e) for e in child.exprs("projectList")))
-        if child.name == "Sort":
+        if child.name == "Sort" and child.fields["global"]:
             order = tuple(self.order(e) for e in child.exprs("order"))
             return p.Top(self.node(child.children[0]), order, limit, offset)
         return p.Top(self.node(child), (), limit, offset)
@@ -364,7 +392,10 @@ class Reader:
 
     def _sort(self, raw: Raw) -> p.Node:
         """Without a LIMIT above it (see `_topped`), an order is that of a result that is shown, not of a view."""
-        self.remarks.append("ORDER BY is ignored: a view has no order; sort when you read it")
+        if raw.fields["global"]:
+            self.remarks.append("ORDER BY is ignored: a view has no order; sort when you read it")
+        else:
+            self.remarks.append("SORT BY is ignored: it orders partitions of Spark, which a view does not have")
         return self.node(raw.children[0])
 
     def _sample(self, raw: Raw) -> p.Node:
@@ -374,6 +405,8 @@ class Reader:
         )
 
     def _union(self, raw: Raw) -> p.Node:
+        if raw.fields["byName"] or raw.fields["allowMissingCol"]:
+            raise PlanError("[UNKNOWN_PLAN] a union by name, of which Spark has not put the columns in order")
         children = tuple(self.node(c) for c in raw.children)
         return p.Union(children, _columns_of(raw.origin.jvm().output()))
 
@@ -442,11 +475,11 @@ _NODES: dict[str, Callable[[Reader, Raw], p.Node]] = {
     "RepartitionByExpression": Reader._through,
     "Repartition": Reader._through,
     "RebalancePartitions": Reader._through,
+    "ResolvedHint": Reader._through,
     "SubqueryAlias": Reader._through,
     "ReturnAnswer": Reader._through,
     "Union": Reader._union,
     "Distinct": Reader._distinct,
-    "Deduplicate": Reader._foreign,
     "Generate": Reader._generate,
     "Expand": Reader._expand,
     "UnionLoop": Reader._loop,
@@ -465,18 +498,28 @@ class Query:
     """The Spark types of the columns, as JSON."""
 
 
-def read(tables: Tables, frame: DataFrame) -> Query:
-    """The optimised plan of a DataFrame."""
-    execution = frame._jdf.queryExecution()
-    plan = _optimized(tables.spark, execution)
-    reader = Reader(tables, execution.analyzed().toString())
+def read(tables: Tables, query: str | DataFrame) -> Query:
+    """The optimised plan of a query over tables, by SQL or as a DataFrame."""
+    session = tables.reading()
+    excluded = session.get(_EXCLUDED)
+    session.set(_EXCLUDED, ",".join([*(excluded.split(",") if excluded else []), *EXCLUDED_RULES]))
+    session.set("spark.sql.debug.maxToStringFields", "100000")  # plans are looked at as text, in full
+    analyzed = session.analyzed(query)
+    for name in not_deterministic_names(analyzed):
+        raise not_deterministic(name)
+    plan = _optimized(session, analyzed)
+    if plan.isStreaming():
+        raise PlanError(
+            "[UNSUPPORTED_QUERY] the query reads a stream; ingest it into a table of the pipeline, and read that"
+        )
+    reader = Reader(tables, analyzed.toString())
     node = reader.node(tree(json.loads(plan.toJSON()), Origin(None, plan)))
     output = plan.output()
     declared = tuple(_declared(output.apply(i)) for i in range(output.size()))
     return Query(node, _columns_of(output), tuple(reader.remarks), declared)
 
 
-def _optimized(spark: SparkSession, execution: Any) -> Any:
+def _optimized(session: Reading, analyzed: Any) -> Any:
     """The optimised plan of a query.
 
     Spark's rules about constraints fail on some plans (a correlated subquery below EXCEPT ALL: "key not found", of the
@@ -485,18 +528,10 @@ def _optimized(spark: SparkSession, execution: Any) -> Any:
     from py4j.protocol import Py4JJavaError
 
     try:
-        return execution.optimizedPlan()
+        return session.optimized(analyzed)
     except Py4JJavaError:
-        key = "spark.sql.constraintPropagation.enabled"
-        before = spark.conf.get(key, None)
-        spark.conf.set(key, "false")
-        try:
-            return of_rows(spark, execution.analyzed()).queryExecution().optimizedPlan()
-        finally:
-            if before is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, before)
+        session.set("spark.sql.constraintPropagation.enabled", "false")
+        return session.optimized(analyzed)
 
 
 def _key_column(named: p.Named) -> p.Column:

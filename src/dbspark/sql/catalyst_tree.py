@@ -18,12 +18,9 @@ from dbspark.errors import DbsparkError
 from dbspark.identity import encoded_value
 from dbspark.sql import plan as p
 from dbspark.sql.identity import jvm_function, python_function
+from dbspark.sql.known import PlanError, check_metadata
 from dbspark.sql.literals import from_jvm
 from dbspark.sql.types import from_json
-
-
-class PlanError(DbsparkError):
-    """A plan that cannot be read."""
 
 
 class Origin:
@@ -87,8 +84,11 @@ def tree(flat: Sequence[Mapping[str, Any]], origin: Origin) -> Raw:
         nonlocal at
         given = flat[at]
         at += 1
+        name = given["class"].rsplit(".", 1)[1]
+        if name == "Alias" and given.get("explicitMetadata") is not None:  # the JSON only says that there is some
+            check_metadata(given["name"], json.loads(origin.jvm().metadata().json()))
         children = tuple(read(origin.child(i)) for i in range(given["num-children"]))
-        return Raw(given["class"].rsplit(".", 1)[1], given, children, origin)
+        return Raw(name, given, children, origin)
 
     return read(origin)
 

@@ -30,7 +30,7 @@ from dbspark.sql import plan as p
 from dbspark.sql.base import bucket_column
 from dbspark.sql.grouping import Grouping
 from dbspark.sql.joining import Joining
-from dbspark.sql.relations import Mode, Note, Rel, Scope, schema_of
+from dbspark.sql.relations import Mode, Note, Rel, Scope, reads_partitions, schema_of
 from dbspark.sql.shapes import (
     below_expand,
     call_of,
@@ -227,14 +227,22 @@ class PlanCompiler(Joining, Grouping):
                 return self._window(node, scope, needed)
             why = f"no incremental rule for {', '.join(missing)}"
             mode: Mode = "affected groups" if partition else "full"
-            self._note(Note("window", mode, "WINDOW_FUNCTION", why))
+            self._note(
+                reads_partitions("window", mode, "WINDOW_FUNCTION", why)
+                if partition
+                else Note("window", mode, "WINDOW_FUNCTION", why)
+            )
             made = self._recomputed_window(node, b, rel, partition)
         else:
             made = b.window(
                 stream, partition, order,
                 {f"c{len(rel.ids) + i}": f for i, f in enumerate(functions) if f is not None},
             )  # fmt: skip
-            self._note(Note("window", "incremental"))
+            self._note(
+                reads_partitions("window")
+                if partition
+                else reads_partitions("window", why="without PARTITION BY, a tick reads all rows")
+            )
             made = self._positional(b, made)
         keep = [i for i, number in enumerate(ids) if i < width or i >= len(rel.ids)]
         return Rel(self._choose(b, made, keep), tuple(ids[i] for i in keep))
@@ -340,7 +348,6 @@ class PlanCompiler(Joining, Grouping):
     def _foreign(self, node: p.Foreign, scope: Scope, needed: frozenset[int] | None) -> Rel:
         b = scope.builder
         rels = [self.relation(c, scope) for c in node.children]
-        columns = [[p.Column(n, f"c{i}", t) for i, (n, t) in enumerate(zip(r.ids, r.types, strict=True))] for r in rels]
         ids = tuple(c.id for c in node.columns)
         known = {number: (i, at) for i, r in enumerate(rels) for number, at in r.positions.items()}
         as_read = identity.of_json(json.loads(node.fields), known)
@@ -354,11 +361,17 @@ class PlanCompiler(Joining, Grouping):
             function = Function(question.answer, self._named(node.text), same, identity=made)
             return Rel(b.asked(rel.stream, function, schema, question), ids)
         self._note(Note(node.name, "full", "OPERATOR", f"no rule for {node.name}; Spark computes it anew"))
-        whole = self.spark.over_all(node.origin, columns)
+        rels = [self._as_in_plan(b, r, given) for r, given in zip(rels, self.spark.inputs(node.origin), strict=True)]
+        whole = self.spark.over_all(node.origin, [r.columns() for r in rels])
         sort_keys = [SortKey(r.stream.schema, []) for r in rels]
         schema = schema_of([c.type for c in node.columns])
         operator = RecomputeGroups(sort_keys, Function(whole, self._named(node.text), identity=made), schema)
         return Rel(b.with_state(operator, [r.stream for r in rels], sort_keys), ids)
+
+    def _as_in_plan(self, b: Builder, rel: Rel, ids: Sequence[int]) -> Rel:
+        """A relation with the columns of Spark's plan in their order, which some functions go by."""
+        at = [rel.position(number) for number in ids] or [0]
+        return Rel(self._choose(b, rel.stream, at), tuple(rel.ids[i] for i in at))
 
 
 _COMPILE: dict[type, Callable[..., Rel]] = {

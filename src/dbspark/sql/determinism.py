@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from dbspark.errors import DbsparkError
 
 NOT_DETERMINISTIC = {
     "Rand": "rand", "Randn": "randn", "Uuid": "uuid", "Shuffle": "shuffle", "RandStr": "randstr", "Uniform": "uniform",
@@ -23,12 +22,11 @@ _SUSPECT = re.compile(
 )
 
 
-def not_deterministic_names(frame: DataFrame) -> list[str]:
-    """Catalyst's names of expressions in a query that do not give the same every time.
+def not_deterministic_names(plan: Any) -> list[str]:
+    """Catalyst's names of expressions in an analysed query that do not give the same every time.
 
     They are looked for before optimisation, which replaces the present time by a constant.
     """
-    plan = frame._jdf.queryExecution().analyzed()
     if not _SUSPECT.search(plan.toString()):
         return []
     found: list[str] = []
@@ -46,3 +44,15 @@ def not_deterministic_names(frame: DataFrame) -> list[str]:
 
     look(json.loads(plan.toJSON()))
     return found
+
+
+def not_deterministic(name: str) -> DbsparkError:
+    function = NOT_DETERMINISTIC.get(name, name)
+    hint = (
+        "put the time into a table of one row that you update, and join with it"
+        if "current" in function or function in ("now", "localtimestamp")
+        else "compute the value once, where the rows come in, and keep it in a column"
+    )
+    return DbsparkError(
+        f"[NOT_DETERMINISTIC] {function}() gives something else every time, so no view can be kept equal to it; {hint}"
+    )

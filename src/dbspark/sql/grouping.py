@@ -16,12 +16,12 @@ from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError
 from dbspark.operators.aggregate import Aggregate as AggregateFunction
 from dbspark.operators.aggregate import Count, Extreme
-from dbspark.operators.collect import Recompute
+from dbspark.operators.collect import First, Reading, Recompute
 from dbspark.operators.function import Function
 from dbspark.sql import aggregates, identity
 from dbspark.sql import plan as p
 from dbspark.sql.base import Base, bucket_column
-from dbspark.sql.relations import Note, Rel, Scope
+from dbspark.sql.relations import Note, Rel, Scope, reads_partitions
 from dbspark.sql.shapes import (
     all_there,
     columns_in,
@@ -134,12 +134,17 @@ class Grouping(Base):
         found = aggregates.native(call, columns, given, where)
         name = call.call.name
         if found is not None:
-            self._note(Note(f"aggregate {name}{' distinct' if call.distinct else ''}", "incremental"))
+            what = f"aggregate {name}{' distinct' if call.distinct else ''}"
+            # Those that look at an end of the group alone are `First`, `By` and `Extreme`.
+            whole = isinstance(found, Reading) and not isinstance(found, First)
+            self._note(reads_partitions(what) if whole else Note(what, "incremental"))
             return found
         if call.call.origin is None:
             raise DbsparkError(f"there is no rule for the aggregate {name}")
         self._note(
-            Note(f"aggregate {name}", "affected groups", "AGGREGATE_FUNCTION", f"no incremental rule for {name}")
+            reads_partitions(
+                f"aggregate {name}", "affected groups", "AGGREGATE_FUNCTION", f"no incremental rule for {name}"
+            )
         )
         return self._through_spark(call, columns, given, where)
 

@@ -1,12 +1,22 @@
-"""Tables as leaves of Catalyst plans.
+"""Tables as leaves of Catalyst plans, and the sessions in which queries over them are read.
 
-The optimiser cannot look into them and cannot fold them away: they are RDD scans over an empty RDD. They are told
+The optimiser cannot look into leaves and cannot fold them away: they are RDD scans over an empty RDD. They are told
 apart by the partition count that their (unknown) partitioning claims, which survives analysis, optimisation and the
-renumbering of self-joins, and which nothing looks at before execution.
+renumbering of self-joins, and which nothing looks at before execution. No two leaves of a process have the same, so
+that one of another pipeline, or of a table that has been dropped, is never taken for one of ours.
+
+A query is read in a clone of the user's session (`Reading`), which has the user's settings, functions, variables,
+temporary views and current database, and in which the names of the pipeline stand for its leaves, whatever else they
+stand for in the user's session. Nothing of the user's session is changed, not even for a moment: what others do in
+it meanwhile, in other threads too, neither sees names of the pipeline nor hides them.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from dbspark.sql.types import is_peculiar
@@ -15,8 +25,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_FIRST_NUMBER = 1_000_000
-"""Partition counts from here on are numbers of tables."""
+_NUMBERS = count(1_000_000)
+"""Partition counts that are numbers of leaves; no RDD has as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """What stands for a table or view of a pipeline."""
+
+    number: int
+    frame: DataFrame
+    """For definitions of views; reading it gives no rows."""
+    relation: Any
+    """What the catalogue of a session has under the name of a temporary view."""
 
 
 class Tables:
@@ -24,8 +45,8 @@ class Tables:
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self._names: list[str] = []
-        self._frames: dict[str, DataFrame] = {}
+        self._leaves: dict[str, Leaf] = {}
+        self._scratch = Scratch(spark)
         self.declared: dict[int, Any] = {}
         """Spark types that Arrow has no type for, as JSON, by the number of the column."""
 
@@ -37,7 +58,7 @@ class Tables:
         jvm: Any = spark._jvm
         empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), struct, verifySchema=False)
         leaf = empty._jdf.queryExecution().analyzed()
-        number = _FIRST_NUMBER + len(self._names)
+        number = next(_NUMBERS)
         none = jvm.scala.Option.empty()
         numbered = jvm.org.apache.spark.sql.execution.LogicalRDD(
             leaf.output(), leaf.rdd(),
@@ -45,8 +66,7 @@ class Tables:
             leaf.outputOrdering(), False, none, spark._jsparkSession, none, none, False,
         )  # fmt: skip
         frame = DataFrame(of_rows(spark, numbered), spark)
-        self._names.append(name)
-        self._frames[name] = frame
+        self._leaves[name] = Leaf(number, frame, self._scratch.relation(name, numbered))
         return frame
 
     def declare(self, number: int, given: Any) -> None:
@@ -55,21 +75,123 @@ class Tables:
             self.declared[number] = given
 
     def frame(self, name: str) -> DataFrame:
-        return self._frames[name]
+        return self._leaves[name].frame
 
-    def frames(self) -> dict[str, DataFrame]:
-        return dict(self._frames)
+    def leaves(self) -> dict[str, Leaf]:
+        return dict(self._leaves)
 
     def remove(self, name: str) -> None:
-        self._frames.pop(name, None)
+        self._leaves.pop(name, None)
 
-    def reset(self, frames: dict[str, DataFrame]) -> None:
-        """Go back to frames that have been there."""
-        self._frames = dict(frames)
+    def reset(self, leaves: Mapping[str, Leaf]) -> None:
+        """Go back to leaves that have been there."""
+        self._leaves = dict(leaves)
 
     def name_of(self, partitions: int) -> str | None:
-        at = partitions - _FIRST_NUMBER
-        return self._names[at] if 0 <= at < len(self._names) else None
+        """The name of the leaf of a number, if it is one of these as they are now."""
+        return next((name for name, leaf in self._leaves.items() if leaf.number == partitions), None)
+
+    def reading(self) -> Reading:
+        """A session to read queries over these tables in."""
+        return Reading(self.spark, {name: leaf.relation for name, leaf in self._leaves.items()})
+
+
+class Reading:
+    """A clone of a session, in which some names stand for relations of ours."""
+
+    def __init__(self, spark: SparkSession, relations: Mapping[str, Any]) -> None:
+        """`relations` are as `Scratch` gives them."""
+        self.spark = spark
+        parent = spark._jsparkSession
+        self.session: Any = parent.cloneSession()
+        _copy_what_clones_lack(spark, parent.sessionState(), self.session.sessionState())
+        catalog = self.session.sessionState().catalog()
+        self._names = {name.lower() for name in relations}
+        for name, relation in relations.items():
+            catalog.createTempView(name, relation, True)
+
+    def set(self, key: str, value: str) -> None:
+        """Change a setting of the clone."""
+        self.session.sessionState().conf().setConfString(key, value)
+
+    def get(self, key: str) -> str:
+        """A setting of the clone, empty where there is none."""
+        return str(self.session.sessionState().conf().getConfString(key, ""))
+
+    def analyzed(self, query: str | DataFrame) -> Any:
+        """The analysed plan of a query, of which commands have been executed."""
+        if not isinstance(query, str):
+            return query._jdf.queryExecution().analyzed()
+        self._keep_views_of_the_user(query)
+        return self.session.sql(query).queryExecution().commandExecuted()
+
+    def _keep_views_of_the_user(self, query: str) -> None:
+        """Temporary views that Spark keeps as text read here what they read in the user's session."""
+        from pyspark.errors import PySparkException
+
+        catalog = self.session.sessionState().catalog()
+        names = catalog.getTempViewNames()
+        for name in (names.apply(i) for i in range(names.size())):
+            if name.lower() in self._names or not re.search(rf"\b{re.escape(name)}\b", query, re.IGNORECASE):
+                continue
+            view = catalog.getRawTempView(name)
+            if view.isDefined() and view.get().plan().isEmpty():
+                try:
+                    plan = self.spark._jsparkSession.table(f"`{name}`").queryExecution().analyzed()
+                except PySparkException:  # it reads what is not there any more, which Spark says if the query reads it
+                    continue
+                catalog.createTempView(name, Scratch(self.spark).relation(name, plan), True)
+
+    def optimized(self, analyzed: Any) -> Any:
+        """The optimised plan of an analysed one.
+
+        Plans that the user has cached do not take the place of parts of it: a view is of the tables, not of rows that
+        somebody has kept.
+        """
+        execution = self._rows(analyzed).queryExecution()
+        sessions = self.spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(self.session)
+        try:
+            return self.session.sessionState().optimizer().execute(execution.normalized().clone())
+        finally:
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()
+
+    def _rows(self, plan: Any) -> Any:
+        jvm: Any = self.spark._jvm
+        return jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session, plan)
+
+
+class Scratch:
+    """A session without temporary views, in which plans become what the catalogue of any session can have as one.
+
+    In a session that has one of the name, Spark would take what is cached of it away, from all sessions.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm: Any = spark._jvm
+        self._session: Any = spark._jsparkSession.newSession()
+
+    def relation(self, name: str, plan: Any) -> Any:
+        rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, plan)
+        rows.createOrReplaceTempView(f"`{name}`")
+        catalog = self._session.sessionState().catalog()
+        made = catalog.getRawTempView(name).get()
+        catalog.dropTempView(name)
+        return made
+
+
+def over(spark: SparkSession, frames: Mapping[str, DataFrame], query: str) -> DataFrame:
+    """A query of the session in which names stand for DataFrames."""
+    from pyspark.sql import DataFrame
+
+    scratch = Scratch(spark)
+    plans = {name: frame._jdf.queryExecution().analyzed() for name, frame in frames.items()}
+    session = Reading(spark, {name: scratch.relation(name, plan) for name, plan in plans.items()})
+    return DataFrame(of_rows(spark, session.analyzed(query)), spark)
 
 
 def of_rows(spark: SparkSession, plan: Any) -> Any:
@@ -78,11 +200,20 @@ def of_rows(spark: SparkSession, plan: Any) -> Any:
     return jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
 
 
-def behind(spark: SparkSession, name: str) -> DataFrame:
-    """What a temporary view stands for: putting it back under its name does not wrap it once more."""
-    from pyspark.sql import DataFrame
-
-    plan = spark.table(name)._jdf.queryExecution().analyzed()
-    while plan.getClass().getSimpleName() in ("SubqueryAlias", "View"):
-        plan = plan.child()
-    return DataFrame(of_rows(spark, plan), spark)
+def _copy_what_clones_lack(spark: SparkSession, parent: Any, clone: Any) -> None:
+    """Spark clones the current database of its own catalogue, and neither another current catalogue nor variables."""
+    jvm: Any = spark._jvm
+    given, own = parent.catalogManager(), clone.catalogManager()
+    if given.currentCatalog().name() != own.currentCatalog().name():
+        own.setCurrentCatalog(given.currentCatalog().name())
+        own.setCurrentNamespace(given.currentNamespace())
+    variables = given.tempVariableManager()
+    if not variables.isEmpty():
+        field = variables.getClass().getDeclaredField("variables")  # there is no other way to list them
+        field.setAccessible(True)
+        pairs = field.get(variables).toSeq()
+        for i in range(pairs.size()):
+            names = jvm.java.util.ArrayList()
+            names.add(pairs.apply(i)._1())
+            sequence = jvm.org.apache.spark.api.python.PythonUtils.toSeq(names)
+            own.tempVariableManager().create(sequence, pairs.apply(i)._2(), True)

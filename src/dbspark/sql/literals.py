@@ -29,6 +29,8 @@ def from_jvm(value: Any, spark_type: Any, dtype: pa.DataType) -> Any:
             )
         ]
         return list(zip(*sides, strict=True))
+    if is_variant(dtype):
+        raise TypeError("a literal of type variant")
     if t.is_struct(dtype):
         fields = spark_type.fields()
         return {f.name: _item(value, i, fields[i].dataType(), f.type) for i, f in enumerate(dtype)}

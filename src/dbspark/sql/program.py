@@ -7,13 +7,12 @@
     circuit.tick({"orders": [(1, "north", Decimal("3.50"))]})
 
 Views see tables, and views that were made before them, which they share: one query, one node. Names are resolved by
-Spark, in temporary views that are there only while a query is analysed.
+Spark, in a clone of the user's session in which they stand for the tables and views (`dbspark.sql.leaves`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType, MethodType
@@ -25,13 +24,11 @@ from dbspark.circuit.graph import Stream
 from dbspark.columnar.frames import check_storable, struct_of
 from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.sql.base import not_deterministic
-from dbspark.sql.catalyst import EXCLUDED_RULES, Query, read
+from dbspark.sql.catalyst import Query, read
 from dbspark.sql.compiler import PlanCompiler
-from dbspark.sql.determinism import not_deterministic_names
 from dbspark.sql.explain import Sizes, render
 from dbspark.sql.expressions.rules import Context
-from dbspark.sql.leaves import Tables, behind
+from dbspark.sql.leaves import Tables
 from dbspark.sql.relations import Note, Scope
 from dbspark.sql.shapes import tables_of
 from dbspark.sql.through_spark import Spark
@@ -205,7 +202,9 @@ class Program:
         made = ViewPlan(name, text, stream.schema, tuple(notes), reads)
         if maintenance == "incremental" and not made.incremental:
             wrong = "; ".join(str(n) for n in notes if n.mode != "incremental")
-            raise DbsparkError(f"view {name!r} cannot be kept incrementally in every part: {wrong}")
+            whole = "; ".join(str(n) for n in notes if n.mode == "incremental" and n.cost == "partition")
+            also = f". Kept, at the cost of whole partitions: {whole}" if whole else ""
+            raise DbsparkError(f"view {name!r} cannot be kept incrementally in every part: {wrong}{also}")
         self._streams[name] = stream
         self.views[name] = made
         self.builder.output(name, stream)
@@ -228,15 +227,15 @@ class Program:
     def saved(self) -> Any:
         """Everything that is defined now, for `restore`; a value, which costs nothing to take."""
         graph = self.builder.graph
-        frames = self.leaves.frames() if "leaves" in self.__dict__ else {}
-        return dict(graph.nodes), dict(graph.outputs), dict(self.tables), dict(self.views), dict(self._streams), frames
+        leaves = self.leaves.leaves() if "leaves" in self.__dict__ else {}
+        return dict(graph.nodes), dict(graph.outputs), dict(self.tables), dict(self.views), dict(self._streams), leaves
 
     def restore(self, saved: Any) -> None:
         """Go back to what was defined then."""
         graph = self.builder.graph
-        graph.nodes, graph.outputs, self.tables, self.views, self._streams, frames = saved
+        graph.nodes, graph.outputs, self.tables, self.views, self._streams, leaves = saved
         if "leaves" in self.__dict__:
-            self.leaves.reset({n: f for n, f in {**self.leaves.frames(), **frames}.items() if n in self._streams})
+            self.leaves.reset({n: f for n, f in {**self.leaves.leaves(), **leaves}.items() if n in self._streams})
 
     def check_unread(self, name: str) -> None:
         """Refuse to drop what something else reads."""
@@ -262,51 +261,4 @@ class Program:
         return self.builder.project(stream, chosen, fields=fields)
 
     def _read(self, query: str | DataFrame) -> Query:
-        with self.reading():
-            return self._checked(self.spark.sql(query) if isinstance(query, str) else query)
-
-    def _checked(self, frame: DataFrame) -> Query:
-        for name in not_deterministic_names(frame):
-            raise not_deterministic(name)
-        return read(self.leaves, frame)
-
-    @contextmanager
-    def names_for(self, frames: Mapping[str, DataFrame]) -> Iterator[None]:
-        """DataFrames as temporary views of the session for a while; those of the user that they hide come back."""
-        catalog = self.spark.catalog
-        hidden: dict[str, Any] = {}
-        for name, frame in frames.items():
-            if catalog.tableExists(name) and catalog.getTable(name).isTemporary:
-                hidden[name] = behind(self.spark, name)
-            frame.createOrReplaceTempView(name)
-        try:
-            yield
-        finally:
-            for name in frames:
-                if name in hidden:
-                    hidden[name].createOrReplaceTempView(name)
-                else:
-                    catalog.dropTempView(name)
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """The session as queries are read in it: names of ours, and an optimiser without the rules we do not want."""
-        excluded = self.spark.conf.get("spark.sql.optimizer.excludedRules", None)
-        settings = {
-            "spark.sql.optimizer.excludedRules": ",".join(
-                [*(excluded.split(",") if excluded else []), *EXCLUDED_RULES]
-            ),
-            "spark.sql.debug.maxToStringFields": "100000",  # plans are looked at as text, in full
-        }
-        before = {key: self.spark.conf.get(key, None) for key in settings}
-        for key, value in settings.items():
-            self.spark.conf.set(key, value)
-        try:
-            with self.names_for(self.leaves.frames()):
-                yield
-        finally:
-            for key, old in before.items():
-                if old is None:
-                    self.spark.conf.unset(key)
-                else:
-                    self.spark.conf.set(key, old)
+        return read(self.leaves, query)

@@ -18,6 +18,8 @@ from dbspark.sql import plan as p
 from dbspark.sql.types import loosened
 
 Mode = Literal["incremental", "affected groups", "full"]
+Cost = Literal["change", "partition"]
+"""What a tick reads: the change and what it meets, or the whole partitions or groups in which something changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,18 @@ class Note:
     mode: Mode
     code: str = ""
     why: str = ""
+    cost: Cost = "change"
 
     def __str__(self) -> str:
         reason = f"  [NOT_INCREMENTAL.{self.code}] {self.why}" if self.code and self.mode != "incremental" else ""
         remark = f"  [{self.code}] {self.why}" if self.code and self.mode == "incremental" else ""
-        return f"{self.operator}: {self.mode}{reason}{remark}"
+        cost = f", cost: {self.cost}" if self.cost != "change" else ""
+        return f"{self.operator}: {self.mode}{cost}{reason}{remark}"
+
+
+def reads_partitions(operator: str, mode: Mode = "incremental", code: str = "READS_PARTITION", why: str = "") -> Note:
+    """A note on an operator of which a tick reads every row of the partitions or groups that it touches."""
+    return Note(operator, mode, code, why or "a tick reads all rows of the partitions that it touches", "partition")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,11 @@ import pyarrow as pa
 
 from dbspark.columnar.frames import arrow_of, frame_of, nullable_inside, struct_of
 from dbspark.sql.catalyst_tree import Origin
+from dbspark.sql.determinism import not_deterministic
 from dbspark.sql.expressions.rules import Compiled, Frame
+from dbspark.sql.known import PlanError
 from dbspark.sql.leaves import Tables, of_rows
-from dbspark.sql.plan import Aggregation, Call, Column, Constant, Expr
+from dbspark.sql.plan import Aggregation, Call, Column, Constant, Expr, walk
 from dbspark.sql.relations import schema_of
 from dbspark.sql.shapes import columns_in
 from dbspark.sql.types import as_declared, from_json
@@ -39,6 +41,40 @@ class Spark:
     def __init__(self, tables: Tables) -> None:
         self.spark = tables.spark
         self.tables = tables
+        self._evaluated: dict[str, str] = {}
+        """Names of expressions, with the reason why Spark cannot evaluate them on rows that are at hand."""
+
+    def check(self, call: Call) -> None:
+        """Refuse an expression that Spark cannot evaluate on rows that are at hand, or not the same every time."""
+        for part in walk(call):
+            if not isinstance(part, Call) or part.origin is None:
+                continue
+            expr = part.origin.jvm()
+            if part.name not in self._evaluated:
+                self._evaluated[part.name] = self._reason(expr)
+            if reason := self._evaluated[part.name]:
+                raise PlanError(f"[UNSUPPORTED_QUERY] {part.name} cannot be part of a view here: {reason}")
+        if call.origin is not None and not call.origin.jvm().deterministic():
+            # Aggregates that depend on an order are not either; ours decide on one, and are columns by now.
+            for expr in (part.origin.jvm() for part in walk(call) if isinstance(part, Call) and part.origin):
+                below = expr.children()
+                if not expr.deterministic() and all(below.apply(i).deterministic() for i in range(below.size())):
+                    raise not_deterministic(str(expr.prettyName()))
+
+    def _reason(self, expr: Any) -> str:
+        """Why Spark does not evaluate expressions of a class on rows alone; nothing where it does."""
+        jvm: Any = self.spark._jvm
+        loader = expr.getClass().getClassLoader()
+
+        def is_a(name: str) -> bool:
+            found = jvm.java.lang.Class.forName(f"org.apache.spark.sql.catalyst.expressions.{name}", False, loader)
+            return bool(found.isInstance(expr))
+
+        if is_a("PlanExpression"):
+            return "it holds a query, which has to see the tables; write it as a join"
+        if is_a("Unevaluable") and not is_a("PythonFuncExpression") and not is_a("SortOrder"):
+            return "Spark only knows it where its planner expects it; write it otherwise"
+        return ""
 
     def declare_inputs(self, origin: Origin) -> None:
         """Remember the Spark types of the columns that come into a node, where Arrow's types do not say them."""
@@ -219,7 +255,8 @@ class Spark:
         function = call.call.origin.jvm()
         dtype = from_json(json.loads(function.dataType().json()))
         columns = [Column(_UNKNOWN + i, f"arg{i}", t) for i, t in enumerate(types)]
-        kept = [isinstance(a, Constant) for a in call.call.args]
+        args = call.call.args
+        kept = [isinstance(a, Constant) for a in args]
         declared = [type_json(function.children().apply(i)) for i in range(len(columns))]
         catalyst = jvm.org.apache.spark.sql.catalyst
 
@@ -228,7 +265,9 @@ class Spark:
             leaf = self.relation(columns, arrays, group, declared)
             children = jvm.java.util.ArrayList()
             for i, k in enumerate(kept):
-                children.add(function.children().apply(i) if k else leaf.output().apply(i))
+                as_read = function.children().apply(i)
+                # Equal arguments stay equal: DISTINCT has to be over what a list is in the order of.
+                children.add(as_read if k else _argument(jvm, as_read, leaf.output().apply(args.index(args[i]))))
             over = function.withNewChildren(_seq(jvm, children))
             complete = getattr(catalyst.expressions.aggregate, "Complete$").__getattr__("MODULE$")
             fresh = catalyst.expressions.NamedExpression.newExprId
@@ -274,6 +313,12 @@ class Spark:
             return [_array(table.column(i)).cast(t) for i, t in enumerate(types)]
 
         return evaluate, types
+
+    def inputs(self, origin: Origin) -> list[list[int]]:
+        """The numbers of the columns of each input of a node."""
+        children = origin.jvm().children()
+        outputs = [children.apply(i).output() for i in range(children.size())]
+        return [[int(o.apply(i).exprId().id()) for i in range(o.size())] for o in outputs]
 
     def over_all(self, origin: Origin, columns: Sequence[Sequence[Column]]) -> Callable[[Any], list[pa.Array]]:
         """A node over everything that its inputs hold."""
@@ -373,6 +418,13 @@ class Question:
 def type_json(expr: Any) -> Any:
     """The Spark type of an expression in the JVM, as JSON."""
     return json.loads(expr.dataType().json())
+
+
+def _argument(jvm: Any, as_read: Any, value: Any) -> Any:
+    """A column as an argument of an aggregate, in the order that was asked for where it is one to order by."""
+    if as_read.getClass().getSimpleName() != "SortOrder":
+        return value
+    return as_read.withNewChildren(_seq(jvm, _list(jvm, [value])))
 
 
 def _list(jvm: Any, items: Sequence[Any]) -> Any:

@@ -38,7 +38,7 @@ def from_json(given: Any) -> pa.DataType:
     name = names.get(given, given)
     if name in ("void", "null"):
         return pa.null()
-    return canonical(parse_ddl(f"c {name}").field(0).type, "column")
+    return loosened(canonical(parse_ddl(f"c {name}").field(0).type, "column"))
 
 
 def as_declared(field: pa.Field, given: Any) -> pa.Field:
@@ -77,7 +77,7 @@ _PECULIAR = re.compile(r'"(variant|time\((?!6\))\d\)|interval (?!day to second")
 def loosened(dtype: pa.DataType) -> pa.DataType:
     """The same type with everything inside it nullable."""
     if pa.types.is_struct(dtype):
-        return pa.struct([pa.field(f.name, loosened(f.type)) for f in dtype])
+        return pa.struct([pa.field(f.name, loosened(f.type), metadata=f.metadata) for f in dtype])
     if pa.types.is_map(dtype):
         return pa.map_(pa.field("key", loosened(dtype.key_type), False), pa.field("value", loosened(dtype.item_type)))
     if pa.types.is_list(dtype):

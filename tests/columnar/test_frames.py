@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dbspark.columnar.frames import collected, nullable_inside
+from dbspark.columnar.frames import arrow_of, nullable_inside
 
 STRUCT = "CASE WHEN id > 0 THEN named_struct('x', 1, 'y', array(named_struct('z', 2))) END"
 
@@ -12,7 +12,7 @@ STRUCT = "CASE WHEN id > 0 THEN named_struct('x', 1, 'y', array(named_struct('z'
 def test_null_structs_are_collected(spark: Any) -> None:
     frame = spark.sql(f"SELECT {STRUCT} AS s, array({STRUCT}) AS a, map(1, {STRUCT}) AS m FROM range(2)")
     there = {"x": 1, "y": [{"z": 2}]}
-    assert collected(frame).to_pylist() == [
+    assert arrow_of(frame).to_pylist() == [
         {"s": None, "a": [None], "m": [(1, None)]},
         {"s": there, "a": [there], "m": [(1, there)]},
     ]
