@@ -69,18 +69,28 @@ def is_variant(dtype: pa.DataType) -> bool:
     )
 
 
-def in_months(spark: Any) -> Any:
-    """The same Spark type with INT in the place of year-month intervals."""
+def in_months(spark: Any, wide: bool = False) -> Any:
+    """The same Spark type with INT in the place of year-month intervals.
+
+    `wide`: and with the widest of the other intervals, and of times of the day: Python workers give no others.
+    """
     from pyspark.sql import types as st
+
+    def plain(given: Any) -> Any:
+        return in_months(given, wide)
 
     if isinstance(spark, st.YearMonthIntervalType):
         return st.IntegerType()
+    if wide and isinstance(spark, st.DayTimeIntervalType):
+        return st.DayTimeIntervalType()
+    if wide and isinstance(spark, st.TimeType):
+        return st.TimeType()
     if isinstance(spark, st.ArrayType):
-        return st.ArrayType(in_months(spark.elementType), spark.containsNull)
+        return st.ArrayType(plain(spark.elementType), spark.containsNull)
     if isinstance(spark, st.MapType):
-        return st.MapType(in_months(spark.keyType), in_months(spark.valueType), spark.valueContainsNull)
+        return st.MapType(plain(spark.keyType), plain(spark.valueType), spark.valueContainsNull)
     if isinstance(spark, st.StructType):
-        return st.StructType([st.StructField(f.name, in_months(f.dataType), f.nullable) for f in spark.fields])
+        return st.StructType([st.StructField(f.name, plain(f.dataType), f.nullable) for f in spark.fields])
     return spark
 
 

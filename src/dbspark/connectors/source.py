@@ -117,7 +117,10 @@ class Options:
         )  # fmt: skip
 
     def schema(self) -> StructType:
-        """Its columns, as Spark has them; PySpark's data sources cannot give year-month intervals."""
+        """Its columns, as Spark has them.
+
+        PySpark's data sources cannot give year-month intervals, and of other intervals and times only the widest.
+        """
         schema = self.origin.schema()
         found = struct_of(feed_schema(schema) if self.changes else schema)
         plain: StructType = in_months(found)
@@ -128,7 +131,7 @@ class Options:
                 "cannot give; set the option 'monthsAsInt' to 'true' to read them as numbers of months, or read with "
                 "df() of the view"
             )
-        return plain
+        return in_months(found, wide=True)
 
     def planned(self, since: int, upto: int | None) -> list[Part]:
         """The parts that together are the rows, or the changes after `since`, at a tick."""

@@ -463,7 +463,7 @@ class Pipeline:
         reader = spark.read.format("dbspark").option("location", self._store.files.location)
         frame = reader.option(kind, name).option("asOf", tick).option("monthsAsInt", "true").load()
         wanted = struct_of(self._readable(name).schema)
-        return frame if in_months(wanted) == wanted else relabelled(frame, wanted)
+        return frame if in_months(wanted, wide=True) == wanted else relabelled(frame, wanted)
 
     def _readable(self, name: str) -> Readable:
         return self._shows.readable(name, self.tick)

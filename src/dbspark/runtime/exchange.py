@@ -247,7 +247,7 @@ class Supersteps:
         out = frame
         for ask in asks:
             # No filter: Spark would push it below the exchange, which were then another one for every question.
-            seen = in_months(struct_of(pa.schema([*ask.source.arrow, _SHARD, _WEIGHT])))
+            seen = in_months(struct_of(pa.schema([*ask.source.arrow, _SHARD, _WEIGHT])), wide=True)
             rows = frame.mapInArrow(_decoding(ask), seen)
             out = out.unionAll(ask.question.frame(rows, 2).mapInArrow(_encoding(ask), DDL))
         return out

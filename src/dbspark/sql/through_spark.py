@@ -8,6 +8,7 @@ milliseconds, on as many rows as the change has; the answer is Spark's own by de
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar.frames import arrow_of, frame_of, nullable_inside, struct_of
+from dbspark.errors import DbsparkError
 from dbspark.sql.catalyst_tree import Origin
 from dbspark.sql.determinism import not_deterministic
 from dbspark.sql.expressions.rules import Compiled, Frame
@@ -402,11 +404,31 @@ class Question:
         values = [_array(table.column(1 + i)).cast(t) for i, t in enumerate(self.types)]
         return [*(arrays[k].take(rows) for k in self.kept), *values], origin
 
+    def _declared(self, frame: DataFrame) -> DataFrame:
+        """The columns it is about in their Spark types, where Python workers have given them in others."""
+        from pyspark.sql.functions import expr
+
+        for position, number in zip(self._positions, self._numbers, strict=True):
+            given = self._spark.tables.declared.get(number)
+            field = frame.schema.fields[position]
+            if given is None or field.dataType.jsonValue() == given:
+                continue
+            name = f"`{field.name}`"
+            if not isinstance(given, str) or given == "variant":
+                raise DbsparkError(
+                    f"on shards Spark cannot evaluate a function of a column of type {json.dumps(given)}, which Python "
+                    "workers cannot give it back; apply the function to the column of a table, or open the pipeline "
+                    "without shards"
+                )
+            value = f"make_ym_interval(0, {name})" if re.search("year|month", given) else name
+            frame = frame.withColumn(field.name, expr(f"CAST({value} AS {given})"))
+        return frame
+
     def frame(self, frame: DataFrame, beside: int) -> DataFrame:
         """What goes out for a DataFrame of the stream's columns, and some further columns `beside` them, at the end."""
         from pyspark.sql import DataFrame as Frame
 
-        below = frame._jdf.queryExecution().analyzed()
+        below = self._declared(frame)._jdf.queryExecution().analyzed()
         output = [below.output().apply(i) for i in range(below.output().size())]
         named = [self._spark._alias(output[p], f"c{p}", n) for p, n in zip(self._positions, self._numbers, strict=True)]
         plan, made = self._make(self._spark.project([*named, *output], below))
