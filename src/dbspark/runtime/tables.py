@@ -10,7 +10,7 @@ in order: the circuit orders what it needs of them by the keys that it needs, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -283,7 +283,7 @@ def _batch(data: Any, sort_key: SortKey, weight: str | None) -> Batch:
     if weight is not None:
         raise SchemaError("weights by column are for Arrow data; give rows as a mapping of row to weight instead")
     weighted = isinstance(data, Mapping)
-    made = ZSet.from_rows(list(data), sort_key.schema, list(data.values()) if weighted else None)
+    made = ZSet.from_rows(_listed(data), sort_key.schema, list(data.values()) if weighted else None)
     return made.batch().rearranged(sort_key)
 
 
@@ -313,4 +313,19 @@ def _table(data: Any, schema: Schema) -> pa.Table:
         arrays = [c.combine_chunks() for c in table.columns]
         flat = [a.chunk(0) if isinstance(a, pa.ChunkedArray) and a.num_chunks else a for a in arrays]
         return pa.Table.from_arrays(conform(schema, table.schema, flat), schema=schema.arrow)
-    return pa.Table.from_arrays(encode_rows(schema, [row_form(schema)(row) for row in data]), schema=schema.arrow)
+    return pa.Table.from_arrays(
+        encode_rows(schema, [row_form(schema)(row) for row in _listed(data)]), schema=schema.arrow
+    )
+
+
+def _listed(data: Any) -> list[Any]:
+    """Rows of Python, one by one."""
+    given = f"{data!r:.80} ({type(data).__name__})"
+    if isinstance(data, str | bytes) or not isinstance(data, Iterable):
+        raise SchemaError(f"expected rows (tuples, dicts or Rows in a list), Arrow data or a DataFrame, given {given}")
+    if isinstance(data, Mapping) and any(isinstance(row, str) for row in data):
+        raise SchemaError(
+            f"expected rows, given {given}; give one row as [{{…}}], columns as pyarrow.table({{…}}), or rows with "
+            "weights as {(…): weight}"
+        )
+    return list(data)
