@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dbspark.columnar.frames import is_variant
 from dbspark.errors import SchemaError
 from dbspark.sql.program import Program
-from dbspark.sql.types import for_spark, from_json, holds_variant, is_variant
+from dbspark.sql.types import from_json
 from tests.sql.oracle import Oracle
 
 TABLES = {"t": "a BIGINT, b BIGINT, s STRING", "w": "id BIGINT, v VARIANT"}
@@ -82,21 +83,7 @@ def test_arrays_that_hold_variants() -> None:
     variant = from_json("variant")
     assert is_variant(variant)
     assert not is_variant(from_json("binary"))
-    assert not holds_variant(pa.struct([("value", pa.binary()), ("metadata", pa.binary())]))
-    rows = [{"value": b"1", "metadata": b"2"}, None]
-    made = for_spark(pa.array(rows, variant), variant)
-    made.validate(full=True)
-    assert made.to_pylist() == rows
-    assert not made.type.field("value").nullable
-    inner = pa.list_(pa.field("element", variant))
-    nested = pa.struct([pa.field("x", inner), pa.field("y", pa.int64())])
-    values = [{"x": [rows[0], None], "y": 1}, {"x": None, "y": 2}, None, {"x": [], "y": 3}]
-    assert for_spark(pa.array(values, nested), nested).to_pylist() == values
-    assert for_spark(pa.array(values, nested).slice(1), nested).to_pylist() == values[1:]
-    plain = pa.array([1, None])
-    assert for_spark(plain, plain.type) is plain
-    with pytest.raises(SchemaError, match="map"):
-        for_spark(pa.array([], pa.map_(pa.string(), variant)), pa.map_(pa.string(), variant))
+    assert not is_variant(pa.struct([("value", pa.binary()), ("metadata", pa.binary())]))
 
 
 def test_strings_of_another_collation_inside_a_struct_are_refused(spark: Any) -> None:

@@ -131,7 +131,8 @@ class Options:
                 "cannot give; set the option 'monthsAsInt' to 'true' to read them as numbers of months, or read with "
                 "df() of the view"
             )
-        return in_months(found, wide=True)
+        wide: StructType = in_months(found, wide=True)
+        return wide
 
     def planned(self, since: int, upto: int | None) -> list[Part]:
         """The parts that together are the rows, or the changes after `since`, at a tick."""
