@@ -109,7 +109,8 @@ COLLATED = [
     "SELECT CAST(s AS STRING COLLATE UTF8_LCASE) AS c FROM t",
     "SELECT DISTINCT named_struct('x', s COLLATE UTF8_LCASE) AS c FROM t",
     "SELECT array(named_struct('x', s COLLATE UTF8_LCASE)) AS c FROM t",
-    "SELECT from_json(s, 'a STRING COLLATE UTF8_LCASE').a = 'X' AS c FROM t",
+    "SELECT j.a < k.a AS c FROM (SELECT from_json(s, 'a STRING COLLATE de') j, from_json('{}' || s, 'a STRING COLLATE "
+    "de') k FROM t)",
     "SELECT from_json(s, 'a STRING COLLATE UTF8_LCASE') AS c FROM t",
     "SELECT map('k', s COLLATE UTF8_LCASE) AS c FROM t",
     "SELECT x.id FROM t x, LATERAL (SELECT id FROM t y WHERE y.s COLLATE UTF8_LCASE = x.s) z",
