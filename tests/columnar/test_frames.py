@@ -21,7 +21,6 @@ def test_null_structs_are_collected(spark: Any) -> None:
 def test_a_frame_that_is_nullable_inside_stays_itself(spark: Any) -> None:
     frame = spark.createDataFrame([(1, None)], "id BIGINT NOT NULL, s STRUCT<a: BIGINT, b: ARRAY<STRING>>")
     assert nullable_inside(frame) is frame
-    narrow = spark.sql("SELECT named_struct('a', 1) AS s, 1 AS id")
-    assert nullable_inside(narrow).schema.simpleString() == "struct<s:struct<a:int>,id:int>"
-    assert nullable_inside(narrow).schema["s"].dataType["a"].nullable
-    assert not nullable_inside(narrow).schema["id"].nullable
+    narrow = nullable_inside(spark.sql(f"SELECT {STRUCT} AS s, id FROM range(1)"))
+    assert narrow.schema["s"].dataType["x"].nullable
+    assert not narrow.schema["id"].nullable
