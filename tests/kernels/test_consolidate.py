@@ -18,14 +18,8 @@ from dbspark.columnar.batch import Plan
 from dbspark.columnar.chunk import CHUNK_ROWS
 from dbspark.errors import WeightOverflowError
 from dbspark.kernels.memory import layout as nd
-from dbspark.kernels.merge.consolidate import (
-    OVERFLOW,
-    consolidate,
-    merge_ranges,
-    merge_two,
-    same_batches,
-    survey_weights,
-)
+from dbspark.kernels.memory.layout import OVERFLOW
+from dbspark.kernels.merge.consolidate import consolidate, merge_ranges, merge_two, same_batches, survey_weights
 from dbspark.kernels.merge.split import choose_split, split_at
 from dbspark.kernels.sort.radix_sort import sort_hashes
 from tests.kernels.build import HASHES, TOP, Item, at, batch_of, chunk_of, distinct, several, total

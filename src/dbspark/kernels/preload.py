@@ -38,7 +38,7 @@ def wait() -> None:
         _done.wait()
 
 
-def machine_is_there() -> bool:
+def operator_vm_ready() -> bool:
     """Whether programs can be run without waiting for a compiler: `kernels.vm.operators` is read, or has been compiled.
 
     It takes a while to compile, longer than most ticks would take without it. So it is read when it is first asked
@@ -53,11 +53,11 @@ def machine_is_there() -> bool:
         if _read(run):
             return True
         if _compiling.acquire(blocking=False):  # never given back: once in a process
-            threading.Thread(target=compile_machine, name="dbspark-machine", daemon=True).start()
+            threading.Thread(target=compile_operator_vm, name="dbspark-machine", daemon=True).start()
     return False
 
 
-def compile_machine() -> None:
+def compile_operator_vm() -> None:
     """Compile the machine, if that has not been done."""
     from dbspark.kernels.vm import operators as machine
 

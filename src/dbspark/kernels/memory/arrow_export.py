@@ -3,7 +3,7 @@
 
 A record batch is a struct whose children are the columns. Each child points to memory of the chunk; the structs of the
 children, the pointers to them and to their buffers are written into room that is kept as long as the chunk is. Whoever
-releases the record batch, on whichever thread, gives both back to Python (`let_go`).
+releases the record batch, on whichever thread, gives both back to Python (`release_batch`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from dbspark.kernels.jit import brief, c_function, forget_object, i64, inlined, keep_object, load_i64, store_i64
+from dbspark.kernels.interpreter import decref, incref
+from dbspark.kernels.jit import c_function, gil_kernel, i64, inlined
+from dbspark.kernels.memory.intrinsics import load_i64, store_i64
 from dbspark.kernels.memory.layout import DATA, KIND, LANES, MASK, NODE_BYTES, OFFSETS, START, VALID, VARIABLE, WEIGHT
 
-STRUCT: Final = 10
+ARRAY_WORDS: Final = 10
 """Words of a struct."""
-CHILD: Final = STRUCT + 1 + 3
+WORDS_PER_COLUMN: Final = ARRAY_WORDS + 1 + 3
 """Words that a column takes: its struct, the pointer to it, and those to its buffers."""
 _COLUMNS: Final = 4
 _CHILDREN: Final = 6
@@ -54,9 +56,17 @@ def _write_child(line: int, rows: int, release: int, child: int, buffers: int) -
     return load_i64(line, DATA) != 0
 
 
-@brief
-def describe(
-    struct: int, table: int, rows: int, columns: int, weighted: int, release: int, let_go: int, owner: int, room: int
+@gil_kernel
+def export_columns(
+    struct: int,
+    table: int,
+    rows: int,
+    columns: int,
+    weighted: int,
+    release: int,
+    release_batch: int,
+    owner: int,
+    room: int,
 ) -> int:
     """Write the flat columns of a chunk, and its weights behind them if they are wanted, into a struct; 0 where it
     cannot be done.
@@ -66,12 +76,12 @@ def describe(
     rows where weights are wanted.
     """
     children = columns + weighted
-    pointers = room + 8 * STRUCT * children
+    pointers = room + 8 * ARRAY_WORDS * children
     buffers = pointers + 8 * children
     done = True
     for c in range(children):
         line = table + (LANES + c if c < columns else WEIGHT) * NODE_BYTES
-        child = room + 8 * STRUCT * c
+        child = room + 8 * ARRAY_WORDS * c
         store_i64(pointers, c, child)
         done &= _write_child(line, rows, release, child, buffers + 24 * c)
     none = buffers + 24 * children
@@ -80,32 +90,32 @@ def describe(
         one = load_i64(load_i64(table + WEIGHT * NODE_BYTES, DATA), 0)
         for r in range(rows):
             store_i64(none, 1 + r, one)
-        last = room + 8 * STRUCT * columns
+        last = room + 8 * ARRAY_WORDS * columns
         store_i64(last, 2, i64(0))
         store_i64(buffers + 24 * columns, 1, none + 8)
     if done:
         _write_struct(struct, rows, i64(0), i64(0), i64(1), none, pointers, children)
-        store_i64(struct, _RELEASE, let_go)
+        store_i64(struct, _RELEASE, release_batch)
         store_i64(struct, _OWNER, owner)
-        keep_object(owner)
+        incref(owner)
     return 1 if done else 0
 
 
-def released(struct: int) -> None:
+def release_column(struct: int) -> None:
     """What a column does to be released: to say so."""
     store_i64(struct, _RELEASE, i64(0))
 
 
-def let_go(struct: int) -> None:
+def release_batch(struct: int) -> None:
     """What a record batch does to be released: its columns are released with it, and Python may free what it kept."""
     children = load_i64(struct, _CHILDREN)
     for c in range(load_i64(struct, _COLUMNS)):
         store_i64(load_i64(children, c), _RELEASE, i64(0))
     store_i64(struct, _RELEASE, i64(0))
-    forget_object(load_i64(struct, _OWNER))
+    decref(load_i64(struct, _OWNER))
 
 
 @cache
-def releases() -> tuple[int, int]:
-    """The addresses of `released` and of `let_go` for C."""
-    return c_function(released), c_function(let_go)
+def release_callbacks() -> tuple[int, int]:
+    """The addresses of `release_column` and of `release_batch` for C."""
+    return c_function(release_column), c_function(release_batch)

@@ -16,23 +16,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dbspark.kernels.jit import (
-    MANY,
-    brief,
-    copy_bytes,
-    i64,
-    inlined,
-    load_i32,
-    load_i64,
-    load_u8,
-    store_i32,
-    store_i64,
-    store_u8,
-    with_lock,
-    without_lock,
-)
+from dbspark.kernels.interpreter import GIL_RELEASE_ROWS, release_gil, restore_gil
+from dbspark.kernels.jit import gil_kernel, i64, inlined
+from dbspark.kernels.memory.intrinsics import copy_bytes, load_i32, load_i64, load_u8, store_i32, store_i64, store_u8
 from dbspark.kernels.memory.layout import (
-    ALIGN,
     BIT,
     DATA,
     KIND,
@@ -48,16 +35,17 @@ from dbspark.kernels.memory.layout import (
     WEIGHT,
     WIDTH,
 )
+from dbspark.kernels.memory.nodes import aligned
 from dbspark.kernels.sort.sort_rows import fill_arena, plan_rows
 
-STRUCT_BYTES: Final = 80
+ARROW_ARRAY_BYTES: Final = 80
 _NULL_COUNT: Final = 1
 _OFFSET: Final = 2
 _BUFFERS: Final = 5
 _CHILDREN: Final = 6
 _RELEASE: Final = 8
 _LEAST: Final = -(1 << 63)
-UNFIT: Final = -(1 << 61)
+NOT_IMPORTABLE: Final = -(1 << 61)
 _SORTED: Final = 1 << 10
 """Rows from which on it takes long to put them in order."""
 _COLUMNS: Final = 0
@@ -141,18 +129,13 @@ def _table(struct: int, rows: int, form: int, table: int) -> Any:
     return done
 
 
-@brief
-def describe(struct: int, rows: int, form: int, table: int) -> int:
+@gil_kernel
+def import_columns(struct: int, rows: int, form: int, table: int) -> int:
     """Write the node table of flat columns of a record batch, and give the struct back; 0 where that cannot be done.
 
     It cannot be done where something is NULL that may not be, or a weight is the least of all.
     """
     return 1 if _table(struct, rows, form, table) else 0
-
-
-@inlined
-def _aligned(size: int) -> int:
-    return (size + ALIGN - 1) // ALIGN * ALIGN
 
 
 @inlined
@@ -170,45 +153,46 @@ def _copy_bits(source: int, start: int, rows: int, target: int) -> None:
         store_u8(target, k, low | high)
 
 
-@brief
-def measure(struct: int, rows: int, form: int, scratch: int) -> int:
+@gil_kernel
+def measure_copy(struct: int, rows: int, form: int, scratch: int) -> int:
     """Bytes that a copy of a record batch takes, whose node table is written to working memory; the struct is given
     back. UNFIT where it is not as it should be."""
     if not _table(struct, rows, form, scratch):
-        return i64(UNFIT)
-    size = _aligned(load_i64(form, _NODES) * NODE_BYTES)
+        return i64(NOT_IMPORTABLE)
+    size = aligned(load_i64(form, _NODES) * NODE_BYTES)
     if load_i64(form, _WEIGHT) >= 0:
-        size += _aligned(8 * rows)
+        size += aligned(8 * rows)
     for c in range(load_i64(form, _COLUMNS)):
         line = scratch + (LANES + c) * NODE_BYTES
         kind = load_i64(line, KIND)
         if kind == NULL:
             continue
         if load_i64(line, VALID) != 0:
-            size += _aligned((rows + 7) >> 3)
+            size += aligned((rows + 7) >> 3)
         if kind == VARIABLE:
             offsets, start = load_i64(line, OFFSETS), load_i64(line, START)
             texts = i64(load_i32(offsets, start + rows)) - i64(load_i32(offsets, start))
-            size += _aligned(4 * (rows + 1)) + _aligned(texts)
+            size += aligned(4 * (rows + 1)) + aligned(texts)
         elif kind == BIT:
-            size += _aligned((rows + 7) >> 3)
+            size += aligned((rows + 7) >> 3)
         else:
-            size += _aligned(rows * load_i64(line, WIDTH))
+            size += aligned(rows * load_i64(line, WIDTH))
     return size
 
 
-@brief
-def copy(scratch: int, rows: int, form: int, arena: int) -> None:
-    """Copy what `measure` has described into an arena: node table, weights where they are not all one, and columns."""
-    nodes, state = load_i64(form, _NODES), without_lock(rows > MANY)
+@gil_kernel
+def copy_columns(scratch: int, rows: int, form: int, arena: int) -> None:
+    """Copy what `measure_copy` has described into an arena: node table, weights where they are not all one, and
+    columns."""
+    nodes, state = load_i64(form, _NODES), release_gil(rows > GIL_RELEASE_ROWS)
     copy_bytes(arena, scratch, nodes * NODE_BYTES)
-    at = arena + _aligned(nodes * NODE_BYTES)
+    at = arena + aligned(nodes * NODE_BYTES)
     if load_i64(form, _WEIGHT) >= 0:
         line = arena + WEIGHT * NODE_BYTES
         copy_bytes(at, load_i64(line, DATA) + 8 * load_i64(line, START), 8 * rows)
         store_i64(line, DATA, at)
         store_i64(line, START, i64(0))
-        at += _aligned(8 * rows)
+        at += aligned(8 * rows)
     for c in range(load_i64(form, _COLUMNS)):
         line = arena + (LANES + c) * NODE_BYTES
         kind, start = load_i64(line, KIND), load_i64(line, START)
@@ -218,7 +202,7 @@ def copy(scratch: int, rows: int, form: int, arena: int) -> None:
         if load_i64(line, VALID) != 0:
             _copy_bits(load_i64(line, VALID), start, rows, at)
             store_i64(line, VALID, at)
-            at += _aligned((rows + 7) >> 3)
+            at += aligned((rows + 7) >> 3)
         data = load_i64(line, DATA)
         if kind == VARIABLE:
             offsets = load_i64(line, OFFSETS)
@@ -227,7 +211,7 @@ def copy(scratch: int, rows: int, form: int, arena: int) -> None:
                 store_i32(at, r, load_i32(offsets, start + r) - first)
             size = i64(load_i32(at, rows))
             store_i64(line, OFFSETS, at)
-            at += _aligned(4 * (rows + 1))
+            at += aligned(4 * (rows + 1))
             copy_bytes(at, data + i64(first), size)
         elif kind == BIT:
             size = i64((rows + 7) >> 3)
@@ -236,28 +220,28 @@ def copy(scratch: int, rows: int, form: int, arena: int) -> None:
             size = rows * load_i64(line, WIDTH)
             copy_bytes(at, data + start * load_i64(line, WIDTH), size)
         store_i64(line, DATA, at)
-        at += _aligned(size)
-    with_lock(state)
+        at += aligned(size)
+    restore_gil(state)
 
 
-@brief
-def arrange(struct: int, rows: int, form: int, told: int, mask: int, scratch: int, arena: int, room: int) -> int:
+@gil_kernel
+def import_sorted(struct: int, rows: int, form: int, told: int, mask: int, scratch: int, arena: int, room: int) -> int:
     """The rows of a record batch in order, in an arena if it has room for them; returns their size
     (`kernels.sort.sort_rows`).
 
     `scratch` has the node table first, then the plan. Where that cannot be done, UNFIT.
     """
     if not _table(struct, rows, form, scratch):
-        return i64(UNFIT)
+        return i64(NOT_IMPORTABLE)
     plan, size, done = scratch + load_i64(form, _NODES) * NODE_BYTES, i64(0), True
-    state = without_lock(rows > _SORTED)
+    state = release_gil(rows > _SORTED)
     try:
         size = plan_rows(told, i64(0), np.uint64(mask), scratch, rows, rows, plan)
         if 0 < size <= room:
             fill_arena(told, rows, plan, arena)
     except Exception:
         done = False
-    with_lock(state)
+    restore_gil(state)
     if not done:
         raise MemoryError("there is not enough memory to put rows in order")
     return size

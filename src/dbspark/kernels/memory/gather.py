@@ -12,12 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import (
-    borrowing,
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.memory.intrinsics import (
     copy_bytes,
-    i64,
-    inlined,
-    kernel,
     load_i32,
     load_i64,
     load_u8,
@@ -32,7 +29,6 @@ from dbspark.kernels.jit import (
     store_u32,
     store_u64,
 )
-from dbspark.kernels.memory.hash import is_valid
 from dbspark.kernels.memory.layout import (
     ALIGN,
     BIT,
@@ -45,7 +41,6 @@ from dbspark.kernels.memory.layout import (
     KIND,
     LANES,
     LIST,
-    MASK,
     NODE_BYTES,
     NULL,
     OFFSET_MAX,
@@ -60,18 +55,13 @@ from dbspark.kernels.memory.layout import (
     WEIGHT,
     WIDTH,
 )
-from dbspark.kernels.merge.consolidate import lane
+from dbspark.kernels.memory.nodes import aligned, is_valid, lane, write_node
 
 _NEAR = 8
 """Rows ahead of which the bytes of a text are asked for, and further ahead the place of its bytes."""
 _FAR = 16
 _MANY = 24
 """Chunks from which on those are left out that no row is in."""
-
-
-@inlined
-def _aligned(size: int) -> int:
-    return (size + ALIGN - 1) // ALIGN * ALIGN
 
 
 @borrowing
@@ -87,7 +77,7 @@ def variable_size(tables: Any, node: int, pos: Any, rows: int) -> int:
 
 
 @borrowing
-def nullable(tables: Any, node: int) -> Any:
+def has_validity(tables: Any, node: int) -> Any:
     found = False
     for c in range(tables.shape[0]):
         found |= load_i64(tables[c] + node * NODE_BYTES, VALID) != 0
@@ -95,7 +85,7 @@ def nullable(tables: Any, node: int) -> Any:
 
 
 @inlined
-def pointed_to(tables: Any, pos: Any, rows: int) -> Any:
+def referenced_chunks(tables: Any, pos: Any, rows: int) -> Any:
     """Of many chunks those that positions point to, and the positions in them; few are left as they are.
 
     Every column that is gathered looks at every chunk, and there are more of them the larger a state is.
@@ -124,7 +114,7 @@ def measure_rows(
     `own_key` = 0 where the key is the whole row and the KEY lane is the HASH lane. Returns the arena's size, or
     -1 - column where the bytes of a variable-width column are more than int32 offsets can address.
     """
-    at = _aligned(nodes * NODE_BYTES)
+    at = aligned(nodes * NODE_BYTES)
     table = tables[0]
     for node in range(LANES + columns):
         layout[node, 0] = layout[node, 1] = layout[node, 2] = -1
@@ -137,17 +127,17 @@ def measure_rows(
         if node < LANES:
             layout[node, 0] = at
             layout[node, 3] = 8 if node == TIME or (node == WEIGHT and one_weight == 1) else rows * 8
-            at += _aligned(layout[node, 3])
+            at += aligned(layout[node, 3])
             continue
         kind = load_i64(table + node * NODE_BYTES, KIND)
         if kind in (LIST, STRUCT, NULL):
             continue
-        if nullable(tables, node):
+        if has_validity(tables, node):
             layout[node, 1] = at
-            at += _aligned((rows + 7) >> 3)
+            at += aligned((rows + 7) >> 3)
         if kind == VARIABLE:
             layout[node, 2] = at
-            at += _aligned((rows + 1) * 4)
+            at += aligned((rows + 1) * 4)
             size = variable_size(tables, node, pos, rows)
             if size > OFFSET_MAX:
                 return -1 - (node - LANES)
@@ -157,7 +147,7 @@ def measure_rows(
             size = rows * load_i64(table + node * NODE_BYTES, WIDTH)
         layout[node, 0] = at
         layout[node, 3] = size
-        at += _aligned(size)
+        at += aligned(size)
     return at
 
 
@@ -274,18 +264,6 @@ def gather_variable(tables: Any, node: int, pos: Any, rows: int, out_offsets: in
 
 
 @inlined
-def write_node(at: int, kind: int, width: int, data: int, valid: int, offsets: int, child: int, mask: int) -> None:
-    store_i64(at, KIND, kind)
-    store_i64(at, WIDTH, width)
-    store_i64(at, DATA, data)
-    store_i64(at, VALID, valid)
-    store_i64(at, OFFSETS, offsets)
-    store_i64(at, START, i64(0))
-    store_i64(at, CHILD, child)
-    store_i64(at, MASK, mask)
-
-
-@inlined
 def _write_lane(at: int, data: int, mask: int) -> None:
     write_node(at, i64(FIXED), i64(8), data, i64(0), i64(0), i64(0), mask)
 
@@ -352,7 +330,7 @@ def gather(
 @kernel
 def has_nulls(tables: Any, node: int) -> bool:
     """Whether a node has a validity bitmap in some chunk."""
-    return nullable(tables, node)
+    return has_validity(tables, node)
 
 
 @kernel
@@ -398,9 +376,9 @@ def measure_pairs(tables_a: Any, tables_b: Any, columns: Any, nodes: int, pos_a:
     rows = pos_a.shape[0]
     layout[:, :3] = -1
     layout[:, 3] = 0
-    at = _aligned(nodes * NODE_BYTES)
+    at = aligned(nodes * NODE_BYTES)
     layout[WEIGHT, 0] = at
-    at += _aligned(rows * 8)
+    at += aligned(rows * 8)
     layout[TIME, 0] = at
     at += ALIGN
     for i in range(columns.shape[0]):
@@ -410,12 +388,12 @@ def measure_pairs(tables_a: Any, tables_b: Any, columns: Any, nodes: int, pos_a:
         kind = load_i64(tables[0] + node * NODE_BYTES, KIND)
         if kind == NULL:
             continue
-        if nullable(tables, node):
+        if has_validity(tables, node):
             layout[LANES + i, 1] = at
-            at += _aligned((rows + 7) >> 3)
+            at += aligned((rows + 7) >> 3)
         if kind == VARIABLE:
             layout[LANES + i, 2] = at
-            at += _aligned((rows + 1) * 4)
+            at += aligned((rows + 1) * 4)
             size = variable_size(tables, node, pos, rows)
             if size > OFFSET_MAX:
                 return -1 - i
@@ -424,7 +402,7 @@ def measure_pairs(tables_a: Any, tables_b: Any, columns: Any, nodes: int, pos_a:
         else:
             size = rows * load_i64(tables[0] + node * NODE_BYTES, WIDTH)
         layout[LANES + i, 0] = at
-        at += _aligned(size)
+        at += aligned(size)
     return at
 
 

@@ -30,14 +30,11 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import (
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.memory.intrinsics import (
     bits_f32,
     bits_f64,
-    borrowing,
     f64_bits,
-    i64,
-    inlined,
-    kernel,
     load_i8,
     load_i16,
     load_i32,
@@ -63,6 +60,7 @@ from dbspark.kernels.memory.layout import (
     VARIABLE,
     WIDTH,
 )
+from dbspark.kernels.memory.nodes import is_valid
 
 _M = np.uint64(0xD6E8FEB86659FD93)
 _G = np.uint64(0x9E3779B97F4A7C15)
@@ -89,11 +87,6 @@ def mix(x: Any) -> Any:
 @inlined
 def fold(h: Any, v: Any) -> Any:
     return mix(((h << np.uint64(25)) | (h >> np.uint64(39))) ^ (v + _G))
-
-
-@inlined
-def is_valid(bitmap: int, row: int) -> Any:
-    return (load_u8(bitmap, row >> 3) >> np.uint8(row & 7)) & np.uint8(1) != np.uint8(0)
 
 
 @inlined

@@ -64,3 +64,7 @@ ALIGN: Final = 64
 
 OFFSET_MAX: Final = 2147483647
 """What 32-bit offsets can address; a chunk that would need more is split."""
+
+OVERFLOW: Final = -1
+"""Returned instead of a number of rows where a weight, a sum of weights or a product of two lies outside
+-(2**63 - 1) … 2**63 - 1. Nothing else that the kernel has written may be used then."""

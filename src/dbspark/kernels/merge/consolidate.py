@@ -16,41 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import (
-    MANY,
-    add_overflows,
-    borrowing,
-    brief,
-    i64,
-    inlined,
-    kernel,
-    load_i64,
-    load_u64,
-    store_i64,
-    store_u64,
-    with_lock,
-    without_lock,
-)
-from dbspark.kernels.memory.layout import DATA, HASH, KEY, MASK, NODE_BYTES, ROW_BITS, ROW_MASK, START, WEIGHT
+from dbspark.kernels.interpreter import GIL_RELEASE_ROWS, release_gil, restore_gil
+from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined, kernel
+from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64, store_i64, store_u64
+from dbspark.kernels.memory.layout import HASH, KEY, OVERFLOW, ROW_BITS, ROW_MASK, WEIGHT
+from dbspark.kernels.memory.nodes import lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_rows
-
-OVERFLOW = -1
-
-
-@inlined
-def lane(table: int, node: int) -> int:
-    """Address of the first value of an 8-byte lane."""
-    at = table + node * NODE_BYTES
-    return load_i64(at, DATA) + (load_i64(at, START) & load_i64(at, MASK)) * 8
-
-
-@inlined
-def lane_mask(table: int, node: int) -> int:
-    return load_i64(table + node * NODE_BYTES, MASK)
 
 
 @borrowing
-def compare_at(tables: Any, p: int, q: int, columns: int, nodes: int) -> int:
+def compare_positions(tables: Any, p: int, q: int, columns: int, nodes: int) -> int:
     """Compare the values of the rows at two positions."""
     return compare_rows(tables[p >> ROW_BITS], p & ROW_MASK, tables[q >> ROW_BITS], q & ROW_MASK, columns, nodes)
 
@@ -61,9 +36,12 @@ def _sift_rows(tables: Any, order: Any, begin: int, root: int, size: int, column
         child = 2 * root + 1
         if child >= size:
             return
-        if child + 1 < size and compare_at(tables, order[begin + child], order[begin + child + 1], columns, nodes) < 0:
+        if (
+            child + 1 < size
+            and compare_positions(tables, order[begin + child], order[begin + child + 1], columns, nodes) < 0
+        ):
             child += 1
-        if compare_at(tables, order[begin + root], order[begin + child], columns, nodes) >= 0:
+        if compare_positions(tables, order[begin + root], order[begin + child], columns, nodes) >= 0:
             return
         order[begin + root], order[begin + child] = order[begin + child], order[begin + root]
         root = child
@@ -74,7 +52,7 @@ def sort_ties(tables: Any, order: Any, begin: int, end: int, columns: int, nodes
     """Order positions of rows of equal hashes by value. Nearly always they are all equal and one pass shows it."""
     sorted_so_far = True
     for i in range(begin + 1, end):
-        if compare_at(tables, order[i - 1], order[i], columns, nodes) > 0:
+        if compare_positions(tables, order[i - 1], order[i], columns, nodes) > 0:
             sorted_so_far = False
             break
     if sorted_so_far:
@@ -88,7 +66,7 @@ def sort_ties(tables: Any, order: Any, begin: int, end: int, columns: int, nodes
 
 
 @inlined
-def consolidate_order(
+def consolidate_sorted(
     table: int, kh: Any, rh: Any, order: Any, columns: int, nodes: int, pos: Any, weights: Any, info: Any
 ) -> None:
     n = order.shape[0]
@@ -148,7 +126,7 @@ def consolidate(
     table: int, kh: Any, rh: Any, order: Any, columns: int, nodes: int, pos: Any, weights: Any, info: Any
 ) -> None:
     """Consolidate one unsorted chunk, given the permutation that sorts its hashes. Positions are row numbers."""
-    consolidate_order(table, kh, rh, order, columns, nodes, pos, weights, info)
+    consolidate_sorted(table, kh, rh, order, columns, nodes, pos, weights, info)
 
 
 @kernel
@@ -298,7 +276,7 @@ def _merge_runs(
 
 
 @inlined
-def fold_sources(
+def merge_into_pairs(
     tables: Any, lens: Any, cursors: Any, stops: Any, count: int, columns: int, nodes: int, keys: Any, order: Any
 ) -> Any:
     """Bring the rows of the first `count` sources, between cursors and stops, into one order: neighbours, two by two.
@@ -368,7 +346,7 @@ def merge_ranges(
     key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
     pos_at, weights_at = pos.ctypes.data, weights.ctypes.data
     sources = cursors.shape[0]
-    here, there, n = fold_sources(tables, lens, cursors, stops, sources - 1, columns, nodes, keys, order)
+    here, there, n = merge_into_pairs(tables, lens, cursors, stops, sources - 1, columns, nodes, keys, order)
     read = n
 
     # Sum equal neighbours, in place; their weights go to the half of `order` that is free now.
@@ -493,7 +471,7 @@ def same_batches(tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, columns
 
 
 @kernel
-def survey_more(weights: int, rows: int, times: int, info: Any) -> None:
+def add_to_survey(weights: int, rows: int, times: int, info: Any) -> None:
     """Add the weights at an address, each so many times, to what `survey_weights` knows of others."""
     largest, negative, high, low = info[0], info[1], info[2], info[3]
     for row in range(rows):
@@ -507,16 +485,16 @@ def survey_more(weights: int, rows: int, times: int, info: Any) -> None:
     info[0], info[1], info[2], info[3] = largest, negative, high, low
 
 
-@brief
+@gil_kernel
 def survey_weights(tables: Any, lens: Any, info: Any) -> None:
     """info = [largest magnitude, weights below zero, high and low half of their sum].
 
     The least int64 counts as the greatest. The sum is that of `high << 32 + low`, so it cannot wrap.
     """
     info[:4] = 0
-    state = without_lock(lens.sum() > MANY)
+    state = release_gil(lens.sum() > GIL_RELEASE_ROWS)
     for c in range(tables.shape[0]):
         constant = lane_mask(tables[c], WEIGHT) == 0
         rows = min(i64(1), lens[c]) if constant else lens[c]
-        survey_more(lane(tables[c], WEIGHT), rows, lens[c] if constant else i64(1), info)
-    with_lock(state)
+        add_to_survey(lane(tables[c], WEIGHT), rows, lens[c] if constant else i64(1), info)
+    restore_gil(state)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, multiply_overflows
+from dbspark.kernels.jit import i64, inlined, kernel
 from dbspark.kernels.lookup.index import lower_bound
 from dbspark.kernels.lookup.probe import same_key
-from dbspark.kernels.memory.layout import KEY, ROW_BITS, WEIGHT
-from dbspark.kernels.merge.consolidate import OVERFLOW, lane, lane_mask
+from dbspark.kernels.memory.intrinsics import load_i64, load_u64, multiply_overflows
+from dbspark.kernels.memory.layout import KEY, OVERFLOW, ROW_BITS, WEIGHT
+from dbspark.kernels.memory.nodes import lane, lane_mask
 
 
 @inlined

@@ -13,33 +13,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from dbspark.kernels.jit import i64, inlined, ints_at, kernel, load_i64, words_at
+from dbspark.kernels.jit import i64, inlined, kernel
 from dbspark.kernels.memory.gather import gather, measure_rows
+from dbspark.kernels.memory.intrinsics import int64s_at, load_i64, uint64s_at
 from dbspark.kernels.memory.layout import LANES, TIME
-from dbspark.kernels.merge.consolidate import lane, merge_ranges, survey_more
-from dbspark.kernels.sort.sort_rows import COLUMNS, INFO, NODES, OWN_KEY, SURVEY
+from dbspark.kernels.memory.nodes import lane
+from dbspark.kernels.merge.consolidate import add_to_survey, merge_ranges
+from dbspark.kernels.sort.sort_rows import COLUMNS, INFO_WORDS, NODES, OWN_KEY, WEIGHT_SURVEY
 
 
 def scratch_words(columns: int, count: int, rows: int) -> int:
     """Working memory of a merge."""
-    return INFO + 6 * count + 4 * (LANES + columns) + 6 * rows
+    return INFO_WORDS + 6 * count + 4 * (LANES + columns) + 6 * rows
 
 
 @inlined
 def _parts(told: int, count: int, rows: int, scratch: int) -> Any:
     """Working memory as arrays: info, tables, lens, cursors, stops, layout, keys, order, pos, weights."""
     lines = LANES + load_i64(told, COLUMNS)
-    tables = scratch + 8 * INFO
+    tables = scratch + 8 * INFO_WORDS
     cursors = tables + 16 * count
     layout = cursors + 32 * count
     keys = layout + 32 * lines
     order = keys + 16 * rows
     pos = order + 16 * rows
     return (
-        ints_at(scratch, INFO), ints_at(tables, count), ints_at(tables + 8 * count, count),
-        ints_at(cursors, 2 * count).reshape(count, 2), ints_at(cursors + 16 * count, 2 * count).reshape(count, 2),
-        ints_at(layout, 4 * lines).reshape(lines, 4), words_at(keys, 2 * rows), ints_at(order, 2 * rows),
-        ints_at(pos, rows), ints_at(pos + 8 * rows, rows),
+        int64s_at(scratch, INFO_WORDS), int64s_at(tables, count), int64s_at(tables + 8 * count, count),
+        int64s_at(cursors, 2 * count).reshape(count, 2), int64s_at(cursors + 16 * count, 2 * count).reshape(count, 2),
+        int64s_at(layout, 4 * lines).reshape(lines, 4), uint64s_at(keys, 2 * rows), int64s_at(order, 2 * rows),
+        int64s_at(pos, rows), int64s_at(pos + 8 * rows, rows),
     )  # fmt: skip
 
 
@@ -56,9 +58,9 @@ def plan(told: int, given: int, count: int, rows: int, scratch: int) -> int:
     merge_ranges(tables, lens, cursors, stops, columns, nodes, keys, order, pos, weights, info)
     if info[0] <= 0:
         return i64(0)
-    known_of = info[SURVEY:]
+    known_of = info[WEIGHT_SURVEY:]
     known_of[:4] = 0
-    survey_more(weights.ctypes.data, info[0], i64(1), known_of)
+    add_to_survey(weights.ctypes.data, info[0], i64(1), known_of)
     return measure_rows(tables, columns, nodes, pos, info[0], load_i64(told, OWN_KEY), info[2], layout)
 
 
@@ -66,7 +68,7 @@ def plan(told: int, given: int, count: int, rows: int, scratch: int) -> int:
 def fill(told: int, count: int, rows: int, scratch: int, arena: int) -> None:
     """Put the rows that stay where a plan has laid them out."""
     info, tables, _, _, _, layout, _, _, pos, weights = _parts(told, count, rows, scratch)
-    time = info[4:SURVEY]
+    time = info[4:WEIGHT_SURVEY]
     for c in range(TIME, LANES):
         time[c - TIME] = load_i64(lane(tables[0], i64(c)), 0)
     gather(tables, load_i64(told, COLUMNS), load_i64(told, NODES), pos, info[0], weights, info[2], time, layout, arena)

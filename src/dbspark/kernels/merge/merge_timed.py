@@ -18,23 +18,27 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import (
-    MANY,
-    borrowing,
-    brief,
-    i64,
-    inlined,
-    kernel,
-    load_i64,
-    load_u64,
-    store_i64,
-    with_lock,
-    without_lock,
-)
+from dbspark.kernels.interpreter import GIL_RELEASE_ROWS, release_gil, restore_gil
+from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined, kernel
 from dbspark.kernels.lookup.probe import probe_ranges
-from dbspark.kernels.memory.layout import DATA, FIELDS, HASH, KEY, MASK, ROW_BITS, ROW_MASK, START, TIME, TIMES, WEIGHT
-from dbspark.kernels.merge.consolidate import OVERFLOW, compare_at, fold_sources, lane, lane_mask, same_row, sort_ties
-from dbspark.kernels.sort.radix_sort import sort_order
+from dbspark.kernels.memory.intrinsics import load_i64, load_u64, store_i64
+from dbspark.kernels.memory.layout import (
+    DATA,
+    FIELDS,
+    HASH,
+    KEY,
+    MASK,
+    OVERFLOW,
+    ROW_BITS,
+    ROW_MASK,
+    START,
+    TIME,
+    TIMES,
+    WEIGHT,
+)
+from dbspark.kernels.memory.nodes import lane, lane_mask
+from dbspark.kernels.merge.consolidate import compare_positions, merge_into_pairs, same_row, sort_ties
+from dbspark.kernels.sort.radix_sort import radix_sort
 from dbspark.kernels.sort.row_order import compare_rows
 
 
@@ -155,7 +159,7 @@ def merge_timed(
     upto, after, and [1 if `after` counts, ...]. times[c] takes coordinate c. There is room for all rows that are read.
     """
     key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
-    here, _, read = fold_sources(tables, lens, cursors, stops, cursors.shape[0], columns, nodes, keys, order)
+    here, _, read = merge_into_pairs(tables, lens, cursors, stops, cursors.shape[0], columns, nodes, keys, order)
     group = np.empty((16, TIMES + 1), np.int64)
     out = i64(0)
     ones = i64(0)
@@ -229,7 +233,7 @@ def _consolidate(
         while r < j:
             size = i64(0)
             s = r
-            while s < j and (s == r or compare_at(tables, order[r], order[s], columns, nodes) == 0):
+            while s < j and (s == r or compare_positions(tables, order[r], order[s], columns, nodes) == 0):
                 group = _grown(group, size)
                 size = _admit(tables[order[s] >> ROW_BITS], order[s] & ROW_MASK, bounds, group, size)
                 s += 1
@@ -269,7 +273,7 @@ def consolidate_timed(
 
 
 @kernel
-def merge_many(
+def merge_by_sorting(
     tables: Any, lens: Any, bounds: Any, columns: int, nodes: int, pos: Any, weights: Any, times: Any, info: Any
 ) -> None:
     """Merge whole chunks of any number of sources by sorting all their rows: what many small ones cost least by."""
@@ -284,7 +288,7 @@ def merge_many(
             kh[at], rh[at], where[at] = load_u64(key, row), load_u64(word, row), i64(c) << ROW_BITS | i64(row)
             at += 1
     order = np.empty(n, np.int64)
-    sort_order(kh, rh, order, np.empty(2 * n, np.uint64), np.empty(n, np.int64))
+    radix_sort(kh, rh, order, np.empty(2 * n, np.uint64), np.empty(n, np.int64))
     _consolidate(tables, where, kh, rh, order, columns, nodes, bounds, pos, weights, times, info)
 
 
@@ -296,10 +300,10 @@ def times_at(tables: Any, pos: Any, coordinate: int, out: Any) -> None:
         out[i] = load_i64(lane(table, TIME + coordinate), (pos[i] & ROW_MASK) & lane_mask(table, TIME + coordinate))
 
 
-@brief
+@gil_kernel
 def survey_times(tables: Any, lens: Any, out: Any) -> None:
     """out = [1 if all rows have one time, then for each coordinate its least and greatest value]."""
-    same, state = i64(1), without_lock(lens.sum() > MANY)
+    same, state = i64(1), release_gil(lens.sum() > GIL_RELEASE_ROWS)
     for c in range(TIMES):
         least, greatest = i64(0), i64(0)
         seen = False
@@ -315,10 +319,10 @@ def survey_times(tables: Any, lens: Any, out: Any) -> None:
             same = i64(0)
         out[1 + 2 * c], out[2 + 2 * c] = least, greatest
     out[0] = same
-    with_lock(state)
+    restore_gil(state)
 
 
-@brief
+@gil_kernel
 def retime(source: int, nodes: int, target: int, time: Any) -> None:
     """Copy a node table for rows that are all of one time, which is written behind the table."""
     words = nodes * FIELDS
@@ -349,7 +353,7 @@ def join_times(tables: Any, pos: Any, time: Any, depth: int, out: Any) -> int:
 
 
 @kernel
-def judge_rows(
+def presence_changes(
     tables: Any, lens: Any, fences: Any, starts: Any, old: int, probe: int, rows: int, columns: int, nodes: int,
     time: Any, depth: int, change: Any, following: Any, which: Any, later: Any,
 ) -> int:  # fmt: skip

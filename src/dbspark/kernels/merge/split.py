@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_u64
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.index import lower_bound
+from dbspark.kernels.memory.intrinsics import load_u64
 from dbspark.kernels.memory.layout import HASH, KEY
-from dbspark.kernels.merge.consolidate import lane
+from dbspark.kernels.memory.nodes import lane
 
 
 @inlined

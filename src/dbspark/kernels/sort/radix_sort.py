@@ -128,7 +128,7 @@ def _finish(kh: Any, rh: Any, order: Any, begin: int, end: int) -> None:
 
 
 @inlined
-def sort_order(kh: Any, rh: Any, order: Any, keys: Any, spare: Any) -> None:
+def radix_sort(kh: Any, rh: Any, order: Any, keys: Any, spare: Any) -> None:
     n = order.shape[0]
     for i in range(n):
         order[i] = i
@@ -179,4 +179,4 @@ def sort_hashes(kh: Any, rh: Any, order: Any, keys: Any, spare: Any) -> None:
 
     `keys` (uint64, 2 * n) and `spare` (int64, n) are working memory.
     """
-    sort_order(kh, rh, order, keys, spare)
+    radix_sort(kh, rh, order, keys, spare)

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import (
+from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.memory.hash import double_word
+from dbspark.kernels.memory.intrinsics import (
     bits_f32,
     bits_f64,
-    i64,
-    inlined,
-    kernel,
     load_i32,
     load_i64,
     load_u8,
@@ -26,7 +25,6 @@ from dbspark.kernels.jit import (
     load_u32,
     load_u64,
 )
-from dbspark.kernels.memory.hash import double_word, is_valid
 from dbspark.kernels.memory.layout import (
     BIT,
     CHILD,
@@ -47,6 +45,7 @@ from dbspark.kernels.memory.layout import (
     VARIABLE,
     WIDTH,
 )
+from dbspark.kernels.memory.nodes import is_valid
 
 
 @inlined
@@ -106,7 +105,7 @@ def small_integer(data: int, i: int, width: int) -> int:
 
 
 @inlined
-def rising(x: float) -> Any:
+def float_order_word(x: float) -> Any:
     """An unsigned word that rises with a float; NaN is above all numbers."""
     word = double_word(x)
     if word >> np.uint64(63):
@@ -131,9 +130,9 @@ def compare_flat(a: int, i: int, b: int, j: int) -> int:
             return three_way(high, other)
         return three_way(load_u64(x, 2 * i), load_u64(y, 2 * j))
     if kind == FLOAT64:
-        return three_way(rising(bits_f64(load_u64(x, i))), rising(bits_f64(load_u64(y, j))))
+        return three_way(float_order_word(bits_f64(load_u64(x, i))), float_order_word(bits_f64(load_u64(y, j))))
     if kind == FLOAT32:
-        return three_way(rising(bits_f32(load_u32(x, i))), rising(bits_f32(load_u32(y, j))))
+        return three_way(float_order_word(bits_f32(load_u32(x, i))), float_order_word(bits_f32(load_u32(y, j))))
     if kind == BIT:
         return i64(is_valid(x, i)) - i64(is_valid(y, j))
     if kind == VARIABLE:
@@ -310,9 +309,9 @@ def order_words(table: int, node: int, rows: int, descending: int, nulls_last: i
             else:
                 word = np.uint64(0) if high < 0 else top
         elif kind == FLOAT64:
-            word = rising(bits_f64(load_u64(data, i)))
+            word = float_order_word(bits_f64(load_u64(data, i)))
         elif kind == FLOAT32:
-            word = rising(bits_f32(load_u32(data, i)))
+            word = float_order_word(bits_f32(load_u32(data, i)))
         elif kind == BIT:
             word = np.uint64(1) if is_valid(data, i) else np.uint64(0)
         elif kind == VARIABLE:

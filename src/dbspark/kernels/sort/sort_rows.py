@@ -19,19 +19,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import i64, inlined, ints_at, kernel, load_i64, load_u64, words_at
+from dbspark.kernels.jit import i64, inlined, kernel
 from dbspark.kernels.memory.gather import gather, measure_rows
 from dbspark.kernels.memory.hash import fold_columns
+from dbspark.kernels.memory.intrinsics import int64s_at, load_i64, load_u64, uint64s_at
 from dbspark.kernels.memory.layout import CHILD, DATA, FIELDS, HASH, KEY, LANES, MASK, START, TIME, TIMES
-from dbspark.kernels.merge.consolidate import consolidate_order, lane, lane_mask, survey_more
-from dbspark.kernels.sort.radix_sort import sort_order
+from dbspark.kernels.memory.nodes import lane, lane_mask
+from dbspark.kernels.merge.consolidate import add_to_survey, consolidate_sorted
+from dbspark.kernels.sort.radix_sort import radix_sort
 from dbspark.kernels.sort.row_order import order_words
 
-TIMED: Final = -(1 << 62)
+SEVERAL_TIMES: Final = -(1 << 62)
 """Said instead of a size where the rows have several times."""
-SURVEY: Final = 4 + TIMES
+WEIGHT_SURVEY: Final = 4 + TIMES
 """Where the survey of the weights begins in `info`."""
-INFO: Final = SURVEY + 4
+INFO_WORDS: Final = WEIGHT_SURVEY + 4
 OWN_KEY: Final = 0
 COLUMNS: Final = 1
 NODES: Final = 2
@@ -42,43 +44,43 @@ KEY_NODES: Final = 6
 TOLD: Final = 7
 
 
-def told_of(own_key: int, columns: int, nodes: int, spec: Any, row_nodes: Any, key_nodes: Any) -> Any:
+def describe_sort_key(own_key: int, columns: int, nodes: int, spec: Any, row_nodes: Any, key_nodes: Any) -> Any:
     """What kernels are told of a sort key; `spec` has to be kept."""
     lists = [*row_nodes.tolist(), *key_nodes.tolist()]
     head = (own_key, columns, nodes, spec.ctypes.data, len(spec), len(row_nodes), len(key_nodes))
     return np.array([*head, *lists], np.int64)
 
 
-WORDS: Final = 8
+WORDS_PER_ROW: Final = 8
 """Words of working memory that there are for each row."""
 
 
 def words_before_rows(columns: int, nodes: int) -> int:
     """Words of working memory before those that there are for each row."""
-    return INFO + 1 + nodes * FIELDS + 4 * (LANES + columns)
+    return INFO_WORDS + 1 + nodes * FIELDS + 4 * (LANES + columns)
 
 
 @inlined
 def scratch_bytes(told: int, rows: int) -> int:
     """Working memory of a plan."""
     nodes, columns = load_i64(told, NODES), load_i64(told, COLUMNS)
-    return 8 * (INFO + 1 + nodes * FIELDS + 4 * (LANES + columns) + WORDS * rows)
+    return 8 * (INFO_WORDS + 1 + nodes * FIELDS + 4 * (LANES + columns) + WORDS_PER_ROW * rows)
 
 
 @inlined
 def _parts(told: int, rows: int, scratch: int) -> Any:
     """Working memory as the arrays that it consists of: info, tables, work, layout, words, keys, pos, weights."""
     nodes, lines = load_i64(told, NODES), LANES + load_i64(told, COLUMNS)
-    tables = scratch + 8 * INFO
+    tables = scratch + 8 * INFO_WORDS
     work = tables + 8
     layout = work + 8 * nodes * FIELDS
     words = layout + 32 * lines
     keys = words + 8 * rows
     pos = keys + 8 * rows
     return (
-        ints_at(scratch, INFO), ints_at(tables, i64(1)), ints_at(work, nodes * FIELDS),
-        ints_at(layout, 4 * lines).reshape(lines, 4), words_at(words, rows), words_at(keys, rows), ints_at(pos, rows),
-        ints_at(pos + 8 * rows, rows),
+        int64s_at(scratch, INFO_WORDS), int64s_at(tables, i64(1)), int64s_at(work, nodes * FIELDS), int64s_at(layout, 4
+        * lines).reshape(lines, 4), uint64s_at(words, rows), uint64s_at(keys, rows), int64s_at(pos, rows), int64s_at(pos
+        + 8 * rows, rows),
     )  # fmt: skip
 
 
@@ -92,11 +94,11 @@ def plan_rows(told: int, known: int, mask: Any, table: int, rows: int, limit: in
     info, tables, work, layout, words, own_keys, pos, weights = _parts(told, rows, scratch)
     for c in range(TIME, LANES):
         if lane_mask(table, i64(c)) != 0:
-            return i64(TIMED)
+            return i64(SEVERAL_TIMES)
         info[4 + c - TIME] = load_i64(lane(table, i64(c)), 0)
     own_key, columns, nodes = load_i64(told, OWN_KEY), load_i64(told, COLUMNS), load_i64(told, NODES)
     row_nodes, key_nodes = load_i64(told, ROW_NODES), load_i64(told, KEY_NODES)
-    spec = ints_at(load_i64(told, SPEC), load_i64(told, SPEC_LENGTH))
+    spec = int64s_at(load_i64(told, SPEC), load_i64(told, SPEC_LENGTH))
     if spec[0] > 0:
         order_words(table, spec[1], rows, spec[2], spec[3], words)
     elif known == 1:
@@ -104,11 +106,11 @@ def plan_rows(told: int, known: int, mask: Any, table: int, rows: int, limit: in
         for i in range(rows):
             words[i] = load_u64(at, i)
     else:
-        fold_columns(table, ints_at(told + 8 * TOLD, row_nodes), rows, mask, words)
+        fold_columns(table, int64s_at(told + 8 * TOLD, row_nodes), rows, mask, words)
     keys = words
     if own_key == 1:
         keys = own_keys
-        fold_columns(table, ints_at(told + 8 * (TOLD + row_nodes), key_nodes), rows, mask, keys)
+        fold_columns(table, int64s_at(told + 8 * (TOLD + row_nodes), key_nodes), rows, mask, keys)
     for i in range(nodes * FIELDS):
         work[i] = load_i64(table, i)
     work[HASH * FIELDS + DATA], work[KEY * FIELDS + DATA] = words.ctypes.data, keys.ctypes.data
@@ -117,14 +119,14 @@ def plan_rows(told: int, known: int, mask: Any, table: int, rows: int, limit: in
     work[HASH * FIELDS + CHILD] = spec.ctypes.data if spec[0] > 0 else i64(0)
     tables[0] = work.ctypes.data
     rest = weights.ctypes.data + 8 * rows
-    order = ints_at(rest, rows)
-    sort_order(keys, words, order, words_at(rest + 8 * rows, 2 * rows), ints_at(rest + 24 * rows, rows))
-    consolidate_order(tables[0], keys, words, order, columns, nodes, pos, weights, info)
+    order = int64s_at(rest, rows)
+    radix_sort(keys, words, order, uint64s_at(rest + 8 * rows, 2 * rows), int64s_at(rest + 24 * rows, rows))
+    consolidate_sorted(tables[0], keys, words, order, columns, nodes, pos, weights, info)
     if info[0] <= 0 or info[0] > limit:
         return i64(0)
-    known_of = info[SURVEY:]
+    known_of = info[WEIGHT_SURVEY:]
     known_of[:4] = 0
-    survey_more(weights.ctypes.data, info[0], i64(1), known_of)
+    add_to_survey(weights.ctypes.data, info[0], i64(1), known_of)
     return measure_rows(tables, columns, nodes, pos, info[0], own_key, info[2], layout)
 
 
@@ -133,8 +135,8 @@ def fill_arena(told: int, rows: int, scratch: int, arena: int) -> None:
     """Put the rows that stay, of so many, where a plan has laid them out."""
     info, tables, _, layout, _, _, pos, weights = _parts(told, rows, scratch)
     gather(
-        tables, load_i64(told, COLUMNS), load_i64(told, NODES), pos, info[0], weights, info[2], info[4:SURVEY], layout,
-        arena,
+        tables, load_i64(told, COLUMNS), load_i64(told, NODES), pos, info[0], weights, info[2], info[4:WEIGHT_SURVEY],
+        layout, arena,
     )  # fmt: skip
 
 
