@@ -16,9 +16,13 @@ from hypothesis import strategies as st
 from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.chunk import Chunk, import_arrays
 from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.merge.consolidate import merge_ranges
+from dbspark.kernels.merge.split import choose_split
 from tests.strategies import choices
 
 TOP = 2**64 - 1
+ONE_COLUMN = (1, nd.LANES + 1)
+"""The numbers of columns and of nodes of `VALUES`."""
 VALUES = Schema.parse("v BIGINT")
 
 
@@ -121,3 +125,89 @@ def several(draw: st.DrawFn, min_size: int = 1, max_size: int = 5) -> Any:
         groups.append(items)
         batches.append(batch_of(items, cuts, draw(st.sampled_from([0, 0, 3])), shared))
     return groups, batches
+
+
+class Sources:
+    """Batches as the kernels take them, with cursors at their beginnings."""
+
+    def __init__(self, groups: list[list[Item]], batches: list[Batch]) -> None:
+        self.groups, self.batches = groups, batches
+        self.tables = np.concatenate([b.tables for b in batches])
+        self.lens = np.concatenate([b.lens for b in batches])
+        firsts = np.cumsum([0, *(len(b.chunks) for b in batches)])
+        self.firsts = firsts[:-1]
+        self.cursors = np.array([[f, 0] for f in firsts[:-1]], np.int64)
+        self.ends = np.array([[f - 1, b.lens[-1]] for f, b in zip(firsts[1:], batches, strict=True)], np.int64)
+
+    def rows_before(self, s: int, cursor: Any) -> int:
+        """How many rows of source s lie before a cursor, which must be inside the source."""
+        chunk, row = int(cursor[0]), int(cursor[1])
+        first = int(self.firsts[s])
+        assert first <= chunk < first + len(self.batches[s].chunks)
+        assert 0 <= row <= self.lens[chunk]
+        return int(self.lens[first:chunk].sum()) + row
+
+    def read(self, before: Any, after: Any) -> list[Item]:
+        """The items between two sets of cursors."""
+        out: list[Item] = []
+        for s, items in enumerate(self.groups):
+            low, high = self.rows_before(s, before[s]), self.rows_before(s, after[s])
+            assert low <= high
+            out += items[low:high]
+        return out
+
+    def cursor(self, s: int, rows: int) -> tuple[int, int]:
+        """A cursor after so many rows of source s."""
+        chunk = int(self.firsts[s])
+        while rows > self.lens[chunk]:
+            rows -= int(self.lens[chunk])
+            chunk += 1
+        return chunk, rows
+
+    def output(self, pos: Any, weights: Any) -> list[Item]:
+        pairs = zip(pos.tolist(), weights.tolist(), strict=True)
+        return [at(self.groups, self.batches, p)._replace(weight=w) for p, w in pairs]
+
+
+def range_steps(sources: Sources, limit: int) -> list[Item]:
+    """Run `choose_split` and `merge_ranges` in turn, checking what each step promises."""
+    out: list[Item] = []
+    info = np.empty(4, np.int64)
+    while True:
+        before = sources.cursors.copy()
+        stops = np.empty_like(sources.cursors)
+        n = choose_split(sources.tables, sources.lens, sources.cursors, sources.ends, limit, stops)
+        chosen = sources.read(before, stops)
+        assert n == len(chosen)
+        assert np.array_equal(sources.cursors, before)
+        rest = sources.read(stops, sources.ends)
+        assert chosen or not rest, "a split must leave something before it"
+        if chosen and rest:
+            assert max(i.rank[:2] for i in chosen) < min(i.rank[:2] for i in rest), "equal rows on both sides"
+        pos, weights = np.empty(n, np.int64), np.empty(n, np.int64)
+        keys, order = np.empty(2 * n, np.uint64), np.empty(2 * n, np.int64)
+        merge_ranges(sources.tables, sources.lens, sources.cursors, stops, *ONE_COLUMN, keys, order, pos, weights, info)
+        written, read, ones, _ = info.tolist()
+        assert read == n
+        assert np.array_equal(sources.cursors, stops)
+        items = sources.output(pos[:written], weights[:written])
+        assert items == total(chosen)
+        assert ones == all(item.weight == 1 for item in items)
+        out += items
+        if not rest:
+            assert np.array_equal(stops, sources.ends)
+            return out
+
+
+def everything(groups: list[list[Item]]) -> list[Item]:
+    return total(item for group in groups for item in group)
+
+
+def spread(values: range, weight: int = 1) -> list[Item]:
+    """Rows whose hashes are spread over the whole range."""
+    items = [Item(v * 0x9E3779B97F4A7C15 & TOP, v * 0xD6E8FEB86659FD93 & TOP, v, weight) for v in values]
+    return sorted(items, key=lambda item: item.rank)
+
+
+def cut(items: list[Item], size: int) -> Batch:
+    return batch_of(items, range(size, len(items), size))
