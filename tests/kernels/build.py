@@ -1,8 +1,8 @@
-"""Chunks whose hashes are chosen, not computed.
+"""Chunks, and sources of merges, whose hashes are chosen instead of computed.
 
-Kernels believe the hash lanes, so a test can give them any: clustered keys, the ends of the range, collisions between
-different values. An `Item` is one row of the schema `v BIGINT`; items sort as batches do, by (key hash, row hash,
-value) with NULL first. `sources` lays sorted items out in chunks, some of them slices with odd offsets.
+Kernels do not check the hash lanes, so a test can choose them: clustered keys, the ends of the range, collisions
+between different values. An `Item` is one row of the schema `v BIGINT`; items sort as batches do, by (key hash, row
+hash, value) with NULL first. `sources` lays sorted items out in chunks, some of them slices with odd offsets.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ VALUES = Schema.parse("v BIGINT")
 
 
 class Item(NamedTuple):
-    """A row, with the hashes it is said to have."""
+    """A row with its chosen hashes and its weight."""
 
     key: int
     hash: int
@@ -44,7 +44,7 @@ class Item(NamedTuple):
 
 
 def total(items: Iterable[Item]) -> list[Item]:
-    """The sum of items, in batch order: what every merge must give."""
+    """The sum of items, in batch order: what every merge has to result in."""
     sums: dict[Any, int] = {}
     for item in items:
         sums[item.row] = sums.get(item.row, 0) + item.weight
@@ -77,10 +77,10 @@ def batch_of(items: Sequence[Item], cuts: Sequence[int] = (), before: int = 0, s
 def at(items: Sequence[Sequence[Item]], batches: Sequence[Batch], position: int) -> Item:
     """The item at a position in the chunks of all batches, numbered through."""
     chunk, row = position >> nd.ROW_BITS, position & nd.ROW_MASK
-    for some, batch in zip(items, batches, strict=True):
+    for group, batch in zip(items, batches, strict=True):
         if chunk < len(batch.chunks):
             assert row < batch.chunks[chunk].rows
-            return some[int(batch.lens[:chunk].sum()) + row]
+            return group[int(batch.lens[:chunk].sum()) + row]
         chunk -= len(batch.chunks)
     raise AssertionError(f"no chunk at {position:#x}")
 
@@ -104,7 +104,7 @@ def sorted_items(draw: st.DrawFn, max_size: int = 30, pool: int = 4) -> list[Ite
     hashes = draw(st.lists(HASHES, min_size=1, max_size=pool))
     weights = draw(st.lists(WEIGHTS, min_size=1, max_size=4))
     count = draw(st.integers(0, max_size))
-    picked = [draw(choices(some, count)) for some in (keys, hashes, [None, 0, 1, 2, 3], weights)]
+    picked = [draw(choices(column, count)) for column in (keys, hashes, [None, 0, 1, 2, 3], weights)]
     if draw(st.booleans()):
         picked[0] = picked[1]
     return distinct(Item(*row) for row in zip(*picked, strict=True))

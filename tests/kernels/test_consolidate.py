@@ -1,7 +1,7 @@
-"""Merge plans against sums in a dict.
+"""Merges and consolidation against sums in a dict.
 
-A plan may be cut anywhere: by the limit of a step, by chunks, by cursors that stop in the middle. However it is cut,
-the steps together must give each row once, in order, with its total weight, and no step may be without end.
+A merge may be cut anywhere: by the limit of a step, by chunks, by cursors inside a chunk. However it is cut, the steps
+together have to result in each row once, in order, with its total weight, and every step has to end.
 """
 
 from itertools import pairwise
@@ -107,7 +107,7 @@ def test_interleaved_rows_alternate(limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 5, 64, 10_000])
-def test_what_cancels_leaves_nothing_and_yet_every_step_ends(limit: int) -> None:
+def test_rows_that_cancel_leave_nothing_and_every_step_ends(limit: int) -> None:
     items = spread(range(400))
     gone = [i._replace(weight=-1) for i in items]
     assert two_steps(Sources([items, gone], [cut(items, 100), cut(gone, 70)]), limit) == []
@@ -128,11 +128,11 @@ def test_rows_that_collide_in_both_hashes_stay_together(limit: int) -> None:
 
 OVERFLOWING = [(INT64_MAX, 1), (-INT64_MAX, -1), (INT64_MAX, INT64_MAX), (-(2**62), -(2**62) - 1), (-(2**62), -(2**62))]
 FITTING = [(INT64_MAX, -INT64_MAX), (INT64_MAX - 1, 1), (1 - INT64_MAX, -1), (-(2**62), 1 - (2**62))]
-"""The least int64 is beyond: it has no opposite, so such a weight could not be taken back."""
+"""-2**63 is outside the range: it has no negation, so a row of that weight could not be retracted."""
 
 
 @pytest.mark.parametrize("pair", OVERFLOWING + FITTING)
-def test_a_sum_beyond_int64_is_reported_and_one_within_is_exact(pair: tuple[int, int]) -> None:
+def test_a_sum_outside_the_range_is_reported_and_one_within_is_exact(pair: tuple[int, int]) -> None:
     before, after = Item(1, 1, 1, 5), Item(TOP, TOP, 1, 5)
     groups = [[before, Item(2, 2, 2, pair[0]), after], [Item(2, 2, 2, pair[1])]]
     batches = [batch_of(g) for g in groups]
@@ -189,7 +189,7 @@ def test_consolidating_unsorted_rows_gives_their_sum(drawn: Any, random: Any) ->
 
 
 @given(several(1, 3), st.randoms(use_true_random=False))
-def test_rows_given_with_weight_zero_vanish(drawn: Any, random: Any) -> None:
+def test_rows_of_weight_zero_are_dropped(drawn: Any, random: Any) -> None:
     items = [item._replace(weight=0) for item in drawn[0][0]] + [item for group in drawn[0][1:] for item in group]
     random.shuffle(items)
     assert consolidated(items) == total(items)
@@ -207,7 +207,7 @@ def test_consolidating_reports_a_sum_beyond_int64(pair: tuple[int, int]) -> None
     assert consolidated(items) == OVERFLOW
 
 
-# --------------------------------------------------------------------------------- plans: what is left and read
+# --------------------------------------------------------------------------------- plans: unread input
 
 
 @given(several(2, 4), st.integers(1, 30))
