@@ -37,6 +37,11 @@ def rank(sort_key: SortKey) -> Any:
     return cmp_to_key(compare)
 
 
+def order_spec(sort_key: SortKey) -> Any:
+    """The words of the order columns, as `kernels.memory.layout` defines them."""
+    return np.array([len(sort_key.order), *(x for c, d, n in sort_key.order for x in (nd.LANES + c, d, n))], np.int64)
+
+
 def chunk_of(table: pa.Table) -> Chunk:
     """A table as one chunk; where it was sliced, over the memory of the whole."""
     parts = table.combine_chunks().to_batches() if table.column(0).num_chunks > 1 else table.to_batches()
@@ -84,7 +89,8 @@ def test_rows_of_equal_hashes_are_sorted_by_value_and_summed(data: st.DataObject
     hashes, order = np.zeros(n, np.uint64), np.arange(n)
     for lane in (nd.HASH, nd.KEY):
         chunk.nodes()[lane, nd.DATA], chunk.nodes()[lane, nd.MASK] = hashes.ctypes.data, -1
-    chunk.nodes()[nd.HASH, nd.CHILD] = sort_key.order_at
+    spec = order_spec(sort_key)
+    chunk.nodes()[nd.HASH, nd.CHILD] = spec.ctypes.data if sort_key.order else 0
     pos, weights, info = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(4, np.int64)
     consolidate(chunk.table, hashes, hashes, order, schema.columns, schema.node_count, pos, weights, info)
     found = rows(table)

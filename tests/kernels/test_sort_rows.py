@@ -15,7 +15,7 @@ from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.kernels.sort import sort_rows as ka
 from tests.columnar import model
-from tests.kernels.test_row_order import rank
+from tests.kernels.test_row_order import order_spec, rank
 from tests.strategies import INT64_MAX, flat_types, table_of, values, weights
 
 MASKS = [model.ALL, 0, 7]
@@ -26,8 +26,9 @@ def plan(sort_key: SortKey, chunk: Chunk, mask: int = model.ALL, hashed: int = 0
     schema, rows = chunk.schema, chunk.rows
     words = ka.words_before_rows(schema.columns, schema.node_count) + ka.WORDS_PER_ROW * rows
     scratch = allocate(8 * words)
+    spec = order_spec(sort_key)
     described = ka.describe_sort_key(
-        sort_key.own_key, schema.columns, schema.node_count, sort_key.spec, sort_key.row_nodes, sort_key.key_nodes
+        sort_key.own_key, schema.columns, schema.node_count, spec, sort_key.row_nodes, sort_key.key_nodes
     )
     at, signed = described.ctypes.data, int(np.uint64(mask).astype(np.int64))
     size = ka.plan(at, hashed, signed, chunk.table, rows, limit, scratch.address)
@@ -133,7 +134,9 @@ def test_one_time_is_kept_and_several_are_refused() -> None:
 def test_a_sort_key_is_described_by_its_words() -> None:
     schema = Schema.parse("a INT, b STRING")
     key = SortKey(schema, [1], [(0, True, False)])
-    words = ka.describe_sort_key(1, 2, schema.node_count, key.spec, key.row_nodes, key.key_nodes)
+    spec = order_spec(key)
+    words = ka.describe_sort_key(1, 2, schema.node_count, spec, key.row_nodes, key.key_nodes)
+    assert words[[ka.ORDER_SPEC, ka.ORDER_SPEC_LENGTH]].tolist() == [spec.ctypes.data, 4]
     assert words[[ka.OWN_KEY, ka.COLUMNS, ka.NODES, ka.ROW_NODES, ka.KEY_NODES]].tolist() == [
         1, 2, schema.node_count, 2, 1,
     ]  # fmt: skip

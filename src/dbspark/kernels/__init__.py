@@ -6,7 +6,7 @@ to a kernel by its *node*: a line of eight integers with the addresses of its Ar
 
 | package or module | what |
 |---|---|
-| `jit`, `interpreter`, `preload` | compiling and caching; the GIL and reference counts; loading compiled kernels early
+| `jit`, `cpython`, `preload` | compiling and caching; the GIL and reference counts; loading compiled kernels early
 |
 | `memory` | the layout of columns, raw loads and stores, hashing, gathering, the Arrow C data interface |
 | `sort` | the total order on rows; radix sort; sorting rows by a sort key |

@@ -39,7 +39,7 @@ def _cache_dir() -> str:
     """The directory of compiled kernels, named for a digest of all kernel sources and the versions of Python and numba.
 
     numba itself checks only the file that a function stands in, and would go on using a kernel after a helper in
-    another file has changed. The directory lies beside the sources if possible, so that all users and Spark's workers
+    another file has changed. The directory lies next to the sources if possible, so that all users and Spark's workers
     share it.
     """
     here = Path(__file__).parent
@@ -84,7 +84,7 @@ def gil_kernel(fn: F) -> F:
 
     Releasing the GIL gives it to the background merge thread if that waits for it, and taking it back lasts until that
     thread releases it and this one has been woken: longer than such a kernel runs. Where one may take long after all,
-    it releases the GIL itself (`interpreter.release_gil`).
+    it releases the GIL itself (`cpython.release_gil`).
     """
     return _kernel(fn, nogil=False)
 

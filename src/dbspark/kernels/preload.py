@@ -45,9 +45,9 @@ def operator_vm_ready() -> bool:
     Compiling it takes longer than most ticks would take without it. So the first call loads it from disk; where it has
     never been compiled on this machine, the first call starts a thread that compiles it, and ticks run without it.
     """
-    from dbspark.kernels.vm import operators
+    from dbspark.kernels.vm import operators as vm
 
-    run: Any = operators.run
+    run: Any = vm.run
     if run.signatures:
         return True
     if not _compiling.locked():
@@ -60,9 +60,9 @@ def operator_vm_ready() -> bool:
 
 def compile_operator_vm() -> None:
     """Load the operator VM, or compile it where no compiled one is cached."""
-    from dbspark.kernels.vm import operators
+    from dbspark.kernels.vm import operators as vm
 
-    run: Any = operators.run
+    run: Any = vm.run
     run.compile((types.int64,) * 6)
 
 

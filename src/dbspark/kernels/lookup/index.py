@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.interpreter import GIL_RELEASE_ROWS, release_gil, restore_gil
+from dbspark.kernels.cpython import GIL_RELEASE_ROWS, release_gil, restore_gil
 from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined
 from dbspark.kernels.memory.intrinsics import copy_bytes, count_bits, load_i64, load_u64, prefetch, store_i64, store_u64
 from dbspark.kernels.memory.layout import KEY, ROW_BITS, ROW_MASK

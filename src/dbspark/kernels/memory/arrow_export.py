@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from dbspark.kernels.interpreter import decref, incref
+from dbspark.kernels.cpython import decref, incref
 from dbspark.kernels.jit import c_function, gil_kernel, i64, inlined
 from dbspark.kernels.memory.intrinsics import load_i64, store_i64
 from dbspark.kernels.memory.layout import DATA, KIND, LANES, MASK, NODE_BYTES, OFFSETS, START, VALID, VARIABLE, WEIGHT

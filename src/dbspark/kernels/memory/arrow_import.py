@@ -29,7 +29,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dbspark.kernels.interpreter import GIL_RELEASE_ROWS, release_gil, restore_gil
+from dbspark.kernels.cpython import GIL_RELEASE_ROWS, release_gil, restore_gil
 from dbspark.kernels.jit import gil_kernel, i64, inlined
 from dbspark.kernels.memory.intrinsics import copy_bytes, load_i32, load_i64, load_u8, store_i32, store_i64, store_u8
 from dbspark.kernels.memory.layout import (

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.interpreter import GIL_RELEASE_ROWS, release_gil, restore_gil
+from dbspark.kernels.cpython import GIL_RELEASE_ROWS, release_gil, restore_gil
 from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined, kernel
 from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64, store_i64, store_u64
 from dbspark.kernels.memory.layout import HASH, KEY, OVERFLOW, ROW_BITS, ROW_MASK, WEIGHT

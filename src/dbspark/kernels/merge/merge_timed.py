@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.interpreter import GIL_RELEASE_ROWS, release_gil, restore_gil
+from dbspark.kernels.cpython import GIL_RELEASE_ROWS, release_gil, restore_gil
 from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined, kernel
 from dbspark.kernels.lookup.probe import probe_ranges
 from dbspark.kernels.memory.intrinsics import load_i64, load_u64, store_i64

@@ -25,7 +25,7 @@ import numpy as np
 from dbspark.kernels.aggregate.fold import fold_groups
 from dbspark.kernels.aggregate.group import sum_rows
 from dbspark.kernels.aggregate.top_one import change_of_first
-from dbspark.kernels.interpreter import release_gil, restore_gil
+from dbspark.kernels.cpython import release_gil, restore_gil
 from dbspark.kernels.jit import gil_kernel, i64, inlined
 from dbspark.kernels.lookup.index import (
     BATCHES,

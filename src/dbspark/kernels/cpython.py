@@ -1,4 +1,4 @@
-"""What kernels ask of the Python interpreter: to release its lock (the GIL), and to count references.
+"""What kernels ask of CPython: to release its global lock (the GIL), and to count references to Python objects.
 
 A kernel compiled with `jit.kernel` runs without the GIL from beginning to end. One compiled with `jit.gil_kernel` keeps
 it, and brackets the part that may take long with `release_gil` and `restore_gil`.
@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 from dbspark.kernels.jit import i64, inlined
 
 GIL_RELEASE_ROWS: Final = 1 << 14
-"""A `gil_kernel` that visits more rows than this releases the GIL: the visit then takes long beside passing the lock
+"""A `gil_kernel` that visits more rows releases the GIL: then the visit takes long compared with passing the lock
 on."""
 
 
