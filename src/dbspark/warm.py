@@ -20,7 +20,7 @@ from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.chunk import CHUNK_ROWS
 from dbspark.columnar.schema import Schema
 from dbspark.kernels.aggregate.time_windows import window_bounds
-from dbspark.kernels.preload import compile_machine
+from dbspark.kernels.preload import compile_operator_vm
 from dbspark.operators.window import FrameExtreme, FrameSum, Ranking, Shift
 from dbspark.pipeline.pipeline import Pipeline
 from dbspark.trace import Antichain, SpineConfig, Trace
@@ -33,7 +33,7 @@ _ROWS = 3000
 
 def main() -> None:
     started = time.perf_counter()
-    compile_machine()  # the circuits use it
+    compile_operator_vm()  # the circuits use it
     _warm_zsets()
     _warm_trace()
     _warm_circuit()

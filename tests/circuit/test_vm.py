@@ -12,7 +12,7 @@ from dbspark.circuit.executor import as_zset
 from dbspark.circuit.vm import LIMIT, MOST
 from dbspark.columnar import Schema
 from dbspark.columnar.delta import Delta
-from dbspark.kernels.preload import compile_machine
+from dbspark.kernels.preload import compile_operator_vm
 from dbspark.trace.config import SpineConfig
 from dbspark.zset import ZSet
 from tests.operators.model import ANY_WEIGHTS, entries
@@ -26,7 +26,7 @@ ACTIONS = st.sampled_from(["go on", "go on", "go on", "look", "count", "undo"])
 
 @pytest.fixture(autouse=True, scope="module")
 def machine():
-    compile_machine()
+    compile_operator_vm()
 
 
 def delta_of(rows):

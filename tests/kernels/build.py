@@ -1,8 +1,8 @@
-"""Chunks whose hashes are chosen, not computed.
+"""Chunks, and sources of merges, whose hashes are chosen instead of computed.
 
-Kernels believe the hash lanes, so a test can give them any: clustered keys, the ends of the range, collisions between
-different values. An `Item` is one row of the schema `v BIGINT`; items sort as batches do, by (key hash, row hash,
-value) with NULL first. `sources` lays sorted items out in chunks, some of them slices with odd offsets.
+Kernels do not check the hash lanes, so a test can choose them: clustered keys, the ends of the range, collisions
+between different values. An `Item` is one row of the schema `v BIGINT`; items sort as batches do, by (key hash, row
+hash, value) with NULL first. `sources` lays sorted items out in chunks, some of them slices with odd offsets.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,14 +16,18 @@ from hypothesis import strategies as st
 from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.chunk import Chunk, import_arrays
 from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.merge.consolidate import merge_ranges
+from dbspark.kernels.merge.split import choose_split
 from tests.strategies import choices
 
 TOP = 2**64 - 1
+ONE_COLUMN = (1, nd.LANES + 1)
+"""The numbers of columns and of nodes of `VALUES`."""
 VALUES = Schema.parse("v BIGINT")
 
 
 class Item(NamedTuple):
-    """A row, with the hashes it is said to have."""
+    """A row with its chosen hashes and its weight."""
 
     key: int
     hash: int
@@ -40,7 +44,7 @@ class Item(NamedTuple):
 
 
 def total(items: Iterable[Item]) -> list[Item]:
-    """The sum of items, in batch order: what every merge must give."""
+    """The sum of items, in batch order: what every merge has to result in."""
     sums: dict[Any, int] = {}
     for item in items:
         sums[item.row] = sums.get(item.row, 0) + item.weight
@@ -73,10 +77,10 @@ def batch_of(items: Sequence[Item], cuts: Sequence[int] = (), before: int = 0, s
 def at(items: Sequence[Sequence[Item]], batches: Sequence[Batch], position: int) -> Item:
     """The item at a position in the chunks of all batches, numbered through."""
     chunk, row = position >> nd.ROW_BITS, position & nd.ROW_MASK
-    for some, batch in zip(items, batches, strict=True):
+    for group, batch in zip(items, batches, strict=True):
         if chunk < len(batch.chunks):
             assert row < batch.chunks[chunk].rows
-            return some[int(batch.lens[:chunk].sum()) + row]
+            return group[int(batch.lens[:chunk].sum()) + row]
         chunk -= len(batch.chunks)
     raise AssertionError(f"no chunk at {position:#x}")
 
@@ -100,7 +104,7 @@ def sorted_items(draw: st.DrawFn, max_size: int = 30, pool: int = 4) -> list[Ite
     hashes = draw(st.lists(HASHES, min_size=1, max_size=pool))
     weights = draw(st.lists(WEIGHTS, min_size=1, max_size=4))
     count = draw(st.integers(0, max_size))
-    picked = [draw(choices(some, count)) for some in (keys, hashes, [None, 0, 1, 2, 3], weights)]
+    picked = [draw(choices(column, count)) for column in (keys, hashes, [None, 0, 1, 2, 3], weights)]
     if draw(st.booleans()):
         picked[0] = picked[1]
     return distinct(Item(*row) for row in zip(*picked, strict=True))
@@ -121,3 +125,89 @@ def several(draw: st.DrawFn, min_size: int = 1, max_size: int = 5) -> Any:
         groups.append(items)
         batches.append(batch_of(items, cuts, draw(st.sampled_from([0, 0, 3])), shared))
     return groups, batches
+
+
+class Sources:
+    """Batches as the kernels take them, with cursors at their beginnings."""
+
+    def __init__(self, groups: list[list[Item]], batches: list[Batch]) -> None:
+        self.groups, self.batches = groups, batches
+        self.tables = np.concatenate([b.tables for b in batches])
+        self.lens = np.concatenate([b.lens for b in batches])
+        firsts = np.cumsum([0, *(len(b.chunks) for b in batches)])
+        self.firsts = firsts[:-1]
+        self.cursors = np.array([[f, 0] for f in firsts[:-1]], np.int64)
+        self.ends = np.array([[f - 1, b.lens[-1]] for f, b in zip(firsts[1:], batches, strict=True)], np.int64)
+
+    def rows_before(self, s: int, cursor: Any) -> int:
+        """How many rows of source s lie before a cursor, which must be inside the source."""
+        chunk, row = int(cursor[0]), int(cursor[1])
+        first = int(self.firsts[s])
+        assert first <= chunk < first + len(self.batches[s].chunks)
+        assert 0 <= row <= self.lens[chunk]
+        return int(self.lens[first:chunk].sum()) + row
+
+    def read(self, before: Any, after: Any) -> list[Item]:
+        """The items between two sets of cursors."""
+        out: list[Item] = []
+        for s, items in enumerate(self.groups):
+            low, high = self.rows_before(s, before[s]), self.rows_before(s, after[s])
+            assert low <= high
+            out += items[low:high]
+        return out
+
+    def cursor(self, s: int, rows: int) -> tuple[int, int]:
+        """A cursor after so many rows of source s."""
+        chunk = int(self.firsts[s])
+        while rows > self.lens[chunk]:
+            rows -= int(self.lens[chunk])
+            chunk += 1
+        return chunk, rows
+
+    def output(self, pos: Any, weights: Any) -> list[Item]:
+        pairs = zip(pos.tolist(), weights.tolist(), strict=True)
+        return [at(self.groups, self.batches, p)._replace(weight=w) for p, w in pairs]
+
+
+def range_steps(sources: Sources, limit: int) -> list[Item]:
+    """Run `choose_split` and `merge_ranges` in turn, checking what each step promises."""
+    out: list[Item] = []
+    info = np.empty(4, np.int64)
+    while True:
+        before = sources.cursors.copy()
+        stops = np.empty_like(sources.cursors)
+        n = choose_split(sources.tables, sources.lens, sources.cursors, sources.ends, limit, stops)
+        chosen = sources.read(before, stops)
+        assert n == len(chosen)
+        assert np.array_equal(sources.cursors, before)
+        rest = sources.read(stops, sources.ends)
+        assert chosen or not rest, "a split must leave something before it"
+        if chosen and rest:
+            assert max(i.rank[:2] for i in chosen) < min(i.rank[:2] for i in rest), "equal rows on both sides"
+        pos, weights = np.empty(n, np.int64), np.empty(n, np.int64)
+        keys, order = np.empty(2 * n, np.uint64), np.empty(2 * n, np.int64)
+        merge_ranges(sources.tables, sources.lens, sources.cursors, stops, *ONE_COLUMN, keys, order, pos, weights, info)
+        written, read, ones, _ = info.tolist()
+        assert read == n
+        assert np.array_equal(sources.cursors, stops)
+        items = sources.output(pos[:written], weights[:written])
+        assert items == total(chosen)
+        assert ones == all(item.weight == 1 for item in items)
+        out += items
+        if not rest:
+            assert np.array_equal(stops, sources.ends)
+            return out
+
+
+def everything(groups: list[list[Item]]) -> list[Item]:
+    return total(item for group in groups for item in group)
+
+
+def spread(values: range, weight: int = 1) -> list[Item]:
+    """Rows whose hashes are spread over the whole range."""
+    items = [Item(v * 0x9E3779B97F4A7C15 & TOP, v * 0xD6E8FEB86659FD93 & TOP, v, weight) for v in values]
+    return sorted(items, key=lambda item: item.rank)
+
+
+def cut(items: list[Item], size: int) -> Batch:
+    return batch_of(items, range(size, len(items), size))

@@ -1,10 +1,9 @@
-"""Merge plans against sums in a dict.
+"""Merges and consolidation against sums in a dict.
 
-A plan may be cut anywhere: by the limit of a step, by chunks, by cursors that stop in the middle. However it is cut,
-the steps together must give each row once, in order, with its total weight, and no step may be without end.
+A merge may be cut anywhere: by the limit of a step, by chunks, by cursors inside a chunk. However it is cut, the steps
+together have to result in each row once, in order, with its total weight, and every step has to end.
 """
 
-from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -18,62 +17,25 @@ from dbspark.columnar.batch import Plan
 from dbspark.columnar.chunk import CHUNK_ROWS
 from dbspark.errors import WeightOverflowError
 from dbspark.kernels.memory import layout as nd
-from dbspark.kernels.merge.consolidate import (
-    OVERFLOW,
-    consolidate,
-    merge_ranges,
-    merge_two,
-    same_batches,
-    survey_weights,
-)
-from dbspark.kernels.merge.split import choose_split, split_at
+from dbspark.kernels.memory.layout import OVERFLOW
+from dbspark.kernels.merge.consolidate import consolidate, merge_ranges, merge_two, same_batches, survey_weights
 from dbspark.kernels.sort.radix_sort import sort_hashes
-from tests.kernels.build import HASHES, TOP, Item, at, batch_of, chunk_of, distinct, several, total
+from tests.kernels.build import (
+    ONE_COLUMN,
+    TOP,
+    Item,
+    Sources,
+    batch_of,
+    chunk_of,
+    cut,
+    distinct,
+    everything,
+    range_steps,
+    several,
+    spread,
+    total,
+)
 from tests.strategies import INT64_MAX, INT64_MIN
-
-ONE_COLUMN = (1, nd.LANES + 1)  # columns, nodes
-
-
-class Sources:
-    """Batches as the kernels take them, with cursors at their beginnings."""
-
-    def __init__(self, groups: list[list[Item]], batches: list[Batch]) -> None:
-        self.groups, self.batches = groups, batches
-        self.tables = np.concatenate([b.tables for b in batches])
-        self.lens = np.concatenate([b.lens for b in batches])
-        firsts = np.cumsum([0, *(len(b.chunks) for b in batches)])
-        self.firsts = firsts[:-1]
-        self.cursors = np.array([[f, 0] for f in firsts[:-1]], np.int64)
-        self.ends = np.array([[f - 1, b.lens[-1]] for f, b in zip(firsts[1:], batches, strict=True)], np.int64)
-
-    def rows_before(self, s: int, cursor: Any) -> int:
-        """How many rows of source s lie before a cursor, which must be inside the source."""
-        chunk, row = int(cursor[0]), int(cursor[1])
-        first = int(self.firsts[s])
-        assert first <= chunk < first + len(self.batches[s].chunks)
-        assert 0 <= row <= self.lens[chunk]
-        return int(self.lens[first:chunk].sum()) + row
-
-    def read(self, before: Any, after: Any) -> list[Item]:
-        """The items between two sets of cursors."""
-        out: list[Item] = []
-        for s, items in enumerate(self.groups):
-            low, high = self.rows_before(s, before[s]), self.rows_before(s, after[s])
-            assert low <= high
-            out += items[low:high]
-        return out
-
-    def cursor(self, s: int, rows: int) -> tuple[int, int]:
-        """A cursor after so many rows of source s."""
-        chunk = int(self.firsts[s])
-        while rows > self.lens[chunk]:
-            rows -= int(self.lens[chunk])
-            chunk += 1
-        return chunk, rows
-
-    def output(self, pos: Any, weights: Any) -> list[Item]:
-        pairs = zip(pos.tolist(), weights.tolist(), strict=True)
-        return [at(self.groups, self.batches, p)._replace(weight=w) for p, w in pairs]
 
 
 def two_steps(sources: Sources, limit: int) -> list[Item]:
@@ -100,40 +62,6 @@ def two_steps(sources: Sources, limit: int) -> list[Item]:
             return out
 
 
-def range_steps(sources: Sources, limit: int) -> list[Item]:
-    """Run `choose_split` and `merge_ranges` in turn, checking what each step promises."""
-    out: list[Item] = []
-    info = np.empty(4, np.int64)
-    while True:
-        before = sources.cursors.copy()
-        stops = np.empty_like(sources.cursors)
-        n = choose_split(sources.tables, sources.lens, sources.cursors, sources.ends, limit, stops)
-        chosen = sources.read(before, stops)
-        assert n == len(chosen)
-        assert np.array_equal(sources.cursors, before)
-        rest = sources.read(stops, sources.ends)
-        assert chosen or not rest, "a split must leave something before it"
-        if chosen and rest:
-            assert max(i.rank[:2] for i in chosen) < min(i.rank[:2] for i in rest), "equal rows on both sides"
-        pos, weights = np.empty(n, np.int64), np.empty(n, np.int64)
-        keys, order = np.empty(2 * n, np.uint64), np.empty(2 * n, np.int64)
-        merge_ranges(sources.tables, sources.lens, sources.cursors, stops, *ONE_COLUMN, keys, order, pos, weights, info)
-        written, read, ones, _ = info.tolist()
-        assert read == n
-        assert np.array_equal(sources.cursors, stops)
-        items = sources.output(pos[:written], weights[:written])
-        assert items == total(chosen)
-        assert ones == all(item.weight == 1 for item in items)
-        out += items
-        if not rest:
-            assert np.array_equal(stops, sources.ends)
-            return out
-
-
-def everything(groups: list[list[Item]]) -> list[Item]:
-    return total(item for group in groups for item in group)
-
-
 @given(several(2, 2), st.integers(1, 50))
 def test_merging_two_in_steps_gives_the_sum(drawn: Any, limit: int) -> None:
     sources = Sources(*drawn)
@@ -157,43 +85,7 @@ def test_cursors_and_ends_bound_a_merge_of_two(drawn: Any, limit: int, data: st.
     assert two_steps(sources, limit) == expected
 
 
-@given(several(1, 4), HASHES, HASHES, st.integers(1, 60))
-def test_a_split_cuts_a_merge_in_two(drawn: Any, key: int, row_hash: int, limit: int) -> None:
-    low, high = Sources(*drawn), Sources(*drawn)
-    middle = np.empty_like(low.cursors)
-    n = split_at(low.tables, low.lens, low.cursors, low.ends, np.uint64(key), np.uint64(row_hash), middle)
-    before = low.read(low.cursors, middle)
-    assert Counter(before) == Counter(i for g in low.groups for i in g if (i.key, i.hash) < (key, row_hash))
-    assert n == len(before)
-    low.ends[:] = middle
-    high.cursors[:] = middle
-    assert range_steps(low, limit) + range_steps(high, limit) == everything(low.groups)
-
-
-@given(several(1, 4), HASHES, HASHES, st.data())
-def test_a_split_starts_from_the_cursors(drawn: Any, key: int, row_hash: int, data: st.DataObject) -> None:
-    sources = Sources(*drawn)
-    for s, items in enumerate(sources.groups):
-        sources.cursors[s] = sources.cursor(s, data.draw(st.integers(0, len(items))))
-    out = np.empty_like(sources.cursors)
-    n = split_at(sources.tables, sources.lens, sources.cursors, sources.ends, np.uint64(key), np.uint64(row_hash), out)
-    ahead = sources.read(sources.cursors, sources.ends)
-    before = sources.read(sources.cursors, out)
-    assert Counter(before) == Counter(i for i in ahead if (i.key, i.hash) < (key, row_hash))
-    assert n == len(before)
-
-
 # ------------------------------------------------------------------------------------------- shapes that matter
-
-
-def spread(values: range, weight: int = 1) -> list[Item]:
-    """Rows whose hashes are spread over the whole range."""
-    items = [Item(v * 0x9E3779B97F4A7C15 & TOP, v * 0xD6E8FEB86659FD93 & TOP, v, weight) for v in values]
-    return sorted(items, key=lambda item: item.rank)
-
-
-def cut(items: list[Item], size: int) -> Batch:
-    return batch_of(items, range(size, len(items), size))
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 100, 10_000])
@@ -215,41 +107,12 @@ def test_interleaved_rows_alternate(limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 5, 64, 10_000])
-def test_what_cancels_leaves_nothing_and_yet_every_step_ends(limit: int) -> None:
+def test_rows_that_cancel_leave_nothing_and_every_step_ends(limit: int) -> None:
     items = spread(range(400))
     gone = [i._replace(weight=-1) for i in items]
     assert two_steps(Sources([items, gone], [cut(items, 100), cut(gone, 70)]), limit) == []
     halves = [[i._replace(weight=-2) for i in items], items, items]
     assert range_steps(Sources(halves, [cut(g, 90) for g in halves]), limit) == []
-
-
-@pytest.mark.parametrize("limit", [4, 10, 100, 999])
-def test_a_split_of_spread_hashes_keeps_to_its_limit(limit: int) -> None:
-    items = spread(range(1000))
-    groups = [items[::3], items[1::3], items[2::3]]
-    sources = Sources(groups, [cut(g, 50) for g in groups])
-    out = np.empty_like(sources.cursors)
-    n = choose_split(sources.tables, sources.lens, sources.cursors, sources.ends, limit, out)
-    assert limit // 2 <= n <= limit
-
-
-@pytest.mark.parametrize("limit", [1, 2, 10, 100])
-@pytest.mark.parametrize("key", [0, 12345, TOP - 1, TOP])
-def test_one_hot_key_is_split_by_row_hash(key: int, limit: int) -> None:
-    items = sorted((i._replace(key=key) for i in spread(range(300))), key=lambda i: i.rank)
-    groups = [items[::3], items[1::3], items[2::3]]
-    sources = Sources(groups, [cut(g, 40) for g in groups])
-    out = np.empty_like(sources.cursors)
-    n = choose_split(sources.tables, sources.lens, sources.cursors, sources.ends, limit, out)
-    assert 1 <= n <= limit
-    assert range_steps(sources, limit) == items
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3, 8])
-def test_a_hot_key_with_row_hashes_in_the_upper_half_only_is_split_too(limit: int) -> None:
-    items = [Item(99, TOP - 50 + i, i, 1) for i in range(40)]
-    groups = [items[::3], items[1::3], items[2::3]]
-    assert range_steps(Sources(groups, [cut(g, 5) for g in groups]), limit) == items
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7])
@@ -265,11 +128,11 @@ def test_rows_that_collide_in_both_hashes_stay_together(limit: int) -> None:
 
 OVERFLOWING = [(INT64_MAX, 1), (-INT64_MAX, -1), (INT64_MAX, INT64_MAX), (-(2**62), -(2**62) - 1), (-(2**62), -(2**62))]
 FITTING = [(INT64_MAX, -INT64_MAX), (INT64_MAX - 1, 1), (1 - INT64_MAX, -1), (-(2**62), 1 - (2**62))]
-"""The least int64 is beyond: it has no opposite, so such a weight could not be taken back."""
+"""-2**63 is outside the range: it has no negation, so a row of that weight could not be retracted."""
 
 
 @pytest.mark.parametrize("pair", OVERFLOWING + FITTING)
-def test_a_sum_beyond_int64_is_reported_and_one_within_is_exact(pair: tuple[int, int]) -> None:
+def test_a_sum_outside_the_range_is_reported_and_one_within_is_exact(pair: tuple[int, int]) -> None:
     before, after = Item(1, 1, 1, 5), Item(TOP, TOP, 1, 5)
     groups = [[before, Item(2, 2, 2, pair[0]), after], [Item(2, 2, 2, pair[1])]]
     batches = [batch_of(g) for g in groups]
@@ -326,7 +189,7 @@ def test_consolidating_unsorted_rows_gives_their_sum(drawn: Any, random: Any) ->
 
 
 @given(several(1, 3), st.randoms(use_true_random=False))
-def test_rows_given_with_weight_zero_vanish(drawn: Any, random: Any) -> None:
+def test_rows_of_weight_zero_are_dropped(drawn: Any, random: Any) -> None:
     items = [item._replace(weight=0) for item in drawn[0][0]] + [item for group in drawn[0][1:] for item in group]
     random.shuffle(items)
     assert consolidated(items) == total(items)
@@ -344,7 +207,7 @@ def test_consolidating_reports_a_sum_beyond_int64(pair: tuple[int, int]) -> None
     assert consolidated(items) == OVERFLOW
 
 
-# --------------------------------------------------------------------------------- plans: what is left and read
+# --------------------------------------------------------------------------------- plans: unread input
 
 
 @given(several(2, 4), st.integers(1, 30))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.kernels.memory import layout as nd
-from dbspark.kernels.merge.consolidate import OVERFLOW
+from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.kernels.merge.merge_join import join_step
 from tests.columnar import model
 from tests.strategies import INT64_MAX, INT64_MIN, data_types, tables, values, weighted_tables

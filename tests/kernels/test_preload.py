@@ -1,4 +1,4 @@
-"""Kernels that have been compiled are there before they are called."""
+"""Compiled kernels are loaded before they are called."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dbspark.kernels.memory.hash import hash_columns
 from dbspark.zset import ZSet
 
 
-def test_all_that_have_been_compiled_are_read() -> None:
+def test_every_compiled_kernel_is_loaded() -> None:
     assert len(ZSet.from_rows([("a", 1)], Schema.parse("s STRING, n INT")).batch()) == 1
-    known = preload.read_all()
-    assert known >= 1
+    loaded = preload.read_all()
+    assert loaded >= 1
     assert hash_columns in KERNELS
-    assert sum(len(kernel.overloads) for kernel in KERNELS) >= known
+    assert sum(len(kernel.overloads) for kernel in KERNELS) >= loaded
 
 
-def test_begun_once_and_waited_for() -> None:
+def test_loading_begins_once_and_can_be_waited_for_again() -> None:
     preload.begin()
     preload.begin()
     preload.wait()

@@ -18,7 +18,7 @@ from dbspark.kernels.lookup import probe as kp
 from dbspark.kernels.lookup import row_lookup as kw
 from dbspark.kernels.lookup.index import DIRECTORY, PLACE, fill_index
 from dbspark.kernels.memory import layout as nd
-from dbspark.kernels.merge.consolidate import OVERFLOW
+from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.trace.directory import directory_of
 from tests.kernels.build import HASHES, TOP, Item, at, batch_of, chunk_of, several, sorted_items
 from tests.strategies import INT64_MAX

@@ -9,14 +9,14 @@ from dbspark.kernels.sort.radix_sort import sort_hashes
 from tests.kernels.build import HASHES
 
 SIZES = [0, 1, 2, 47, 48, 49, 50, 1000, 5000]
-"""Up to 48 rows are inserted one by one; from 49 on the radix passes begin; 5000 need a second digit."""
+"""Up to 48 rows are sorted by insertion, more by radix passes; 5000 need a second digit."""
 
 
 def uniform(n: int, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(0, 2**64, n, dtype=np.uint64)
 
 
-def few(n: int, rng: np.random.Generator) -> np.ndarray:
+def five_values(n: int, rng: np.random.Generator) -> np.ndarray:
     return uniform(5, rng)[rng.integers(0, 5, n)]
 
 
@@ -28,7 +28,7 @@ def hot(n: int, rng: np.random.Generator) -> np.ndarray:
 SHAPES = {
     "uniform": uniform,
     "constant": lambda n, rng: np.full(n, 42, np.uint64),
-    "few values": few,
+    "few values": five_values,
     "hot key": hot,
     "ascending": lambda n, rng: np.sort(uniform(n, rng)),
     "descending": lambda n, rng: np.sort(uniform(n, rng))[::-1].copy(),
@@ -42,15 +42,15 @@ SHAPES = {
 
 def check(keys: np.ndarray, hashes: np.ndarray) -> None:
     n = len(keys)
-    given_keys, given_hashes = keys.copy(), hashes.copy()
+    keys_before, hashes_before = keys.copy(), hashes.copy()
     order = np.full(n, -1, np.int64)
     sort_hashes(keys, hashes, order, np.empty(2 * n, np.uint64), np.empty(n, np.int64))
     assert np.array_equal(np.sort(order), np.arange(n)), "not a permutation"
     right = np.lexsort((hashes, keys))
     assert np.array_equal(keys[order], keys[right])
     assert np.array_equal(hashes[order], hashes[right])
-    assert np.array_equal(keys, given_keys)
-    assert np.array_equal(hashes, given_hashes)
+    assert np.array_equal(keys, keys_before)
+    assert np.array_equal(hashes, hashes_before)
 
 
 @pytest.mark.parametrize("hash_shape", SHAPES)
@@ -73,7 +73,7 @@ def test_several_hot_keys_each_with_many_row_hashes() -> None:
     rng = np.random.default_rng(1)
     keys = np.repeat(np.array([5, 2**63, 2**64 - 1, 6], np.uint64), [3000, 49, 48, 1000])
     check(rng.permutation(keys), uniform(len(keys), rng))
-    check(rng.permutation(keys), few(len(keys), rng))
+    check(rng.permutation(keys), five_values(len(keys), rng))
 
 
 def test_a_hundred_thousand_rows_take_two_digits_and_stay_sorted() -> None:

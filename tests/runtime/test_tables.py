@@ -14,7 +14,7 @@ from dbspark.circuit import Builder, Circuit
 from dbspark.circuit.vm import Guarded
 from dbspark.columnar import Schema
 from dbspark.columnar.sort_key import weakened_hash
-from dbspark.kernels.preload import compile_machine
+from dbspark.kernels.preload import compile_operator_vm
 from dbspark.runtime import tables as changes
 from dbspark.runtime.embedded import MERGES
 from dbspark.runtime.tables import Operation, TableDefinition, TableState, TransactionError
@@ -37,7 +37,7 @@ def refused(held: Counter[Any], keyed: bool) -> bool:
 
 @pytest.fixture(autouse=True, scope="module")
 def machine() -> None:
-    compile_machine()
+    compile_operator_vm()
 
 
 class Alone:

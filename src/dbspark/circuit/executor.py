@@ -20,7 +20,7 @@ from dbspark.circuit.vm import Counts, Guarded, Late, Program
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta, Parts
 from dbspark.errors import CircuitError
-from dbspark.kernels.preload import machine_is_there
+from dbspark.kernels.preload import operator_vm_ready
 from dbspark.operators.operator import State
 from dbspark.trace.background_merges import Beside
 from dbspark.trace.config import DEFAULT, SpineConfig
@@ -141,7 +141,7 @@ class Circuit:
         self, values: dict[str, Any], in_order: Collection[str], checks: dict[str, Any] | None
     ) -> Done | None:
         """A small tick as one call, as far as operators have instructions; None where it is not for that."""
-        if self._program is None and self._programmed and machine_is_there():
+        if self._program is None and self._programmed and operator_vm_ready():
             self._program = Program(self.graph, self._schedule, self._tables)
             self._programmed = self._program.useful
         if self._program is None or not self._programmed:

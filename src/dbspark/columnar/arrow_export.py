@@ -14,14 +14,14 @@ import pyarrow as pa
 
 from dbspark.columnar.memory import allocate
 from dbspark.kernels.memory import arrow_export as kl
-from dbspark.kernels.memory.arrow_import import STRUCT_BYTES
+from dbspark.kernels.memory.arrow_import import ARROW_ARRAY_BYTES
 
 
 class _Desk(threading.local):
     """Where a thread has structs written to."""
 
     def __init__(self) -> None:
-        self._memory = allocate(STRUCT_BYTES)
+        self._memory = allocate(ARROW_ARRAY_BYTES)
         self.struct: int = self._memory.address
 
 
@@ -34,10 +34,12 @@ def lent_batch(chunk: Any, schema: pa.Schema, weighted: bool) -> pa.RecordBatch 
     None where a column has no memory at all: one array after the other is made then.
     """
     rows, columns = chunk.rows, chunk.schema.columns
-    words = kl.CHILD * (columns + weighted) + 1 + (rows if weighted else 0)
+    words = kl.WORDS_PER_COLUMN * (columns + weighted) + 1 + (rows if weighted else 0)
     room, struct = allocate(8 * words), _desk.struct
     kept = room, chunk  # until the record batch is released
-    if not kl.describe(struct, chunk.table, rows, columns, int(weighted), *kl.releases(), id(kept), room.address):
+    if not kl.export_columns(
+        struct, chunk.table, rows, columns, int(weighted), *kl.release_callbacks(), id(kept), room.address
+    ):
         return None
     batch: pa.RecordBatch = pa.RecordBatch._import_from_c(struct, schema)
     return batch

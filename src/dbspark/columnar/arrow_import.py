@@ -53,7 +53,7 @@ class _Desk(threading.local):
     """Where a thread has a record batch exported to."""
 
     def __init__(self) -> None:
-        self._memory = allocate(kh.STRUCT_BYTES)
+        self._memory = allocate(kh.ARROW_ARRAY_BYTES)
         self.struct: int = self._memory.address
 
 
@@ -77,8 +77,8 @@ def handed_batch(sort_key: SortKey, table: pa.Table, weight: str | None = None) 
     given: Any = parts[0]
     given._export_to_c(struct)
     told, at = sort_key.told_at, scratch.address
-    size = kh.arrange(struct, rows, form.at, told, hashing._mask_word, at, arena.address, room)
-    if size == kh.UNFIT:
+    size = kh.import_sorted(struct, rows, form.at, told, hashing._mask_word, at, arena.address, room)
+    if size == kh.NOT_IMPORTABLE:
         return None
     form.bytes = max(size - before, 0) // rows + 1
     if 0 < size <= room <= 2 * (size + _SPARE):
@@ -102,11 +102,11 @@ def handed_copy(schema: Schema, table: pa.Table) -> Chunk | None:
     scratch, struct = scratch_of(schema, 0), _desk.struct
     given: Any = parts[0]
     given._export_to_c(struct)
-    size = kh.measure(struct, rows, form.at, scratch.address)
-    if size == kh.UNFIT:
+    size = kh.measure_copy(struct, rows, form.at, scratch.address)
+    if size == kh.NOT_IMPORTABLE:
         return None
     arena = allocate(size)
-    kh.copy(scratch.address, rows, form.at, arena.address)
+    kh.copy_columns(scratch.address, rows, form.at, arena.address)
     return Chunk(schema, rows, arena, None)
 
 
@@ -118,7 +118,7 @@ def _chunk(schema: Schema, table: pa.Table, weight: str | None) -> Chunk | None:
     rows: Any = parts[0]
     buffer, struct = allocate(schema.packing.size), _desk.struct
     rows._export_to_c(struct)
-    fits = kh.describe(struct, rows.num_rows, form.at, buffer.address)
+    fits = kh.import_columns(struct, rows.num_rows, form.at, buffer.address)
     return Chunk(schema, rows.num_rows, buffer, rows) if fits else None
 
 

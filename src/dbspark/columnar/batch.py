@@ -413,25 +413,25 @@ class _Desk(threading.local):
 
 
 desk = _Desk()
-_INFO = Struct(f"{ka.INFO}q")
+_INFO = Struct(f"{ka.INFO_WORDS}q")
 
 
 def scratch_of(schema: Schema, rows: int, more: int = 0) -> Any:
     """Working memory for a plan of so many rows (`kernels.sort.sort_rows`), and so many bytes more."""
-    needed = more + 8 * (ka.words_before_rows(schema.columns, schema.node_count) + ka.WORDS * rows)
+    needed = more + 8 * (ka.words_before_rows(schema.columns, schema.node_count) + ka.WORDS_PER_ROW * rows)
     return desk.scratch if needed <= _DESK else allocate(needed)
 
 
 def rows_on_desk(schema: Schema, more: int) -> int:
     """How many rows there may be in a plan so that a thread has the memory for it at hand (`desk`)."""
-    return (_DESK - more - 8 * ka.words_before_rows(schema.columns, schema.node_count)) // (8 * ka.WORDS)
+    return (_DESK - more - 8 * ka.words_before_rows(schema.columns, schema.node_count)) // (8 * ka.WORDS_PER_ROW)
 
 
 def planned(sort_key: SortKey, scratch: Any, at: int, arena: Any) -> Batch:
     """What a plan, so many bytes from the beginning of working memory, has put into an arena."""
     info = _INFO.unpack_from(scratch, at)
-    batch = surveyed(sort_key, Chunk(sort_key.schema, info[0], arena, None), info[ka.SURVEY :])
-    times = info[4 : ka.SURVEY]
+    batch = surveyed(sort_key, Chunk(sort_key.schema, info[0], arena, None), info[ka.WEIGHT_SURVEY :])
+    times = info[4 : ka.WEIGHT_SURVEY]
     if times != _AT_NONE:
         batch.__dict__["_time_survey"] = _one_time(times)
     return batch
@@ -446,7 +446,7 @@ def arrange_chunk(sort_key: SortKey, chunk: Chunk, hashed: bool = False) -> Batc
     scratch = scratch_of(schema, rows)
     told, at = sort_key.told_at, scratch.address
     size = ka.plan(told, int(hashed), hashing._mask_word, chunk.table, rows, CHUNK_ROWS, at)
-    if size == ka.TIMED:
+    if size == ka.SEVERAL_TIMES:
         return _arranged_nested(sort_key, chunk, hashed)
     if size > 0:
         arena = allocate(size)
@@ -459,8 +459,8 @@ def arrange_chunk(sort_key: SortKey, chunk: Chunk, hashed: bool = False) -> Batc
     check_plan(info)
     pos = np.frombuffer(scratch, np.int64, n, 8 * (before + 2 * rows))
     weights = np.frombuffer(scratch, np.int64, n, 8 * (before + 3 * rows))
-    tables = np.frombuffer(scratch, np.int64, 1, 8 * ka.INFO)
-    some = pos, weights, info[2], np.array(info[4 : ka.SURVEY], np.int64)
+    tables = np.frombuffer(scratch, np.int64, 1, 8 * ka.INFO_WORDS)
+    some = pos, weights, info[2], np.array(info[4 : ka.WEIGHT_SURVEY], np.int64)
     return Batch(sort_key, gather_chunks(schema, sort_key.own_key, tables, *some))
 
 
@@ -481,7 +481,7 @@ def arrange_chunks(
     lens, info = np.array([chunk.rows for chunk in chunks], np.int64), np.empty(5, np.int64)
     pos, weights, found = int64s(count), int64s(count), int64s(nd.TIMES * count).reshape(nd.TIMES, count)
     given = np.array(tables, np.int64)
-    kt.merge_many(given, lens, bounds(since), schema.columns, schema.node_count, pos, weights, found, info)
+    kt.merge_by_sorting(given, lens, bounds(since), schema.columns, schema.node_count, pos, weights, found, info)
     check_plan(info)
     n, ones, same = int(info[0]), int(info[2]), int(info[4])
     some = given, pos[:n], weights[:n], ones
@@ -773,7 +773,7 @@ def _merged_few(sort_key: SortKey, batches: Sequence[Batch]) -> Batch | None:
         return Batch.empty(sort_key)
     arena = allocate(size)
     kc.fill(told, count, rows, at, arena.address)
-    merged = surveyed(sort_key, Chunk(sort_key.schema, info[0], arena, None), info[ka.SURVEY :])
+    merged = surveyed(sort_key, Chunk(sort_key.schema, info[0], arena, None), info[ka.WEIGHT_SURVEY :])
     merged.__dict__["_time_survey"] = time
     return merged
 
@@ -783,7 +783,7 @@ def _sorted(plan: Plan) -> list[Chunk]:
     schema, info = plan.sort_key.schema, plan.info
     rows = int(plan.lens.sum())
     pos, weights, times = int64s(rows), int64s(rows), int64s(nd.TIMES * rows).reshape(nd.TIMES, rows)
-    kt.merge_many(
+    kt.merge_by_sorting(
         plan.tables, plan.lens, plan.bounds, schema.columns, schema.node_count, pos, weights, times, info
     )  # fmt: skip
     check_plan(info)

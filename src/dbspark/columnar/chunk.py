@@ -20,8 +20,8 @@ from dbspark.columnar.schema import Schema, child_types
 from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels.memory import gather as kg
 from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.kernels.merge import merge_timed as kt
-from dbspark.kernels.merge.consolidate import OVERFLOW
 from dbspark.kernels.sort.row_order import order_maps
 
 CHUNK_ROWS = 32768

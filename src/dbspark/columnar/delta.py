@@ -21,7 +21,7 @@ from dbspark.columnar.rows import Row, decode_arrays
 from dbspark.columnar.schema import Schema
 from dbspark.kernels.aggregate.group import sum_rows
 from dbspark.kernels.memory import layout as nd
-from dbspark.kernels.merge.consolidate import OVERFLOW
+from dbspark.kernels.memory.layout import OVERFLOW
 
 
 class Delta:

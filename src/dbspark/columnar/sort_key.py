@@ -19,7 +19,7 @@ from dbspark.errors import SchemaError
 from dbspark.kernels.memory import hash as kh
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.sort.row_order import order_words
-from dbspark.kernels.sort.sort_rows import told_of
+from dbspark.kernels.sort.sort_rows import describe_sort_key
 
 OrderColumn = tuple[int, bool, bool]
 """(column, descending, nulls last)"""
@@ -70,7 +70,9 @@ class SortKey:
         self.order = order
         self.spec = np.array([len(order)] + [x for c, d, n in order for x in (nd.LANES + c, d, n)], np.int64)
         self.order_at = self.spec.ctypes.data if order else 0
-        self.told = told_of(self.own_key, schema.columns, schema.node_count, self.spec, self.row_nodes, self.key_nodes)
+        self.told = describe_sort_key(
+            self.own_key, schema.columns, schema.node_count, self.spec, self.row_nodes, self.key_nodes
+        )
         self.told_at = self.told.ctypes.data
         return _INTERNED.setdefault(identity, self)
 

@@ -1,10 +1,19 @@
 """Compiled kernels: hashing, sorting, merging, probing and gathering of Arrow memory.
 
-Everything that touches rows lives here and nowhere else. A kernel sees plain addresses and
-integer arrays, never Python objects, so it runs without the interpreter lock and one compiled
-signature serves every schema. What a kernel knows of a column is its *node* (see `nodes`): one
-line of eight integers that says where the Arrow buffers of that column lie.
+Every loop over rows is in this package. A kernel sees plain addresses and integer arrays, never Python objects, so it
+can run without the interpreter's lock (the GIL), and one compiled signature serves every schema. A column is described
+to a kernel by its *node*: a line of eight integers with the addresses of its Arrow buffers (`kernels.memory.layout`).
 
-Kernels are compiled on first use and cached on disk beside the source; importing this package
-compiles nothing.
+| package or module | what |
+|---|---|
+| `jit`, `cpython`, `preload` | compiling and caching; the GIL and reference counts; loading compiled kernels early
+|
+| `memory` | the layout of columns, raw loads and stores, hashing, gathering, the Arrow C data interface |
+| `sort` | the total order on rows; radix sort; sorting rows by a sort key |
+| `merge` | consolidating; merging sorted batches, with and without times; merge joins |
+| `lookup` | indices, Bloom filters and look-ups in batches |
+| `aggregate` | grouping, exact sums, windows |
+| `vm` | the operator VM and expression bytecode |
+
+Kernels are compiled on first use and cached on disk beside the source; importing this package compiles nothing.
 """

@@ -1,10 +1,11 @@
-"""Read compiled kernels from disk before they are needed.
+"""Load compiled kernels from disk before they are called.
 
-numba reads a compiled kernel when it is first called, at some ten milliseconds each: a first tick would spend a second
-on it in the middle of its work. Reading them all takes as long, but most of it passes while Spark starts and compiles
-a view: `begin` starts a thread, once in a process, and `wait` is for whoever is about to be ready for data.
+numba loads a compiled kernel at its first call, some ten milliseconds each; the first tick would spend a second on it.
+Loading them all ahead takes as long, but most of that time passes while Spark starts and compiles a view. `begin`
+starts a thread that loads them, once in a process; `wait` returns when it has finished and is called before data is
+accepted.
 
-Kernels that have never been compiled on this machine are left alone: they are compiled when they are called.
+Kernels that have never been compiled on this machine are not loaded; they are compiled when they are first called.
 """
 
 from __future__ import annotations
@@ -21,67 +22,68 @@ import dbspark.kernels
 from dbspark.kernels.jit import KERNELS
 
 _log = logging.getLogger("dbspark")
-_begun = threading.Lock()
-_done = threading.Event()
+_started = threading.Lock()
+_finished = threading.Event()
 _compiling = threading.Lock()
 
 
 def begin() -> None:
-    """Start reading, if nobody has."""
-    if _begun.acquire(blocking=False):  # never given back: once in a process
+    """Start loading in a thread, unless that has been done in this process."""
+    if _started.acquire(blocking=False):  # never released: once in a process
         threading.Thread(target=_run, name="dbspark-kernels", daemon=True).start()
 
 
 def wait() -> None:
-    """Until all are read, if reading has begun."""
-    if _begun.locked():
-        _done.wait()
+    """Wait until all kernels are loaded, if loading has been started."""
+    if _started.locked():
+        _finished.wait()
 
 
-def machine_is_there() -> bool:
-    """Whether programs can be run without waiting for a compiler: `kernels.vm.operators` is read, or has been compiled.
+def operator_vm_ready() -> bool:
+    """Whether the operator VM (`kernels.vm.operators`) can run without waiting for the compiler.
 
-    It takes a while to compile, longer than most ticks would take without it. So it is read when it is first asked
-    for, and where it has never been compiled on this machine, a thread compiles it while ticks go on without.
+    Compiling it takes longer than most ticks would take without it. So the first call loads it from disk; where it has
+    never been compiled on this machine, the first call starts a thread that compiles it, and ticks run without it.
     """
-    from dbspark.kernels.vm import operators as machine
+    from dbspark.kernels.vm import operators as vm
 
-    run: Any = machine.run
+    run: Any = vm.run
     if run.signatures:
         return True
     if not _compiling.locked():
-        if _read(run):
+        if _load(run):
             return True
-        if _compiling.acquire(blocking=False):  # never given back: once in a process
-            threading.Thread(target=compile_machine, name="dbspark-machine", daemon=True).start()
+        if _compiling.acquire(blocking=False):  # never released: once in a process
+            threading.Thread(target=compile_operator_vm, name="dbspark-operator-vm", daemon=True).start()
     return False
 
 
-def compile_machine() -> None:
-    """Compile the machine, if that has not been done."""
-    from dbspark.kernels.vm import operators as machine
+def compile_operator_vm() -> None:
+    """Load the operator VM, or compile it where no compiled one is cached."""
+    from dbspark.kernels.vm import operators as vm
 
-    run: Any = machine.run
+    run: Any = vm.run
     run.compile((types.int64,) * 6)
 
 
 def _run() -> None:
     try:
         read_all()
-    except Exception as error:  # they are read, or compiled, when they are called
-        _log.debug("kernels were not read ahead: %s", error)
+    except Exception as error:  # each kernel is loaded or compiled at its first call instead
+        _log.debug("kernels were not loaded ahead: %s", error)
     finally:
-        _done.set()
+        _finished.set()
 
 
 def read_all() -> int:
-    """Read every kernel that has been compiled on this machine; returns how many there are."""
+    """Load every kernel that has been compiled on this machine; returns how many signatures there are."""
     for module in pkgutil.walk_packages(dbspark.kernels.__path__, "dbspark.kernels."):
         importlib.import_module(module.name)
-    return sum(_read(kernel) for kernel in KERNELS)
+    return sum(_load(kernel) for kernel in KERNELS)
 
 
-def _read(kernel: Any) -> int:
+def _load(kernel: Any) -> int:
+    """Load all compiled signatures of a kernel; returns how many there are on disk."""
     stored = kernel._cache._cache_file._load_index()
     for signature, *_ in stored:
         kernel.compile(signature)

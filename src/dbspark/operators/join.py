@@ -41,7 +41,7 @@ from dbspark.errors import SchemaError
 from dbspark.kernels.aggregate import group as kg
 from dbspark.kernels.lookup import probe as kp
 from dbspark.kernels.memory import layout as nd
-from dbspark.kernels.merge.consolidate import OVERFLOW
+from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.operators.function import Columns, Function
 from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State

@@ -281,7 +281,7 @@ class NestedDistinct(Nested):
         spine.stats.seek(chunk.rows)
         while True:
             which, later = int64s(room), int64s(room * depth).reshape(room, depth)
-            found = kt.judge_rows(
+            found = kt.presence_changes(
                 *spine.sources, old, chunk.table, chunk.rows, self.schema.columns, self.schema.node_count,
                 time, depth, change, following, which, later,
             )  # fmt: skip

@@ -21,7 +21,7 @@ from dbspark.columnar.chunk import check_plan
 from dbspark.columnar.delta import Delta, rows_at
 from dbspark.columnar.memory import int64s
 from dbspark.kernels.aggregate.top_one import change_of_first
-from dbspark.kernels.merge.consolidate import OVERFLOW
+from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.spine import Spine
 

@@ -25,8 +25,8 @@ from dbspark.kernels.lookup import probe as kp
 from dbspark.kernels.lookup.ends import ends_of_keys
 from dbspark.kernels.lookup.row_lookup import LEAST
 from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.kernels.merge import merge_timed as kt
-from dbspark.kernels.merge.consolidate import OVERFLOW
 from dbspark.lazy import Lazy
 from dbspark.trace.spine import END, Spine
 

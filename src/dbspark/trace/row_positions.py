@@ -8,8 +8,7 @@ from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.chunk import Chunk, check_plan
 from dbspark.columnar.memory import Int64s, int64s
 from dbspark.kernels.lookup import row_lookup as kw
-from dbspark.kernels.memory.layout import ROW_BITS, WEIGHT
-from dbspark.kernels.merge.consolidate import OVERFLOW
+from dbspark.kernels.memory.layout import OVERFLOW, ROW_BITS, WEIGHT
 from dbspark.trace.directory import Sources, sources_of
 
 CUTS = 8

@@ -20,8 +20,8 @@ from dbspark.columnar.rows import Row, encode_rows, row_form
 from dbspark.errors import SchemaError
 from dbspark.kernels.lookup import probe as kp
 from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.kernels.merge import merge_join as kj
-from dbspark.kernels.merge.consolidate import OVERFLOW
 from dbspark.trace.spine import Spine
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.payload import scaled, spine_config

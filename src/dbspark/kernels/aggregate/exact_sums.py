@@ -15,22 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import (
-    bits_f32,
-    bits_f64,
-    borrowing,
-    f64_bits,
-    i64,
-    inlined,
-    kernel,
-    load_i32,
-    load_i64,
-    load_u32,
-    load_u64,
-)
-from dbspark.kernels.memory.hash import is_valid
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.memory.intrinsics import bits_f32, bits_f64, f64_bits, load_i32, load_i64, load_u32, load_u64
 from dbspark.kernels.memory.layout import DATA, FLOAT32, KIND, NODE_BYTES, START, VALID, WEIGHT
-from dbspark.kernels.merge.consolidate import lane, lane_mask
+from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 
 LIMBS = 72
 """2098 bits of a float and its exponents, 64 of a weight, 63 of a count of rows, and a sign."""

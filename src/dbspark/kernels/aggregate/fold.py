@@ -25,7 +25,7 @@ import numpy as np
 
 from dbspark.kernels.aggregate.group import LIMBS, count_rows, finish_sums, group_rows, sum_integers
 from dbspark.kernels.aggregate.top_one import BEYOND, end_of_run, first_row, one_key
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i64, load_u64, prefetch
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.bloom_filter import count_keys, lowest_batches
 from dbspark.kernels.lookup.index import (
     BATCHES,
@@ -41,9 +41,10 @@ from dbspark.kernels.lookup.index import (
     table_at,
 )
 from dbspark.kernels.lookup.probe import ask_for_match, same_key
-from dbspark.kernels.memory.hash import fold_columns, is_valid
+from dbspark.kernels.memory.hash import fold_columns
+from dbspark.kernels.memory.intrinsics import load_i64, load_u64, prefetch
 from dbspark.kernels.memory.layout import DATA, FIELDS, HASH, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, START, VALID, WEIGHT
-from dbspark.kernels.merge.consolidate import lane, lane_mask
+from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_cells, compare_nulls, equal_rows
 
 COUNT = 0

@@ -13,11 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import add_overflows, borrowing, i64, inlined, kernel, load_i64, load_u64, store_i64, store_u64
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.probe import same_key
-from dbspark.kernels.memory.hash import fold_columns, is_valid
-from dbspark.kernels.memory.layout import DATA, KEY, KIND, NODE_BYTES, NULL, ROW_BITS, START, VALID, WEIGHT, WIDTH
-from dbspark.kernels.merge.consolidate import OVERFLOW, lane, lane_mask
+from dbspark.kernels.memory.hash import fold_columns
+from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64, store_i64, store_u64
+from dbspark.kernels.memory.layout import (
+    DATA,
+    KEY,
+    KIND,
+    NODE_BYTES,
+    NULL,
+    OVERFLOW,
+    ROW_BITS,
+    START,
+    VALID,
+    WEIGHT,
+    WIDTH,
+)
+from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 from dbspark.kernels.sort.row_order import small_integer
 
 _SLOTS = 1024

@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 
 from dbspark.kernels.aggregate.exact_sums import carry_over, read_sum, store_sum
-from dbspark.kernels.jit import (
+from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.memory.intrinsics import (
     f64_bits,
-    i64,
-    inlined,
-    kernel,
     load_i8,
     load_i16,
     load_i32,

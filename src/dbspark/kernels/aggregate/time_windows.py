@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dbspark.kernels.jit import brief, i64, load_i64, store_i64
+from dbspark.kernels.jit import gil_kernel, i64
+from dbspark.kernels.memory.intrinsics import load_i64, store_i64
 
 _FAR = 1 << 62
 
 
-@brief
+@gil_kernel
 def window_bounds(times: int, rows: int, origin: int, slide: int, more: int, out: int) -> int:
     """Write, for each time, where the last slide from `origin` on begins before it, and `more`.
 

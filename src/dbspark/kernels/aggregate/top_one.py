@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import add_overflows, borrowing, i64, inlined, kernel, load_i64, load_u64, prefetch
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.bloom_filter import covered_batches, sift
 from dbspark.kernels.lookup.ends import order_of
 from dbspark.kernels.lookup.index import (
@@ -31,6 +31,7 @@ from dbspark.kernels.lookup.index import (
     table_at,
 )
 from dbspark.kernels.lookup.probe import ask_for_match, same_key
+from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64, prefetch
 from dbspark.kernels.memory.layout import (
     DATA,
     FIXED,
@@ -38,6 +39,7 @@ from dbspark.kernels.memory.layout import (
     KEY,
     KIND,
     NODE_BYTES,
+    OVERFLOW,
     ROW_BITS,
     ROW_MASK,
     START,
@@ -45,7 +47,7 @@ from dbspark.kernels.memory.layout import (
     WEIGHT,
     WIDTH,
 )
-from dbspark.kernels.merge.consolidate import OVERFLOW, lane, lane_mask
+from dbspark.kernels.memory.nodes import lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_cells
 
 GONE = NOWHERE

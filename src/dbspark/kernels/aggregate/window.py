@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import bits_f32, bits_f64, i64, inlined, kernel, load_i64, load_u32, load_u64
-from dbspark.kernels.memory.hash import is_valid
+from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.memory.intrinsics import bits_f32, bits_f64, load_i64, load_u32, load_u64
 from dbspark.kernels.memory.layout import (
     DATA,
     FIXED,
@@ -30,12 +30,12 @@ from dbspark.kernels.memory.layout import (
     VALID,
     WIDTH,
 )
-from dbspark.kernels.merge.consolidate import lane
+from dbspark.kernels.memory.nodes import is_valid, lane
 from dbspark.kernels.sort.row_order import (
     compare_cells,
     compare_ordered,
     compare_rows,
-    rising,
+    float_order_word,
     small_integer,
     three_way,
 )
@@ -140,7 +140,7 @@ def range_keys(table: int, offset: float, offset_high: int, offset_low: Any, hig
                 number = np.float64(np.float32(bits_f32(load_u32(data, i))) + np.float32(offset))
             else:
                 number = bits_f64(load_u64(data, i)) + offset
-            high[r], low[r] = 0, rising(number)
+            high[r], low[r] = 0, float_order_word(number)
 
 
 @kernel

@@ -17,10 +17,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, brief, i64, inlined, load_i64, load_u64, prefetch, store_i64, store_u64
+from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined
 from dbspark.kernels.lookup.index import COUNTS, COVERED, SHIFT, SIEVE
+from dbspark.kernels.memory.intrinsics import load_i64, load_u64, prefetch, store_i64, store_u64
 from dbspark.kernels.memory.layout import KEY
-from dbspark.kernels.merge.consolidate import lane
+from dbspark.kernels.memory.nodes import lane
 
 _BLOCK: Final = 32
 """Keys whose words are asked for at a time."""
@@ -39,7 +40,7 @@ def _bits(key: Any) -> Any:
     )
 
 
-@brief
+@gil_kernel
 def add_keys(words: int, shift: int, table: int, begin: int, end: int) -> int:
     """Put the keys of rows begin … end-1 of a chunk into a sieve; returns how many of them it did not know."""
     keys, by, new = lane(table, KEY), np.uint64(shift), i64(0)

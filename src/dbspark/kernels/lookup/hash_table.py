@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64, multiply_overflows
+from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64, multiply_overflows
 from dbspark.kernels.memory.layout import HASH, ROW_BITS, ROW_MASK, WEIGHT
-from dbspark.kernels.merge.consolidate import lane, lane_mask
+from dbspark.kernels.memory.nodes import lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_rows
 
 EMPTY = -1

@@ -28,24 +28,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import (
-    MANY,
-    borrowing,
-    brief,
-    copy_bytes,
-    count_bits,
-    i64,
-    inlined,
-    load_i64,
-    load_u64,
-    prefetch,
-    store_i64,
-    store_u64,
-    with_lock,
-    without_lock,
-)
+from dbspark.kernels.cpython import GIL_RELEASE_ROWS, release_gil, restore_gil
+from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined
+from dbspark.kernels.memory.intrinsics import copy_bytes, count_bits, load_i64, load_u64, prefetch, store_i64, store_u64
 from dbspark.kernels.memory.layout import KEY, ROW_BITS, ROW_MASK
-from dbspark.kernels.merge.consolidate import lane
+from dbspark.kernels.memory.nodes import lane
 
 NOWHERE: Final = -1
 """Instead of a position: no row has the key hash."""
@@ -143,7 +130,7 @@ def address(array: Any) -> int:
     return i64(array.ctypes.data)
 
 
-@brief
+@gil_kernel
 def list_batch(
     tables: int, lens: int, fences: int, starts: int, places: int, chunk: int, batch: int, table: int, rows: int,
     words: int, shift: int, gone: int, before: int,
@@ -159,7 +146,7 @@ def list_batch(
     store_i64(places, PLACE * batch + 3, before)
 
 
-@brief
+@gil_kernel
 def splice(given: int) -> int:
     """List some batches of a directory, then others, then those at its end; returns the number of all chunks.
 
@@ -224,7 +211,7 @@ def append_batch(listed: int, table: int, rows: int, words: int, shift: int) -> 
     store_i64(listed, 1, chunk + 1)
 
 
-@brief
+@gil_kernel
 def append(listed: int, table: int, rows: int) -> None:
     """See `append_batch`; there is no index."""
     append_batch(listed, table, rows, i64(0), i64(0))
@@ -235,7 +222,7 @@ def directory_words(chunks: int, batches: int, more: int) -> int:
     return DIRECTORY + 3 * (chunks + more) + (1 + PLACE) * (batches + more) + 1
 
 
-@brief
+@gil_kernel
 def copy_directory(directory: int, chunks: int, more: int, target: int) -> None:
     """Make a directory of one's own at an address, behind whose batches there is room for so many more."""
     batches, at = load_i64(directory, BATCHES), target + 8 * DIRECTORY
@@ -292,16 +279,16 @@ def index_rows(keys: int, rows: int, here: int, shift: int, words: int) -> None:
         before = mine
 
 
-@brief
+@gil_kernel
 def fill_index(tables: Any, lens: Any, first: int, shift: int, out: Any) -> None:
     """Add chunks, from a number on, to the index of a batch: words that were zero when its first chunk was added.
 
     Chunks have at most 2^15 rows each. Others may read the words of the chunks before them meanwhile.
     """
-    state = without_lock(lens.sum() > MANY)
+    state = release_gil(lens.sum() > GIL_RELEASE_ROWS)
     for c in range(tables.shape[0]):
         index_rows(lane(tables[c], KEY), lens[c], i64(first + c) << INDEX_ROW_BITS, shift, address(out))
-    with_lock(state)
+    restore_gil(state)
 
 
 @inlined

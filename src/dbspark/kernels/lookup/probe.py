@@ -14,18 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import (
-    borrowing,
-    brief,
-    i64,
-    inlined,
-    kernel,
-    load_i64,
-    load_u64,
-    multiply_overflows,
-    prefetch,
-    store_i64,
-)
+from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined, kernel
 from dbspark.kernels.lookup.bloom_filter import covered_batches, sift
 from dbspark.kernels.lookup.index import (
     BATCHES,
@@ -44,7 +33,7 @@ from dbspark.kernels.lookup.index import (
     rest_of,
     table_at,
 )
-from dbspark.kernels.memory.hash import is_valid
+from dbspark.kernels.memory.intrinsics import load_i64, load_u64, multiply_overflows, prefetch, store_i64
 from dbspark.kernels.memory.layout import (
     DATA,
     KEY,
@@ -52,6 +41,7 @@ from dbspark.kernels.memory.layout import (
     NODE_BYTES,
     NULL,
     OFFSETS,
+    OVERFLOW,
     ROW_BITS,
     ROW_MASK,
     START,
@@ -60,14 +50,14 @@ from dbspark.kernels.memory.layout import (
     WEIGHT,
     WIDTH,
 )
-from dbspark.kernels.merge.consolidate import OVERFLOW, lane, lane_mask
+from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 from dbspark.kernels.sort.row_order import equal_cells
 
 _BLOCK = 96
 """Keys that are looked for at a time."""
 
 
-@brief
+@gil_kernel
 def first_keys(tables: Any, out: Any) -> None:
     for c in range(tables.shape[0]):
         out[c] = load_u64(lane(tables[c], KEY), 0)

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i64, load_u64
-from dbspark.kernels.memory.hash import is_valid
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.memory.intrinsics import load_i64, load_u64
 from dbspark.kernels.memory.layout import HASH, KIND, NODE_BYTES, NULL, ROW_BITS, ROW_MASK, START, VALID
-from dbspark.kernels.merge.consolidate import lane
+from dbspark.kernels.memory.nodes import is_valid, lane
 from dbspark.kernels.sort.row_order import compare_cells
 
 BELOW = 0

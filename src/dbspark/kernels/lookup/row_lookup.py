@@ -11,19 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import (
-    add_overflows,
-    bits_f32,
-    bits_f64,
-    i64,
-    inlined,
-    kernel,
-    load_i32,
-    load_i64,
-    load_u32,
-    load_u64,
-    store_u64,
-)
+from dbspark.kernels.jit import i64, inlined, kernel
 from dbspark.kernels.lookup.bloom_filter import covered_batches, sift
 from dbspark.kernels.lookup.index import (
     BATCHES,
@@ -39,7 +27,17 @@ from dbspark.kernels.lookup.index import (
     table_at,
 )
 from dbspark.kernels.lookup.probe import ask_for_match
-from dbspark.kernels.memory.hash import NULL_WORD, SEED, bytes_word, double_word, fixed_word, fold, is_valid
+from dbspark.kernels.memory.hash import NULL_WORD, SEED, bytes_word, double_word, fixed_word, fold
+from dbspark.kernels.memory.intrinsics import (
+    add_overflows,
+    bits_f32,
+    bits_f64,
+    load_i32,
+    load_i64,
+    load_u32,
+    load_u64,
+    store_u64,
+)
 from dbspark.kernels.memory.layout import (
     BIT,
     DATA,
@@ -53,13 +51,14 @@ from dbspark.kernels.memory.layout import (
     NODE_BYTES,
     NULL,
     OFFSETS,
+    OVERFLOW,
     ROW_BITS,
     ROW_MASK,
     VALID,
     WEIGHT,
     WIDTH,
 )
-from dbspark.kernels.merge.consolidate import OVERFLOW, lane, lane_mask
+from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_rows, equal_rows
 
 LEAST = -(1 << 63)

@@ -1,1 +1,1 @@
-"""Columns in memory: how kernels address them, hash them, copy rows between them, and exchange them with Arrow."""
+"""Columns in memory: their layout, raw access, hashing, gathering rows, and exchange with Arrow."""

@@ -1,9 +1,9 @@
-"""Rows that are handed out, described for Arrow's C data interface: the other way round than
-`kernels.memory.arrow_import`.
+"""Export of chunks through the Arrow C data interface: the reverse of `kernels.memory.arrow_import`.
 
-A record batch is a struct whose children are the columns. Each child points to memory of the chunk; the structs of the
-children, the pointers to them and to their buffers are written into room that is kept as long as the chunk is. Whoever
-releases the record batch, on whichever thread, gives both back to Python (`let_go`).
+A record batch is an `ArrowArray` struct whose children are the columns. Nothing is copied: the buffers of each child
+are those of the chunk. The structs of the children, the pointers to them and the pointers to their buffers
+lie in memory that one Python object, the *owner*, keeps alive together with the chunk. The struct has a reference to
+the owner; whoever releases the record batch, on whichever thread, drops it (`release_batch`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from dbspark.kernels.jit import brief, c_function, forget_object, i64, inlined, keep_object, load_i64, store_i64
+from dbspark.kernels.cpython import decref, incref
+from dbspark.kernels.jit import c_function, gil_kernel, i64, inlined
+from dbspark.kernels.memory.intrinsics import load_i64, store_i64
 from dbspark.kernels.memory.layout import DATA, KIND, LANES, MASK, NODE_BYTES, OFFSETS, START, VALID, VARIABLE, WEIGHT
 
-STRUCT: Final = 10
-"""Words of a struct."""
-CHILD: Final = STRUCT + 1 + 3
-"""Words that a column takes: its struct, the pointer to it, and those to its buffers."""
+ARRAY_WORDS: Final = 10
+"""Words of an `ArrowArray` struct, of eight bytes each."""
+WORDS_PER_COLUMN: Final = ARRAY_WORDS + 1 + 3
+"""Words for a column: its struct, the pointer to the struct, and the pointers to at most three buffers."""
+# Fields of an `ArrowArray`, counted in words.
 _COLUMNS: Final = 4
 _CHILDREN: Final = 6
 _RELEASE: Final = 8
@@ -26,13 +29,13 @@ _OWNER: Final = 9
 
 @inlined
 def _write_struct(
-    at: int, rows: int, nulls: int, offset: int, count: int, buffers: int, children: int, columns: int
+    at: int, rows: int, nulls: int, offset: int, n_buffers: int, buffers: int, children: int, columns: int
 ) -> None:
-    """All but who releases it, and what with."""
+    """Write an `ArrowArray` without its `release` and `private_data`."""
     store_i64(at, 0, rows)
     store_i64(at, 1, nulls)
     store_i64(at, 2, offset)
-    store_i64(at, 3, count)
+    store_i64(at, 3, n_buffers)
     store_i64(at, 4, columns)
     store_i64(at, 5, buffers)
     store_i64(at, 6, children)
@@ -41,71 +44,72 @@ def _write_struct(
 
 @inlined
 def _write_child(line: int, rows: int, release: int, child: int, buffers: int) -> bool:
+    """Write the `ArrowArray` of one flat column; False where the column has no values buffer."""
     kind, valid, start = load_i64(line, KIND), load_i64(line, VALID), load_i64(line, START)
-    text = kind == VARIABLE
-    _write_struct(
-        child, rows, i64(0) if valid == 0 else i64(-1), start, i64(3) if text else i64(2), buffers, i64(0), i64(0)
-    )
+    is_variable = kind == VARIABLE
+    nulls, n_buffers = i64(0) if valid == 0 else i64(-1), i64(3) if is_variable else i64(2)
+    _write_struct(child, rows, nulls, start, n_buffers, buffers, i64(0), i64(0))
     store_i64(child, _RELEASE, release)
     store_i64(child, _RELEASE + 1, i64(0))
     store_i64(buffers, 0, valid)
-    store_i64(buffers, 1, load_i64(line, OFFSETS) if text else load_i64(line, DATA))
+    store_i64(buffers, 1, load_i64(line, OFFSETS) if is_variable else load_i64(line, DATA))
     store_i64(buffers, 2, load_i64(line, DATA))
     return load_i64(line, DATA) != 0
 
 
-@brief
-def describe(
-    struct: int, table: int, rows: int, columns: int, weighted: int, release: int, let_go: int, owner: int, room: int
-) -> int:
-    """Write the flat columns of a chunk, and its weights behind them if they are wanted, into a struct; 0 where it
-    cannot be done.
+@gil_kernel
+def export_columns(
+    struct: int, table: int, rows: int, columns: int, weighted: int, release: int, release_batch: int, owner: int,
+    memory: int,
+) -> int:  # fmt: skip
+    """Write the flat columns of a chunk, and its weights as the last child where `weighted` is 1, into a struct.
 
-    `owner` is the address of an object that keeps both the chunk and the room, and of which nobody else knows yet: it
-    is counted once more for the struct. The room has CHILD words for each column, one more, and as many as there are
-    rows where weights are wanted.
+    Returns 0, and writes no struct, where a column has no values buffer. `release` and `release_batch` are the two
+    `release_callbacks`. `owner` is the address of a Python object that keeps the chunk and `memory` alive and that no
+    other thread knows yet. `memory` has WORDS_PER_COLUMN words for each child, one more, and with weights one for each
+    row.
     """
     children = columns + weighted
-    pointers = room + 8 * STRUCT * children
-    buffers = pointers + 8 * children
-    done = True
+    child_pointers = memory + 8 * ARRAY_WORDS * children
+    buffers = child_pointers + 8 * children
+    complete = True
     for c in range(children):
         line = table + (LANES + c if c < columns else WEIGHT) * NODE_BYTES
-        child = room + 8 * STRUCT * c
-        store_i64(pointers, c, child)
-        done &= _write_child(line, rows, release, child, buffers + 24 * c)
-    none = buffers + 24 * children
-    store_i64(none, 0, i64(0))
-    if weighted == 1 and load_i64(table + WEIGHT * NODE_BYTES, MASK) == 0:  # one that stands for all
-        one = load_i64(load_i64(table + WEIGHT * NODE_BYTES, DATA), 0)
+        child = memory + 8 * ARRAY_WORDS * c
+        store_i64(child_pointers, c, child)
+        complete &= _write_child(line, rows, release, child, buffers + 24 * c)
+    no_validity = buffers + 24 * children
+    store_i64(no_validity, 0, i64(0))
+    if weighted == 1 and load_i64(table + WEIGHT * NODE_BYTES, MASK) == 0:  # Arrow needs a value for each row
+        weight = load_i64(load_i64(table + WEIGHT * NODE_BYTES, DATA), 0)
         for r in range(rows):
-            store_i64(none, 1 + r, one)
-        last = room + 8 * STRUCT * columns
+            store_i64(no_validity, 1 + r, weight)
+        last = memory + 8 * ARRAY_WORDS * columns
         store_i64(last, 2, i64(0))
-        store_i64(buffers + 24 * columns, 1, none + 8)
-    if done:
-        _write_struct(struct, rows, i64(0), i64(0), i64(1), none, pointers, children)
-        store_i64(struct, _RELEASE, let_go)
+        store_i64(buffers + 24 * columns, 1, no_validity + 8)
+    if complete:
+        _write_struct(struct, rows, i64(0), i64(0), i64(1), no_validity, child_pointers, children)
+        store_i64(struct, _RELEASE, release_batch)
         store_i64(struct, _OWNER, owner)
-        keep_object(owner)
-    return 1 if done else 0
+        incref(owner)
+    return 1 if complete else 0
 
 
-def released(struct: int) -> None:
-    """What a column does to be released: to say so."""
+def release_column(struct: int) -> None:
+    """`release` of a column: mark it as released. Its memory belongs to the record batch."""
     store_i64(struct, _RELEASE, i64(0))
 
 
-def let_go(struct: int) -> None:
-    """What a record batch does to be released: its columns are released with it, and Python may free what it kept."""
+def release_batch(struct: int) -> None:
+    """`release` of a record batch: mark it and its columns as released, and drop the reference to the owner."""
     children = load_i64(struct, _CHILDREN)
     for c in range(load_i64(struct, _COLUMNS)):
         store_i64(load_i64(children, c), _RELEASE, i64(0))
     store_i64(struct, _RELEASE, i64(0))
-    forget_object(load_i64(struct, _OWNER))
+    decref(load_i64(struct, _OWNER))
 
 
 @cache
-def releases() -> tuple[int, int]:
-    """The addresses of `released` and of `let_go` for C."""
-    return c_function(released), c_function(let_go)
+def release_callbacks() -> tuple[int, int]:
+    """The addresses of `release_column` and `release_batch` as C functions."""
+    return c_function(release_column), c_function(release_batch)

@@ -1,10 +1,23 @@
-"""Rows that somebody hands over, described for kernels from Arrow's C data interface.
+"""Import of record batches through the Arrow C data interface: from its `ArrowArray` struct to a node table.
 
-A record batch is exported as one struct of pointers; to ask Arrow for each buffer of each column takes ten times as
-long. What the struct points to belongs to the record batch, so the struct is given back at once and the record batch
-is kept instead.
+The exported struct has the addresses of all buffers at once; asking pyarrow for each buffer of each column takes ten
+times as long. The buffers belong to the record batch, so these kernels release the struct at once, and the caller keeps
+the record batch alive for as long as the node table is used.
 
     ArrowArray = length, null_count, offset, n_buffers, n_children, buffers, children, dictionary, release, private_data
+
+How the children of the struct are the columns of a schema is described by a *column mapping*, words in memory that the
+caller makes once for each pair of an Arrow schema and a schema of ours:
+
+    COLUMNS   number of columns of the schema, all of them flat
+    WEIGHT    the child with the weights, -1 where every weight is 1
+    ZERO, ONE addresses of an int64 of that value
+    TEMPLATE  address of the node table's template, which has KIND and WIDTH of every column
+    NODES     number of its nodes
+    then for each column (child, 1 if NULL is not allowed)
+
+A record batch is refused (`NOT_IMPORTABLE`, or 0 from `import_columns`) where a weight or a NOT NULL column has a NULL,
+where a weight is -2**63, and where a column has no values buffer; the caller then conforms it column by column.
 """
 
 from __future__ import annotations
@@ -16,23 +29,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from dbspark.kernels.jit import (
-    MANY,
-    brief,
-    copy_bytes,
-    i64,
-    inlined,
-    load_i32,
-    load_i64,
-    load_u8,
-    store_i32,
-    store_i64,
-    store_u8,
-    with_lock,
-    without_lock,
-)
+from dbspark.kernels.cpython import GIL_RELEASE_ROWS, release_gil, restore_gil
+from dbspark.kernels.jit import gil_kernel, i64, inlined
+from dbspark.kernels.memory.intrinsics import copy_bytes, load_i32, load_i64, load_u8, store_i32, store_i64, store_u8
 from dbspark.kernels.memory.layout import (
-    ALIGN,
     BIT,
     DATA,
     KIND,
@@ -48,33 +48,36 @@ from dbspark.kernels.memory.layout import (
     WEIGHT,
     WIDTH,
 )
+from dbspark.kernels.memory.nodes import aligned
 from dbspark.kernels.sort.sort_rows import fill_arena, plan_rows
 
-STRUCT_BYTES: Final = 80
+ARROW_ARRAY_BYTES: Final = 80
+"""Bytes of an `ArrowArray` struct."""
+# Fields of an `ArrowArray`, counted in words of eight bytes.
 _NULL_COUNT: Final = 1
 _OFFSET: Final = 2
 _BUFFERS: Final = 5
 _CHILDREN: Final = 6
 _RELEASE: Final = 8
-_LEAST: Final = -(1 << 63)
-UNFIT: Final = -(1 << 61)
-_SORTED: Final = 1 << 10
-"""Rows from which on it takes long to put them in order."""
+_INT64_MIN: Final = -(1 << 63)
+NOT_IMPORTABLE: Final = -(1 << 61)
+"""Returned instead of a size where a record batch is refused; no size and no column number is as low."""
+_GIL_RELEASE_SORT_ROWS: Final = 1 << 10
+"""`import_sorted` releases the GIL for more rows than this: sorting a row takes longer than visiting one."""
+# Words of a column mapping.
 _COLUMNS: Final = 0
 _WEIGHT: Final = 1
 _ZERO: Final = 2
 _ONE: Final = 3
 _TEMPLATE: Final = 4
 _NODES: Final = 5
-FORM: Final = 6
-"""How columns are those of a schema: their number, the child with weights (-1 where all are one), addresses of a zero
-and a one, the template of the node table and its nodes; then for each column its child and whether it may not be
-NULL."""
+_MAPPING_WORDS: Final = 6
+"""Words before those of the columns."""
 
 
 @intrinsic
 def _call(typingctx: Any, function: Any, argument: Any) -> Any:
-    """Call a C function that takes a pointer and gives nothing."""
+    """Call the C function `void (*)(void *)` at an address."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()
@@ -86,22 +89,25 @@ def _call(typingctx: Any, function: Any, argument: Any) -> Any:
 
 
 @inlined
-def _described(struct: int, rows: int, columns: int, places: int, weight: int, zero: int, one: int, table: int) -> Any:
+def _write_lines(
+    struct: int, rows: int, columns: int, children_of: int, weight: int, zero: int, one: int, table: int
+) -> Any:
+    """Write the lines of TIME, WEIGHT and the columns; False where the record batch is refused."""
     for node in range(TIME, LANES):
         store_i64(table + node * NODE_BYTES, DATA, zero)
         store_i64(table + node * NODE_BYTES, MASK, i64(0))
     line = table + WEIGHT * NODE_BYTES
-    children, before = load_i64(struct, _CHILDREN), load_i64(struct, _OFFSET)
+    children, batch_offset = load_i64(struct, _CHILDREN), load_i64(struct, _OFFSET)
     if weight < 0:
         store_i64(line, DATA, one)
         store_i64(line, MASK, i64(0))
     else:
         child = load_i64(children, weight)
-        start, data = load_i64(child, _OFFSET) + before, load_i64(load_i64(child, _BUFFERS), 1)
+        start, data = load_i64(child, _OFFSET) + batch_offset, load_i64(load_i64(child, _BUFFERS), 1)
         if load_i64(child, _NULL_COUNT) != 0:
             return False
         for r in range(rows):
-            if load_i64(data, start + r) == i64(_LEAST):
+            if load_i64(data, start + r) == i64(_INT64_MIN):
                 return False
         store_i64(line, DATA, data)
         store_i64(line, START, start)
@@ -111,105 +117,98 @@ def _described(struct: int, rows: int, columns: int, places: int, weight: int, z
         kind = load_i64(line, KIND)
         if kind == NULL:
             continue
-        child, required = load_i64(children, load_i64(places, 2 * c)), load_i64(places, 2 * c + 1)
+        child, required = load_i64(children, load_i64(children_of, 2 * c)), load_i64(children_of, 2 * c + 1)
         buffers, nulls = load_i64(child, _BUFFERS), load_i64(child, _NULL_COUNT)
         if nulls != 0:
             if required == 1:
                 return False
             store_i64(line, VALID, load_i64(buffers, 0))
-        store_i64(line, START, load_i64(child, _OFFSET) + before)
-        body = load_i64(buffers, 1)
+        store_i64(line, START, load_i64(child, _OFFSET) + batch_offset)
+        second = load_i64(buffers, 1)  # the offsets of VARIABLE columns, the values of others
         if kind == VARIABLE:
-            store_i64(line, OFFSETS, body)
+            store_i64(line, OFFSETS, second)
             store_i64(line, DATA, load_i64(buffers, 2))
         else:
-            store_i64(line, DATA, body)
-        if body == 0:
+            store_i64(line, DATA, second)
+        if second == 0:
             return False
     return True
 
 
 @inlined
-def _table(struct: int, rows: int, form: int, table: int) -> Any:
-    """Write a node table, and give the struct back."""
-    copy_bytes(table, load_i64(form, _TEMPLATE), load_i64(form, _NODES) * NODE_BYTES)
-    done = _described(
-        struct, rows, load_i64(form, _COLUMNS), form + 8 * FORM, load_i64(form, _WEIGHT), load_i64(form, _ZERO),
-        load_i64(form, _ONE), table,
+def _write_table(struct: int, rows: int, mapping: int, table: int) -> Any:
+    """Write a node table from the template, and release the struct; False where the record batch is refused."""
+    copy_bytes(table, load_i64(mapping, _TEMPLATE), load_i64(mapping, _NODES) * NODE_BYTES)
+    importable = _write_lines(
+        struct, rows, load_i64(mapping, _COLUMNS), mapping + 8 * _MAPPING_WORDS, load_i64(mapping, _WEIGHT),
+        load_i64(mapping, _ZERO), load_i64(mapping, _ONE), table,
     )  # fmt: skip
     _call(load_i64(struct, _RELEASE), struct)
-    return done
+    return importable
 
 
-@brief
-def describe(struct: int, rows: int, form: int, table: int) -> int:
-    """Write the node table of flat columns of a record batch, and give the struct back; 0 where that cannot be done.
-
-    It cannot be done where something is NULL that may not be, or a weight is the least of all.
-    """
-    return 1 if _table(struct, rows, form, table) else 0
-
-
-@inlined
-def _aligned(size: int) -> int:
-    return (size + ALIGN - 1) // ALIGN * ALIGN
+@gil_kernel
+def import_columns(struct: int, rows: int, mapping: int, table: int) -> int:
+    """Write the node table of a record batch over its own buffers; 0 where it is refused. Releases the struct."""
+    return 1 if _write_table(struct, rows, mapping, table) else 0
 
 
 @inlined
 def _copy_bits(source: int, start: int, rows: int, target: int) -> None:
-    """Bits start … start+rows-1 of a bitmap, from the first bit on."""
+    """Copy bits start … start+rows-1 of a bitmap to the beginning of another."""
     count, first, shift = (rows + 7) >> 3, source + (start >> 3), np.uint8(start & 7)
     if shift == 0:
         copy_bytes(target, first, i64(count))
         return
-    last = (start + rows - 1) >> 3  # the last byte that belongs to it
+    last = (start + rows - 1) >> 3  # the last byte that may be read
     for k in range(count):
         low = load_u8(first, k) >> shift
-        more = (start >> 3) + k + 1 <= last
-        high = load_u8(first, k + 1) << (np.uint8(8) - shift) if more else np.uint8(0)
+        has_next = (start >> 3) + k + 1 <= last
+        high = load_u8(first, k + 1) << (np.uint8(8) - shift) if has_next else np.uint8(0)
         store_u8(target, k, low | high)
 
 
-@brief
-def measure(struct: int, rows: int, form: int, scratch: int) -> int:
-    """Bytes that a copy of a record batch takes, whose node table is written to working memory; the struct is given
-    back. UNFIT where it is not as it should be."""
-    if not _table(struct, rows, form, scratch):
-        return i64(UNFIT)
-    size = _aligned(load_i64(form, _NODES) * NODE_BYTES)
-    if load_i64(form, _WEIGHT) >= 0:
-        size += _aligned(8 * rows)
-    for c in range(load_i64(form, _COLUMNS)):
+@gil_kernel
+def measure_copy(struct: int, rows: int, mapping: int, scratch: int) -> int:
+    """Write the node table of a record batch to scratch; returns the bytes of an arena for a copy of its rows, or
+    NOT_IMPORTABLE. Releases the struct."""
+    if not _write_table(struct, rows, mapping, scratch):
+        return i64(NOT_IMPORTABLE)
+    size = aligned(load_i64(mapping, _NODES) * NODE_BYTES)
+    if load_i64(mapping, _WEIGHT) >= 0:
+        size += aligned(8 * rows)
+    for c in range(load_i64(mapping, _COLUMNS)):
         line = scratch + (LANES + c) * NODE_BYTES
         kind = load_i64(line, KIND)
         if kind == NULL:
             continue
         if load_i64(line, VALID) != 0:
-            size += _aligned((rows + 7) >> 3)
+            size += aligned((rows + 7) >> 3)
         if kind == VARIABLE:
             offsets, start = load_i64(line, OFFSETS), load_i64(line, START)
-            texts = i64(load_i32(offsets, start + rows)) - i64(load_i32(offsets, start))
-            size += _aligned(4 * (rows + 1)) + _aligned(texts)
+            size_of_values = i64(load_i32(offsets, start + rows)) - i64(load_i32(offsets, start))
+            size += aligned(4 * (rows + 1)) + aligned(size_of_values)
         elif kind == BIT:
-            size += _aligned((rows + 7) >> 3)
+            size += aligned((rows + 7) >> 3)
         else:
-            size += _aligned(rows * load_i64(line, WIDTH))
+            size += aligned(rows * load_i64(line, WIDTH))
     return size
 
 
-@brief
-def copy(scratch: int, rows: int, form: int, arena: int) -> None:
-    """Copy what `measure` has described into an arena: node table, weights where they are not all one, and columns."""
-    nodes, state = load_i64(form, _NODES), without_lock(rows > MANY)
+@gil_kernel
+def copy_columns(scratch: int, rows: int, mapping: int, arena: int) -> None:
+    """Copy the rows that `measure_copy` has described into an arena: node table, weights if they are a column,
+    columns."""
+    nodes, state = load_i64(mapping, _NODES), release_gil(rows > GIL_RELEASE_ROWS)
     copy_bytes(arena, scratch, nodes * NODE_BYTES)
-    at = arena + _aligned(nodes * NODE_BYTES)
-    if load_i64(form, _WEIGHT) >= 0:
+    at = arena + aligned(nodes * NODE_BYTES)
+    if load_i64(mapping, _WEIGHT) >= 0:
         line = arena + WEIGHT * NODE_BYTES
         copy_bytes(at, load_i64(line, DATA) + 8 * load_i64(line, START), 8 * rows)
         store_i64(line, DATA, at)
         store_i64(line, START, i64(0))
-        at += _aligned(8 * rows)
-    for c in range(load_i64(form, _COLUMNS)):
+        at += aligned(8 * rows)
+    for c in range(load_i64(mapping, _COLUMNS)):
         line = arena + (LANES + c) * NODE_BYTES
         kind, start = load_i64(line, KIND), load_i64(line, START)
         if kind == NULL:
@@ -218,7 +217,7 @@ def copy(scratch: int, rows: int, form: int, arena: int) -> None:
         if load_i64(line, VALID) != 0:
             _copy_bits(load_i64(line, VALID), start, rows, at)
             store_i64(line, VALID, at)
-            at += _aligned((rows + 7) >> 3)
+            at += aligned((rows + 7) >> 3)
         data = load_i64(line, DATA)
         if kind == VARIABLE:
             offsets = load_i64(line, OFFSETS)
@@ -227,7 +226,7 @@ def copy(scratch: int, rows: int, form: int, arena: int) -> None:
                 store_i32(at, r, load_i32(offsets, start + r) - first)
             size = i64(load_i32(at, rows))
             store_i64(line, OFFSETS, at)
-            at += _aligned(4 * (rows + 1))
+            at += aligned(4 * (rows + 1))
             copy_bytes(at, data + i64(first), size)
         elif kind == BIT:
             size = i64((rows + 7) >> 3)
@@ -236,28 +235,31 @@ def copy(scratch: int, rows: int, form: int, arena: int) -> None:
             size = rows * load_i64(line, WIDTH)
             copy_bytes(at, data + start * load_i64(line, WIDTH), size)
         store_i64(line, DATA, at)
-        at += _aligned(size)
-    with_lock(state)
+        at += aligned(size)
+    restore_gil(state)
 
 
-@brief
-def arrange(struct: int, rows: int, form: int, told: int, mask: int, scratch: int, arena: int, room: int) -> int:
-    """The rows of a record batch in order, in an arena if it has room for them; returns their size
-    (`kernels.sort.sort_rows`).
+@gil_kernel
+def import_sorted(
+    struct: int, rows: int, mapping: int, sort_key: int, mask: int, scratch: int, arena: int, arena_size: int
+) -> int:
+    """Sort and consolidate the rows of a record batch into an arena, if they need at most `arena_size` bytes.
 
-    `scratch` has the node table first, then the plan. Where that cannot be done, UNFIT.
+    Returns what `sort_rows.plan_rows` returns, or NOT_IMPORTABLE. Where the size is larger than the arena, the caller
+    allocates another one and calls `sort_rows.fill`. Scratch has the node table first, then the plan. Releases the
+    struct.
     """
-    if not _table(struct, rows, form, scratch):
-        return i64(UNFIT)
-    plan, size, done = scratch + load_i64(form, _NODES) * NODE_BYTES, i64(0), True
-    state = without_lock(rows > _SORTED)
-    try:
-        size = plan_rows(told, i64(0), np.uint64(mask), scratch, rows, rows, plan)
-        if 0 < size <= room:
-            fill_arena(told, rows, plan, arena)
+    if not _write_table(struct, rows, mapping, scratch):
+        return i64(NOT_IMPORTABLE)
+    plan, size, planned = scratch + load_i64(mapping, _NODES) * NODE_BYTES, i64(0), True
+    state = release_gil(rows > _GIL_RELEASE_SORT_ROWS)
+    try:  # an exception has to wait for the GIL
+        size = plan_rows(sort_key, i64(0), np.uint64(mask), scratch, rows, rows, plan)
+        if 0 < size <= arena_size:
+            fill_arena(sort_key, rows, plan, arena)
     except Exception:
-        done = False
-    with_lock(state)
-    if not done:
+        planned = False
+    restore_gil(state)
+    if not planned:
         raise MemoryError("there is not enough memory to put rows in order")
     return size

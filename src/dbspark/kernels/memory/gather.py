@@ -1,23 +1,20 @@
-"""Copying rows by position into a new chunk.
+"""Gathering: copying the rows at some positions into a new chunk.
 
-A new chunk lives in one *arena*: a single allocation that holds its node table, its lanes and the buffers of its
-flat columns, each aligned as Arrow wants them, so that an arena is also the body of an Arrow IPC message.
-`measure` works out the sizes, the caller allocates, `gather` fills. Nested columns are gathered by the caller,
-level by level, with the `*_node` kernels; in the arena they own only their line of the node table.
+A new chunk lies in one *arena*: a single allocation with its node table, its lanes and the buffers of its flat columns,
+aligned as Arrow recommends, so that an arena is also the body of an Arrow IPC message. `measure` computes the layout
+and the size, the caller allocates, `gather` fills. Nested columns are gathered by the caller level by level, with the
+`*_node` kernels; in the arena they have only their line of the node table.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import (
-    borrowing,
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.memory.intrinsics import (
     copy_bytes,
-    i64,
-    inlined,
-    kernel,
     load_i32,
     load_i64,
     load_u8,
@@ -32,7 +29,6 @@ from dbspark.kernels.jit import (
     store_u32,
     store_u64,
 )
-from dbspark.kernels.memory.hash import is_valid
 from dbspark.kernels.memory.layout import (
     ALIGN,
     BIT,
@@ -45,7 +41,6 @@ from dbspark.kernels.memory.layout import (
     KIND,
     LANES,
     LIST,
-    MASK,
     NODE_BYTES,
     NULL,
     OFFSET_MAX,
@@ -60,22 +55,19 @@ from dbspark.kernels.memory.layout import (
     WEIGHT,
     WIDTH,
 )
-from dbspark.kernels.merge.consolidate import lane
+from dbspark.kernels.memory.nodes import aligned, is_valid, lane, write_node
 
-_NEAR = 8
-"""Rows ahead of which the bytes of a text are asked for, and further ahead the place of its bytes."""
-_FAR = 16
-_MANY = 24
-"""Chunks from which on those are left out that no row is in."""
-
-
-@inlined
-def _aligned(size: int) -> int:
-    return (size + ALIGN - 1) // ALIGN * ALIGN
+_PREFETCH_VALUES: Final = 8
+"""Rows ahead of the current one whose bytes are prefetched; the offsets, which say where they are, come earlier."""
+_PREFETCH_OFFSETS: Final = 16
+"""Rows ahead of the current one whose offsets are prefetched."""
+_MAX_CHUNKS_AS_THEY_ARE: Final = 24
+"""With more chunks than this, `referenced_chunks` leaves out those without a row at any of the positions."""
 
 
 @borrowing
 def variable_size(tables: Any, node: int, pos: Any, rows: int) -> int:
+    """Bytes (VARIABLE) or elements (LIST) of one column of the rows at some positions."""
     total = i64(0)
     for r in range(rows):
         p = pos[r]
@@ -87,7 +79,8 @@ def variable_size(tables: Any, node: int, pos: Any, rows: int) -> int:
 
 
 @borrowing
-def nullable(tables: Any, node: int) -> Any:
+def has_validity(tables: Any, node: int) -> Any:
+    """Whether a node has a validity bitmap in some chunk."""
     found = False
     for c in range(tables.shape[0]):
         found |= load_i64(tables[c] + node * NODE_BYTES, VALID) != 0
@@ -95,59 +88,61 @@ def nullable(tables: Any, node: int) -> Any:
 
 
 @inlined
-def pointed_to(tables: Any, pos: Any, rows: int) -> Any:
-    """Of many chunks those that positions point to, and the positions in them; few are left as they are.
+def referenced_chunks(tables: Any, pos: Any, rows: int) -> Any:
+    """The chunks that the positions refer to, and the positions renumbered to them; the same where there are few
+    chunks.
 
-    Every column that is gathered looks at every chunk, and there are more of them the larger a state is.
+    Gathering visits every chunk once for every column, and the number of chunks grows with the state.
     """
     count = i64(tables.shape[0])
-    if count <= _MANY:
+    if count <= _MAX_CHUNKS_AS_THEY_ARE:
         return tables, pos
-    number, some, out = np.full(count, i64(-1)), np.empty(count, np.int64), np.empty(rows, np.int64)
+    number, referenced, out = np.full(count, i64(-1)), np.empty(count, np.int64), np.empty(rows, np.int64)
     n = i64(0)
     for r in range(rows):
         c = pos[r] >> ROW_BITS
         if number[c] < 0:
             number[c] = n
-            some[n] = tables[c]
+            referenced[n] = tables[c]
             n += 1
         out[r] = number[c] << ROW_BITS | pos[r] & ROW_MASK
-    return some[:n], out
+    return referenced[:n], out
 
 
 @inlined
 def measure_rows(
     tables: Any, columns: int, nodes: int, pos: Any, rows: int, own_key: int, one_weight: int, layout: Any
 ) -> int:
-    """Lay out an arena. layout[node] = offsets of (DATA, VALID, OFFSETS, bytes of DATA), -1 where absent.
+    """Lay out an arena: layout[node] = (offset of DATA, of VALID, of OFFSETS, bytes of DATA); -1 where there is no
+    buffer.
 
-    `own_key` = 0 where the key is the whole row and the KEY lane is the HASH lane. Returns the arena's size, or
-    -1 - column where the bytes of a variable-width column are more than int32 offsets can address.
+    `own_key` is 0 where the key is the whole row, so that the KEY lane is the HASH lane. `one_weight` is 1 where every
+    weight is 1. Returns the size of the arena, or -1 - column where a column has more bytes than int32 offsets address.
     """
-    at = _aligned(nodes * NODE_BYTES)
+    at = aligned(nodes * NODE_BYTES)
     table = tables[0]
     for node in range(LANES + columns):
         layout[node, 0] = layout[node, 1] = layout[node, 2] = -1
         layout[node, 3] = 0
         if node == KEY and own_key == 0:
             continue
-        if node > TIME and node < LANES:  # beside the first: they are one value each
+        if node > TIME and node < LANES:  # behind the first, one value each
             layout[node, 0] = layout[TIME, 0] + 8 * (node - TIME)
             continue
         if node < LANES:
             layout[node, 0] = at
             layout[node, 3] = 8 if node == TIME or (node == WEIGHT and one_weight == 1) else rows * 8
-            at += _aligned(layout[node, 3])
+            at += aligned(layout[node, 3])
             continue
         kind = load_i64(table + node * NODE_BYTES, KIND)
         if kind in (LIST, STRUCT, NULL):
             continue
-        if nullable(tables, node):
+        if has_validity(tables, node):
             layout[node, 1] = at
-            at += _aligned((rows + 7) >> 3)
+            at += aligned((rows + 7) >> 3)
         if kind == VARIABLE:
             layout[node, 2] = at
-            at += _aligned((rows + 1) * 4)
+            at += aligned((rows + 1) * 4)
             size = variable_size(tables, node, pos, rows)
             if size > OFFSET_MAX:
                 return -1 - (node - LANES)
@@ -157,7 +152,7 @@ def measure_rows(
             size = rows * load_i64(table + node * NODE_BYTES, WIDTH)
         layout[node, 0] = at
         layout[node, 3] = size
-        at += _aligned(size)
+        at += aligned(size)
     return at
 
 
@@ -165,12 +160,12 @@ def measure_rows(
 def measure(
     tables: Any, columns: int, nodes: int, pos: Any, rows: int, own_key: int, one_weight: int, layout: Any
 ) -> int:
-    """See `measure_rows`."""
+    """`measure_rows` as a kernel that Python calls."""
     return measure_rows(tables, columns, nodes, pos, rows, own_key, one_weight, layout)
 
 
 @borrowing
-def bases(tables: Any, node: int, width: int, out: Any) -> None:
+def base_addresses(tables: Any, node: int, width: int, out: Any) -> None:
     """out[chunk] = address of row 0 of a fixed-width node in each chunk."""
     for c in range(tables.shape[0]):
         at = tables[c] + node * NODE_BYTES
@@ -179,6 +174,7 @@ def bases(tables: Any, node: int, width: int, out: Any) -> None:
 
 @borrowing
 def gather_fixed(base: Any, width: int, pos: Any, rows: int, out: int) -> None:
+    """Gather values of `width` bytes; base[chunk] is the address of row 0 (`base_addresses`)."""
     if width == 8:
         for r in range(rows):
             p = pos[r]
@@ -227,7 +223,7 @@ def gather_bits(tables: Any, node: int, field: int, pos: Any, rows: int, out: in
 
 @inlined
 def copy_value(target: int, source: int, size: int) -> None:
-    """Copy a short value without reading or writing a byte beyond it."""
+    """Copy a value of a few bytes without reading or writing a byte beyond it; for more than 64 bytes, memcpy."""
     if size >= 8:
         if size > 64:
             copy_bytes(target, source, size)
@@ -247,6 +243,7 @@ def copy_value(target: int, source: int, size: int) -> None:
 
 @borrowing
 def gather_variable(tables: Any, node: int, pos: Any, rows: int, out_offsets: int, out_data: int, scratch: Any) -> None:
+    """Gather a VARIABLE column: values and new offsets. `scratch` has two words for each chunk."""
     count = tables.shape[0]
     for c in range(count):
         at = tables[c] + node * NODE_BYTES
@@ -255,10 +252,10 @@ def gather_variable(tables: Any, node: int, pos: Any, rows: int, out_offsets: in
     end = i64(0)
     store_i32(out_offsets, 0, np.int32(0))
     for r in range(rows):
-        if r + _FAR < rows:
-            p = pos[r + _FAR]
+        if r + _PREFETCH_OFFSETS < rows:
+            p = pos[r + _PREFETCH_OFFSETS]
             prefetch(scratch[p >> ROW_BITS] + 4 * (p & ROW_MASK))
-            p = pos[r + _NEAR]
+            p = pos[r + _PREFETCH_VALUES]
             source = scratch[count + (p >> ROW_BITS)] + i64(load_i32(scratch[p >> ROW_BITS], p & ROW_MASK))
             prefetch(source)
             prefetch(source + 56)
@@ -271,18 +268,6 @@ def gather_variable(tables: Any, node: int, pos: Any, rows: int, out_offsets: in
         copy_value(out_data + end, scratch[count + chunk] + low, size)
         end += size
         store_i32(out_offsets, r + 1, np.int32(end))
-
-
-@inlined
-def write_node(at: int, kind: int, width: int, data: int, valid: int, offsets: int, child: int, mask: int) -> None:
-    store_i64(at, KIND, kind)
-    store_i64(at, WIDTH, width)
-    store_i64(at, DATA, data)
-    store_i64(at, VALID, valid)
-    store_i64(at, OFFSETS, offsets)
-    store_i64(at, START, i64(0))
-    store_i64(at, CHILD, child)
-    store_i64(at, MASK, mask)
 
 
 @inlined
@@ -300,7 +285,7 @@ def gather_flat(
     tables: Any, node: int, kind: int, width: int, pos: Any, rows: int, data: int, valid: int, offsets: int,
     scratch: Any,
 ) -> None:  # fmt: skip
-    """The values of one flat column; of a list only offsets and validity, of a struct only validity."""
+    """Gather one flat column; of a list or a struct only its validity."""
     if valid != 0:
         gather_bits(tables, node, VALID, pos, rows, valid)
     if kind == VARIABLE:
@@ -308,7 +293,7 @@ def gather_flat(
     elif kind == BIT:
         gather_bits(tables, node, DATA, pos, rows, data)
     elif kind <= FLOAT64:
-        bases(tables, node, width, scratch)
+        base_addresses(tables, node, width, scratch)
         gather_fixed(scratch, width, pos, rows, data)
 
 
@@ -317,7 +302,7 @@ def gather(
     tables: Any, columns: int, nodes: int, pos: Any, rows: int, weights: Any, one_weight: int, time: Any,
     layout: Any, arena: int,
 ) -> None:  # fmt: skip
-    """Fill an arena laid out by `measure`: node table, lanes, flat columns. `time` is that of every row."""
+    """Fill an arena laid out by `measure`: node table, lanes, flat columns. All rows get the one time `time`."""
     scratch = np.empty(2 * tables.shape[0], np.int64)
     model = tables[0]
     for node in range(LANES):
@@ -352,7 +337,7 @@ def gather(
 @kernel
 def has_nulls(tables: Any, node: int) -> bool:
     """Whether a node has a validity bitmap in some chunk."""
-    return nullable(tables, node)
+    return has_validity(tables, node)
 
 
 @kernel
@@ -363,7 +348,7 @@ def gather_node_size(tables: Any, node: int, pos: Any, rows: int) -> int:
 
 @kernel
 def gather_node(tables: Any, node: int, pos: Any, rows: int, data: int, valid: int, offsets: int) -> None:
-    """Gather one node by itself; of a list only offsets and validity, of a struct only validity."""
+    """Gather one node into buffers of its own; of a list or a struct only its validity."""
     at = tables[0] + node * NODE_BYTES
     kind = load_i64(at, KIND)
     scratch = np.empty(2 * tables.shape[0], np.int64)
@@ -391,16 +376,16 @@ def expand_list(tables: Any, node: int, pos: Any, rows: int, offsets: int, eleme
 
 @kernel
 def measure_pairs(tables_a: Any, tables_b: Any, columns: Any, nodes: int, pos_a: Any, pos_b: Any, layout: Any) -> int:
-    """Lay out an arena for pairs of rows, as `measure` does; there are no hashes.
+    """Lay out an arena for pairs of rows, as `measure` does, without HASH and KEY lanes.
 
-    columns[i] = (0 or 1, node): the side and the column that column i comes from.
+    columns[i] = (side, node): the side, 0 or 1, and the node that column i is copied from.
     """
     rows = pos_a.shape[0]
     layout[:, :3] = -1
     layout[:, 3] = 0
-    at = _aligned(nodes * NODE_BYTES)
+    at = aligned(nodes * NODE_BYTES)
     layout[WEIGHT, 0] = at
-    at += _aligned(rows * 8)
+    at += aligned(rows * 8)
     layout[TIME, 0] = at
     at += ALIGN
     for i in range(columns.shape[0]):
@@ -410,12 +395,12 @@ def measure_pairs(tables_a: Any, tables_b: Any, columns: Any, nodes: int, pos_a:
         kind = load_i64(tables[0] + node * NODE_BYTES, KIND)
         if kind == NULL:
             continue
-        if nullable(tables, node):
+        if has_validity(tables, node):
             layout[LANES + i, 1] = at
-            at += _aligned((rows + 7) >> 3)
+            at += aligned((rows + 7) >> 3)
         if kind == VARIABLE:
             layout[LANES + i, 2] = at
-            at += _aligned((rows + 1) * 4)
+            at += aligned((rows + 1) * 4)
             size = variable_size(tables, node, pos, rows)
             if size > OFFSET_MAX:
                 return -1 - i
@@ -424,7 +409,7 @@ def measure_pairs(tables_a: Any, tables_b: Any, columns: Any, nodes: int, pos_a:
         else:
             size = rows * load_i64(tables[0] + node * NODE_BYTES, WIDTH)
         layout[LANES + i, 0] = at
-        at += _aligned(size)
+        at += aligned(size)
     return at
 
 
@@ -432,7 +417,7 @@ def measure_pairs(tables_a: Any, tables_b: Any, columns: Any, nodes: int, pos_a:
 def gather_pairs(
     tables_a: Any, tables_b: Any, columns: Any, pos_a: Any, pos_b: Any, weights: Any, layout: Any, arena: int
 ) -> None:
-    """Fill an arena laid out by `measure_pairs`. The hash lanes are those of the weights: nobody may read them."""
+    """Fill an arena laid out by `measure_pairs`. HASH and KEY must not be read: their lines point to the weights."""
     rows = pos_a.shape[0]
     out = arena + layout[WEIGHT, 0]
     for r in range(rows):

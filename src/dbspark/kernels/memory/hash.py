@@ -1,4 +1,4 @@
-"""A stable 64-bit hash of Arrow values. Frozen: batches on disk are ordered by it.
+"""A stable 64-bit hash of Arrow values. Frozen: batches on disk are sorted by it.
 
 The function, in full (all arithmetic modulo 2^64, `rotl` rotates left, words are little-endian):
 
@@ -21,7 +21,7 @@ where v is the *word* of a value:
     struct      s = STRUCT; s = fold(s, word of each field)                     STRUCT = 0x8EBC6AF09C88C6E3
 
 The hash of one 1- to 8-byte column is a bijection of its value, so single-integer keys never collide.
-Kernels AND the result with `mask`: all ones, except in tests that force collisions.
+Kernels AND the result with `mask`, which is all ones except in tests that force collisions.
 """
 
 from __future__ import annotations
@@ -30,14 +30,11 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import (
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.memory.intrinsics import (
     bits_f32,
     bits_f64,
-    borrowing,
     f64_bits,
-    i64,
-    inlined,
-    kernel,
     load_i8,
     load_i16,
     load_i32,
@@ -63,6 +60,7 @@ from dbspark.kernels.memory.layout import (
     VARIABLE,
     WIDTH,
 )
+from dbspark.kernels.memory.nodes import is_valid
 
 _M = np.uint64(0xD6E8FEB86659FD93)
 _G = np.uint64(0x9E3779B97F4A7C15)
@@ -73,11 +71,14 @@ LIST_WORD = np.uint64(0xE7037ED1A0B428DB)
 STRUCT_WORD = np.uint64(0x8EBC6AF09C88C6E3)
 _NAN = np.uint64(0x7FF8000000000000)
 _32 = np.uint64(32)
+_BLOCK_ROWS = 4096
+"""Rows whose hashes (32 KiB) stay in the first-level cache while the columns are folded in one by one."""
 _ZERO = np.uint64(0)
 
 
 @inlined
 def mix(x: Any) -> Any:
+    """`mix` of the preface."""
     x ^= x >> _32
     x *= _M
     x ^= x >> _32
@@ -88,16 +89,13 @@ def mix(x: Any) -> Any:
 
 @inlined
 def fold(h: Any, v: Any) -> Any:
+    """`fold` of the preface: the hash of a row so far, and the word of its next value."""
     return mix(((h << np.uint64(25)) | (h >> np.uint64(39))) ^ (v + _G))
 
 
 @inlined
-def is_valid(bitmap: int, row: int) -> Any:
-    return (load_u8(bitmap, row >> 3) >> np.uint8(row & 7)) & np.uint8(1) != np.uint8(0)
-
-
-@inlined
 def double_word(x: float) -> Any:
+    """The word of a float."""
     if x != x:
         return _NAN
     if x == 0.0:
@@ -107,6 +105,7 @@ def double_word(x: float) -> Any:
 
 @inlined
 def bytes_word(address: int, n: int) -> Any:
+    """The word of `n` bytes."""
     s = np.uint64(n) * _K
     words = n >> 3
     for i in range(words):
@@ -128,6 +127,7 @@ def bytes_word(address: int, n: int) -> Any:
 
 @inlined
 def fixed_word(data: int, width: int, row: int) -> Any:
+    """The word of one value of a FIXED column."""
     if width == 8:
         return load_u64(data, row)
     if width == 4:
@@ -149,8 +149,8 @@ def fixed_word(data: int, width: int, row: int) -> Any:
 def node_words(node: int, rows: int, out: int, inner: int) -> None:
     """Write the word of each of the first `rows` values of a node to `out`.
 
-    For a list, `inner` is the address of the words of its elements, indexed by the raw offsets. For a struct
-    the caller has folded the fields into `out` already and only NULLs are set here.
+    For a list, `inner` is the address of the words of its elements, indexed by the offsets as they are. For a struct,
+    the caller has folded the words of its fields into `out` before, and only the words of NULLs are written here.
     """
     kind = load_i64(node, KIND)
     width = load_i64(node, WIDTH)
@@ -193,6 +193,7 @@ def node_words(node: int, rows: int, out: int, inner: int) -> None:
 
 @kernel
 def fill_words(out: int, rows: int, word: Any) -> None:
+    """out[i] = word."""
     for row in range(rows):
         store_u64(out, row, word)
 
@@ -206,13 +207,14 @@ def fold_words(out: int, words: int, rows: int) -> None:
 
 @kernel
 def mask_words(out: int, rows: int, mask: Any) -> None:
+    """out[i] &= mask."""
     for row in range(rows):
         store_u64(out, row, load_u64(out, row) & mask)
 
 
 @borrowing
 def fold_column(node: int, begin: int, end: int, out: Any) -> None:
-    """Fold one flat column into out[begin:end]; nested kinds are folded by the caller from their words."""
+    """Fold one flat column into out[begin:end]. The words of nested columns are folded by the caller (`fold_words`)."""
     kind = load_i64(node, KIND)
     width = load_i64(node, WIDTH)
     data = load_i64(node, DATA)
@@ -266,9 +268,9 @@ def fold_column(node: int, begin: int, end: int, out: Any) -> None:
 
 @borrowing
 def fold_columns(table: int, columns: Any, rows: int, mask: Any, out: Any) -> None:
-    block = 4096  # keeps out[...] in the first-level cache while the columns pass over it
-    for begin in range(0, rows, block):
-        end = min(begin + block, rows)
+    """out[i] = hash of the given flat columns (node indices) of row i; NULL counts as a value."""
+    for begin in range(0, rows, _BLOCK_ROWS):
+        end = min(begin + _BLOCK_ROWS, rows)
         for row in range(begin, end):
             out[row] = SEED
         for c in range(columns.shape[0]):
@@ -280,10 +282,11 @@ def fold_columns(table: int, columns: Any, rows: int, mask: Any, out: Any) -> No
 
 @kernel
 def hash_columns(table: int, columns: Any, rows: int, mask: Any, out: Any) -> None:
-    """out[i] = hash of the given columns (node indices) of row i; NULL counts as a value."""
+    """out[i] = hash of the given flat columns (node indices) of row i; NULL counts as a value."""
     fold_columns(table, columns, rows, mask, out)
 
 
 @kernel
 def last_offset(offsets: int, row: int) -> int:
+    """One of the int32 offsets at an address."""
     return i64(load_i32(offsets, row))

@@ -1,4 +1,4 @@
-"""How memory is described to kernels: nodes, chunks, positions.
+"""The layout of columns in memory, as kernels address it: nodes, chunks, lanes, positions.
 
 A **node** is one line of `FIELDS` int64 values that describes one Arrow array:
 
@@ -11,18 +11,19 @@ A **node** is one line of `FIELDS` int64 values that describes one Arrow array:
     CHILD   index of the first child node (lists, structs)
     MASK    -1, or 0 for a lane whose one value stands for every row
 
-A **chunk** is a table of nodes: the lanes HASH (row hash), KEY (key hash), WEIGHT and TIME (up to `TIMES`
-coordinates), then the columns of the schema, then the descendants of nested columns. A struct's children follow each
-other and number their rows as the struct does; a list's CHILD is its element, numbered by the offsets; a map is a
-list of structs. A lane with MASK 0 costs eight bytes for the whole chunk: most weights are 1 everywhere, most times
-are one.
+A **chunk** is a table of nodes: first the lanes HASH (row hash), KEY (key hash), WEIGHT and TIME (`TIMES` coordinates,
+zero where unused), then the columns of the schema, then the descendants of nested columns. A *lane* is a column of
+8-byte values that every chunk has beside those of its schema. The fields of a struct are neighbours and share the
+struct's row numbers; CHILD of a list is its element, whose rows are numbered by the offsets; a map is a list of
+structs. A lane with MASK 0 costs eight bytes for the whole chunk: mostly all weights are 1 and all rows have one time.
 
-Rows are ordered by KEY, HASH, values, TIME. Where a sort key has order columns, HASH is not a hash but a word that
-does not fall as they rise, and the CHILD field of its line is the address of the order: a count, then (node,
-descending, nulls last) for each column. The order of values begins with those.
+Rows are ordered by KEY, HASH, values, TIME. Where a sort key has order columns, HASH is not a hash but the *order word*
+of the first of them (`kernels.sort.row_order.order_words`), and the CHILD field of its line is the address of the
+*order spec*: a count, then (node, descending, nulls last) for each order column. Values are then compared by the order
+columns first.
 
-A **position** is `chunk << 32 | row`. Kernels take several chunks as an array of the addresses of their
-node tables, so one call reads all batches of a spine.
+A **position** is `chunk << 32 | row`. Kernels take several chunks as an array of the addresses of their node tables,
+`tables`, so that one call reads all batches of a spine.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from __future__ import annotations
 from typing import Final
 
 FIELDS: Final = 8
+"""int64 values of a node."""
 NODE_BYTES: Final = FIELDS * 8
+
 KIND: Final = 0
 WIDTH: Final = 1
 DATA: Final = 2
@@ -54,13 +57,19 @@ KEY: Final = 1
 WEIGHT: Final = 2
 TIME: Final = 3
 TIMES: Final = 3
+"""Coordinates that a time has at most: how deep scopes nest."""
 LANES: Final = TIME + TIMES
+"""Nodes before the first column of the schema."""
 
 ROW_BITS: Final = 32
 ROW_MASK: Final = (1 << ROW_BITS) - 1
 
 ALIGN: Final = 64
-"""Buffers inside an arena start at multiples of this, as the Arrow format recommends."""
+"""Bytes: buffers inside an arena start at multiples of this, as the Arrow format recommends."""
 
 OFFSET_MAX: Final = 2147483647
-"""What 32-bit offsets can address; a chunk that would need more is split."""
+"""The largest 32-bit offset; a chunk whose variable-width column has more bytes, or list more elements, is split."""
+
+OVERFLOW: Final = -1
+"""Returned instead of a number of rows where a weight, a sum of weights or a product of two lies outside
+-(2**63 - 1) … 2**63 - 1. Nothing else that the kernel has written may be used then."""

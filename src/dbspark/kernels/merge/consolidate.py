@@ -1,69 +1,62 @@
-"""Merging and consolidating: which rows survive, in what order, with what weight.
+"""Consolidating rows, and merging sorted batches: which rows are in the result, in what order, with what weight.
 
-These kernels *plan*: they read the hash and weight lanes, and column values only where hashes tie, and write
-positions and weights. `gather` then copies each column once. A plan stops after `limit` output rows (or input
-rows, so that a merge in which everything cancels also yields) and its cursors say where to go on.
+These kernels *plan*. They read the lanes of hashes and weights, and column values only where hashes are equal; they
+write positions and weights, and `gather` then copies each column once.
 
-Sources are strictly increasing in (key hash, row hash, values), and so is the output: equal rows meet, their
-weights are summed, zero sums vanish. A sum beyond int64 is reported as OVERFLOW and nothing is used of that plan.
+1. Sources are strictly increasing in (key hash, row hash, values), and so is the output: equal rows become neighbours,
+   their weights are summed, and rows whose weights sum to zero are dropped.
+2. A sum of weights outside the range is reported as OVERFLOW; nothing of that plan is used.
+3. A merge works in steps. `merge_two` stops after `limit` output rows, and its cursors say where the next step goes on;
+   a pair of rows that cancel counts as an output row, so a step in which everything cancels ends too. `merge_ranges`
+   merges everything before the stops that `kernels.merge.split` has chosen.
 
-`info` returns: [0] output rows or OVERFLOW, [1] input rows read, [2] 1 if every weight is 1, [3] 1 if all is read.
+A cursor is (chunk, row). `info` returns the words below.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import (
-    MANY,
-    add_overflows,
-    borrowing,
-    brief,
-    i64,
-    inlined,
-    kernel,
-    load_i64,
-    load_u64,
-    store_i64,
-    store_u64,
-    with_lock,
-    without_lock,
-)
-from dbspark.kernels.memory.layout import DATA, HASH, KEY, MASK, NODE_BYTES, ROW_BITS, ROW_MASK, START, WEIGHT
+from dbspark.kernels.cpython import GIL_RELEASE_ROWS, release_gil, restore_gil
+from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined, kernel
+from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64, store_i64, store_u64
+from dbspark.kernels.memory.layout import HASH, KEY, OVERFLOW, ROW_BITS, ROW_MASK, WEIGHT
+from dbspark.kernels.memory.nodes import lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_rows
 
-OVERFLOW = -1
-
-
-@inlined
-def lane(table: int, node: int) -> int:
-    """Address of the first value of an 8-byte lane."""
-    at = table + node * NODE_BYTES
-    return load_i64(at, DATA) + (load_i64(at, START) & load_i64(at, MASK)) * 8
-
-
-@inlined
-def lane_mask(table: int, node: int) -> int:
-    return load_i64(table + node * NODE_BYTES, MASK)
+OUTPUT_ROWS: Final = 0
+"""Output rows, or OVERFLOW."""
+INPUT_ROWS: Final = 1
+"""Input rows that have been read."""
+ALL_ONES: Final = 2
+"""1 if every output weight is 1."""
+FINISHED: Final = 3
+"""1 if all input is read; `merge_ranges` and `merge_timed` leave it to their callers, who chose the stops."""
+ONE_TIME: Final = 4
+"""1 if all output rows have the same time (only where rows have times)."""
 
 
 @borrowing
-def compare_at(tables: Any, p: int, q: int, columns: int, nodes: int) -> int:
+def compare_positions(tables: Any, p: int, q: int, columns: int, nodes: int) -> int:
     """Compare the values of the rows at two positions."""
     return compare_rows(tables[p >> ROW_BITS], p & ROW_MASK, tables[q >> ROW_BITS], q & ROW_MASK, columns, nodes)
 
 
 @borrowing
 def _sift_rows(tables: Any, order: Any, begin: int, root: int, size: int, columns: int, nodes: int) -> None:
+    """Restore the heap below `root` in the `size` positions from `begin` on."""
     while True:
         child = 2 * root + 1
         if child >= size:
             return
-        if child + 1 < size and compare_at(tables, order[begin + child], order[begin + child + 1], columns, nodes) < 0:
+        if (
+            child + 1 < size
+            and compare_positions(tables, order[begin + child], order[begin + child + 1], columns, nodes) < 0
+        ):
             child += 1
-        if compare_at(tables, order[begin + root], order[begin + child], columns, nodes) >= 0:
+        if compare_positions(tables, order[begin + root], order[begin + child], columns, nodes) >= 0:
             return
         order[begin + root], order[begin + child] = order[begin + child], order[begin + root]
         root = child
@@ -71,10 +64,10 @@ def _sift_rows(tables: Any, order: Any, begin: int, root: int, size: int, column
 
 @borrowing
 def sort_ties(tables: Any, order: Any, begin: int, end: int, columns: int, nodes: int) -> None:
-    """Order positions of rows of equal hashes by value. Nearly always they are all equal and one pass shows it."""
+    """Sort positions of rows with equal hashes by value. Nearly always the rows are equal, and one pass shows it."""
     sorted_so_far = True
     for i in range(begin + 1, end):
-        if compare_at(tables, order[i - 1], order[i], columns, nodes) > 0:
+        if compare_positions(tables, order[i - 1], order[i], columns, nodes) > 0:
             sorted_so_far = False
             break
     if sorted_so_far:
@@ -88,67 +81,70 @@ def sort_ties(tables: Any, order: Any, begin: int, end: int, columns: int, nodes
 
 
 @inlined
-def consolidate_order(
-    table: int, kh: Any, rh: Any, order: Any, columns: int, nodes: int, pos: Any, weights: Any, info: Any
-) -> None:
+def consolidate_sorted(
+    table: int, key_hashes: Any, row_hashes: Any, order: Any, columns: int, nodes: int,
+    pos: Any, weights: Any, info: Any,
+) -> None:  # fmt: skip
+    """`consolidate` as a helper of other kernels."""
     n = order.shape[0]
     w = lane(table, WEIGHT)
     mask = lane_mask(table, WEIGHT)
     tables = np.empty(1, np.int64)
     tables[0] = table
     out = 0
-    ones = i64(0)
+    not_one = i64(0)
     i = i64(0)
     while i < n:
         first = order[i]
         j = i + 1
-        while j < n and rh[order[j]] == rh[first] and kh[order[j]] == kh[first]:
+        while j < n and row_hashes[order[j]] == row_hashes[first] and key_hashes[order[j]] == key_hashes[first]:
             j += 1
         if j == i + 1:
             total = load_i64(w, first & mask)
             if total != 0:
                 pos[out] = first
                 weights[out] = total
-                ones |= total ^ 1
+                not_one |= total ^ 1
                 out += 1
         else:
-            same = True  # as nearly always
+            all_equal = True  # nearly always
             for r in range(i + 1, j):
                 if compare_rows(table, first, table, order[r], columns, nodes) != 0:
-                    same = False
+                    all_equal = False
                     break
-            if not same:
+            if not all_equal:
                 sort_ties(tables, order, i, j, columns, nodes)
             r = i
             while r < j:
                 total = load_i64(w, order[r] & mask)
                 s = r + 1
-                while s < j and (same or compare_rows(table, order[r], table, order[s], columns, nodes) == 0):
-                    more = load_i64(w, order[s] & mask)
-                    if add_overflows(total, more):
-                        info[0] = OVERFLOW
+                while s < j and (all_equal or compare_rows(table, order[r], table, order[s], columns, nodes) == 0):
+                    weight = load_i64(w, order[s] & mask)
+                    if add_overflows(total, weight):
+                        info[OUTPUT_ROWS] = OVERFLOW
                         return
-                    total += more
+                    total += weight
                     s += 1
                 if total != 0:
                     pos[out] = order[r]
                     weights[out] = total
-                    ones |= total ^ 1
+                    not_one |= total ^ 1
                     out += 1
                 r = s
         i = j
-    info[0] = out
-    info[1] = n
-    info[2] = 1 if ones == 0 else 0
-    info[3] = 1
+    info[OUTPUT_ROWS] = out
+    info[INPUT_ROWS] = n
+    info[ALL_ONES] = 1 if not_one == 0 else 0
+    info[FINISHED] = 1
 
 
 @kernel
 def consolidate(
-    table: int, kh: Any, rh: Any, order: Any, columns: int, nodes: int, pos: Any, weights: Any, info: Any
-) -> None:
-    """Consolidate one unsorted chunk, given the permutation that sorts its hashes. Positions are row numbers."""
-    consolidate_order(table, kh, rh, order, columns, nodes, pos, weights, info)
+    table: int, key_hashes: Any, row_hashes: Any, order: Any, columns: int, nodes: int,
+    pos: Any, weights: Any, info: Any,
+) -> None:  # fmt: skip
+    """Consolidate one unsorted chunk. `order` sorts its hashes (`radix_sort`); positions are row numbers."""
+    consolidate_sorted(table, key_hashes, row_hashes, order, columns, nodes, pos, weights, info)
 
 
 @kernel
@@ -164,13 +160,13 @@ def merge_two(
     weights: Any,
     info: Any,
 ) -> None:
-    """Merge two sources. cursors[s] and ends[s] are (chunk, row): where source s stands and where it stops."""
+    """Merge two sources in a step of at most `limit` output rows, from the cursors on and up to the ends."""
     pos_out, weights_out = pos.ctypes.data, weights.ctypes.data  # stored to by address: `out` is never negative
     ca, ia, cb, ib = cursors[0, 0], cursors[0, 1], cursors[1, 0], cursors[1, 1]
     out = i64(0)
     read = i64(0)
-    cancelled = i64(0)  # pairs; each counts as a row written, so that at most twice `limit` rows are read
-    ones = i64(0)
+    cancelled = i64(0)  # pairs; each counts as an output row, so that a step ends
+    not_one = i64(0)
     while out + cancelled < limit:
         while ca < ends[0, 0] and ia >= lens[ca]:
             ca += 1
@@ -180,11 +176,11 @@ def merge_two(
             ib = i64(0)
         na = ends[0, 1] if ca == ends[0, 0] else lens[ca]
         nb = ends[1, 1] if cb == ends[1, 0] else lens[cb]
-        more_a = ia < na
-        more_b = ib < nb
-        if not more_a and not more_b:
+        left_a = ia < na
+        left_b = ib < nb
+        if not left_a and not left_b:
             break
-        if more_a and more_b:
+        if left_a and left_b:
             ta, tb = tables[ca], tables[cb]
             ka, kb = lane(ta, KEY), lane(tb, KEY)
             ra, rb = lane(ta, HASH), lane(tb, HASH)
@@ -205,12 +201,12 @@ def merge_two(
                             u = load_i64(wa, ia & ma)
                             v = load_i64(wb, ib & mb)
                             if add_overflows(u, v):
-                                info[0] = OVERFLOW
+                                info[OUTPUT_ROWS] = OVERFLOW
                                 return
                             if u + v != 0:
                                 store_i64(pos_out, out, pa | ia)
                                 store_i64(weights_out, out, u + v)
-                                ones |= (u + v) ^ 1
+                                not_one |= (u + v) ^ 1
                                 out += 1
                             else:
                                 cancelled += 1
@@ -228,13 +224,13 @@ def merge_two(
                 w = load_i64(wb + t * (wa - wb), at + t * ((ia & ma) - at))
                 store_i64(pos_out, out, (pb | ib) + t * ((pa | ia) - (pb | ib)))
                 store_i64(weights_out, out, w)
-                ones |= w ^ 1
+                not_one |= w ^ 1
                 out += 1
                 ia += t
                 ib += 1 - t
             read += ia - begin_a + ib - begin_b
         else:
-            chunk, row, end = (ca, ia, na) if more_a else (cb, ib, nb)
+            chunk, row, end = (ca, ia, na) if left_a else (cb, ib, nb)
             n = min(end - row, limit - out - cancelled)
             w0 = lane(tables[chunk], WEIGHT)
             m0 = lane_mask(tables[chunk], WEIGHT)
@@ -243,24 +239,24 @@ def merge_two(
                 w = load_i64(w0, (row + r) & m0)
                 store_i64(pos_out, out + r, at + r)
                 store_i64(weights_out, out + r, w)
-                ones |= w ^ 1
+                not_one |= w ^ 1
             out += n
             read += n
-            if more_a:
+            if left_a:
                 ia += n
             else:
                 ib += n
     cursors[0, 0], cursors[0, 1], cursors[1, 0], cursors[1, 1] = ca, ia, cb, ib
-    info[0] = out
-    info[1] = read
-    info[2] = 1 if ones == 0 else 0
+    info[OUTPUT_ROWS] = out
+    info[INPUT_ROWS] = read
+    info[ALL_ONES] = 1 if not_one == 0 else 0
     done_a = ca == ends[0, 0] and ia >= ends[0, 1]
     done_b = cb == ends[1, 0] and ib >= ends[1, 1]
-    info[3] = 1 if done_a and done_b else 0
+    info[FINISHED] = 1 if done_a and done_b else 0
 
 
 @borrowing
-def _order_tied(p: int, q: int, tables: Any, columns: int, nodes: int) -> int:
+def _compare_same_key(p: int, q: int, tables: Any, columns: int, nodes: int) -> int:
     """Compare the rows at two positions whose key hashes are equal."""
     ta, tb = tables[p >> ROW_BITS], tables[q >> ROW_BITS]
     i, j = p & ROW_MASK, q & ROW_MASK
@@ -272,17 +268,17 @@ def _order_tied(p: int, q: int, tables: Any, columns: int, nodes: int) -> int:
 
 
 @inlined
-def _merge_runs(
+def _merge_neighbours(
     key_at: int, order_at: int, i: int, middle: int, end: int, out: int, tables: Any, columns: int, nodes: int
 ) -> None:
-    """Merge the pairs i … middle-1 with the pairs middle … end-1, into the pairs from `out` on."""
+    """Merge the (key hash, position) pairs i … middle-1 with the pairs middle … end-1, into those from `out` on."""
     j = middle
     while i < middle and j < end:
         x, y = load_u64(key_at, i), load_u64(key_at, j)
         p, q = load_i64(order_at, i), load_i64(order_at, j)
         take = x < y
         if x == y:
-            take = _order_tied(p, q, tables, columns, nodes) <= 0
+            take = _compare_same_key(p, q, tables, columns, nodes) <= 0
         # Arithmetic instead of a branch that hashes would decide at random.
         t = i64(take)
         store_u64(key_at, out, min(x, y))
@@ -298,13 +294,13 @@ def _merge_runs(
 
 
 @inlined
-def fold_sources(
+def merge_into_pairs(
     tables: Any, lens: Any, cursors: Any, stops: Any, count: int, columns: int, nodes: int, keys: Any, order: Any
 ) -> Any:
-    """Bring the rows of the first `count` sources, between cursors and stops, into one order: neighbours, two by two.
+    """Merge the rows of the first `count` sources, between cursors and stops, into one run: neighbours, two by two.
 
-    They are (key hash, position) pairs in `keys` and `order`, of which two halves are used in turn. Returns where the
-    pairs begin, where the other half does, and how many there are. The cursors end at the stops.
+    Rows are (key hash, position) pairs in `keys` and `order`, whose two halves are source and target in turn. Returns
+    where the run begins, where the other half begins, and the length of the run. The cursors are set to the stops.
     """
     key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
     ends = np.empty(count + 1, np.int64)
@@ -330,7 +326,7 @@ def fold_sources(
     while runs > 1:
         for r in range(0, runs, 2):
             middle, end = ends[r + 1], ends[min(r + 2, runs)]
-            _merge_runs(
+            _merge_neighbours(
                 key_at, order_at, here + ends[r], here + middle, here + end, there + ends[r], tables, columns, nodes
             )
             ends[(r >> 1) + 1] = end
@@ -341,8 +337,8 @@ def fold_sources(
 
 @borrowing
 def same_row(p: int, q: int, tables: Any, columns: int, nodes: int) -> Any:
-    """Whether the rows at two positions, whose key hashes are equal, are."""
-    return _order_tied(p, q, tables, columns, nodes) == 0
+    """Whether the rows at two positions with equal key hashes are equal."""
+    return _compare_same_key(p, q, tables, columns, nodes) == 0
 
 
 @kernel
@@ -359,19 +355,19 @@ def merge_ranges(
     weights: Any,
     info: Any,
 ) -> None:
-    """Merge all rows of k > 1 sources between cursors and stops, which no row equal to one of them lies beyond.
+    """Merge all rows of some sources between cursors and stops. Equal rows lie on the same side of the stops.
 
-    The caller puts the smallest first. All but the last are folded, one after the other, into a sequence of (key
-    hash, position) pairs in `keys` and `order` (two halves each, used in turn); equal neighbours in it are summed;
-    then it is merged with the last and largest source, whose rows are thus touched once. The cursors end at the stops.
+    The caller puts the largest source last. The others are merged into one run of (key hash, position) pairs
+    (`merge_into_pairs`), equal neighbours of the run are summed, and the run is merged with the last source, whose rows
+    are thus read once. The cursors are set to the stops.
     """
     key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
     pos_at, weights_at = pos.ctypes.data, weights.ctypes.data
     sources = cursors.shape[0]
-    here, there, n = fold_sources(tables, lens, cursors, stops, sources - 1, columns, nodes, keys, order)
+    here, there, n = merge_into_pairs(tables, lens, cursors, stops, sources - 1, columns, nodes, keys, order)
     read = n
 
-    # Sum equal neighbours, in place; their weights go to the half of `order` that is free now.
+    # Sum equal neighbours in place; the sums go to the other half of `order`, which is free now.
     m = here
     i = here
     end = here + n
@@ -388,7 +384,7 @@ def merge_ranges(
             table = tables[q >> ROW_BITS]
             w = load_i64(lane(table, WEIGHT), (q & ROW_MASK) & lane_mask(table, WEIGHT))
             if add_overflows(total, w):
-                info[0] = OVERFLOW
+                info[OUTPUT_ROWS] = OVERFLOW
                 return
             total += w
             i += 1
@@ -402,7 +398,7 @@ def merge_ranges(
     end = m
     sums_at = order_at + (there - here) * 8  # the weight of the row at i
     out = i64(0)
-    ones = i64(0)
+    not_one = i64(0)
     s = sources - 1
     chunk, row = cursors[s, 0], cursors[s, 1]
     while chunk < stops[s, 0] or (chunk == stops[s, 0] and row < stops[s, 1]):
@@ -418,17 +414,17 @@ def merge_ranges(
             p = load_i64(order_at, i)
             take = x < y
             if x == y:
-                tied = _order_tied(p, at | row, tables, columns, nodes)
+                tied = _compare_same_key(p, at | row, tables, columns, nodes)
                 if tied == 0:
                     u = load_i64(sums_at, i)
                     v = load_i64(lane_weights, row & mask)
                     if add_overflows(u, v):
-                        info[0] = OVERFLOW
+                        info[OUTPUT_ROWS] = OVERFLOW
                         return
                     if u + v != 0:
                         store_i64(pos_at, out, p)
                         store_i64(weights_at, out, u + v)
-                        ones |= (u + v) ^ 1
+                        not_one |= (u + v) ^ 1
                         out += 1
                     i += 1
                     row += 1
@@ -438,7 +434,7 @@ def merge_ranges(
             w = load_i64(lane_weights + t * (sums_at - lane_weights), (row & mask) + t * (i - (row & mask)))
             store_i64(pos_at, out, (at | row) + t * (p - (at | row)))
             store_i64(weights_at, out, w)
-            ones |= w ^ 1
+            not_one |= w ^ 1
             out += 1
             i += t
             row += 1 - t
@@ -446,7 +442,7 @@ def merge_ranges(
             w = load_i64(lane_weights, row & mask)
             store_i64(pos_at, out, at | row)
             store_i64(weights_at, out, w)
-            ones |= w ^ 1
+            not_one |= w ^ 1
             out += 1
             row += 1
         if chunk == stops[s, 0]:
@@ -458,17 +454,17 @@ def merge_ranges(
         w = load_i64(sums_at, i)
         store_i64(pos_at, out, load_i64(order_at, i))
         store_i64(weights_at, out, w)
-        ones |= w ^ 1
+        not_one |= w ^ 1
         out += 1
         i += 1
-    info[0] = out
-    info[1] = read
-    info[2] = 1 if ones == 0 else 0
+    info[OUTPUT_ROWS] = out
+    info[INPUT_ROWS] = read
+    info[ALL_ONES] = 1 if not_one == 0 else 0
 
 
 @kernel
 def same_batches(tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, columns: int, nodes: int) -> bool:
-    """Whether two batches of one sort key and of equally many rows hold the same rows and weights."""
+    """Whether two batches of one sort key and of equally many rows have equal rows and weights."""
     ca, ia, cb, ib = i64(0), i64(0), i64(0), i64(0)
     while True:
         while ca < lens_a.shape[0] and ia >= lens_a[ca]:
@@ -493,9 +489,9 @@ def same_batches(tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, columns
 
 
 @kernel
-def survey_more(weights: int, rows: int, times: int, info: Any) -> None:
-    """Add the weights at an address, each so many times, to what `survey_weights` knows of others."""
-    largest, negative, high, low = info[0], info[1], info[2], info[3]
+def add_to_survey(weights: int, rows: int, times: int, survey: Any) -> None:
+    """Add the weights at an address, each counted `times` times, to a survey (`survey_weights`)."""
+    largest, negative, high, low = survey[0], survey[1], survey[2], survey[3]
     for row in range(rows):
         weight = load_i64(weights, row)
         high += (weight >> 32) * times
@@ -504,19 +500,19 @@ def survey_more(weights: int, rows: int, times: int, info: Any) -> None:
             negative += times
             weight = -max(weight, i64(-9223372036854775807))
         largest = max(largest, weight)
-    info[0], info[1], info[2], info[3] = largest, negative, high, low
+    survey[0], survey[1], survey[2], survey[3] = largest, negative, high, low
 
 
-@brief
-def survey_weights(tables: Any, lens: Any, info: Any) -> None:
-    """info = [largest magnitude, weights below zero, high and low half of their sum].
+@gil_kernel
+def survey_weights(tables: Any, lens: Any, survey: Any) -> None:
+    """survey = [largest magnitude of a weight, number of negative weights, high and low part of their sum].
 
-    The least int64 counts as the greatest. The sum is that of `high << 32 + low`, so it cannot wrap.
+    The magnitude of -2**63 counts as 2**63 - 1. The sum is (high << 32) + low, so it does not overflow.
     """
-    info[:4] = 0
-    state = without_lock(lens.sum() > MANY)
+    survey[:4] = 0
+    state = release_gil(lens.sum() > GIL_RELEASE_ROWS)
     for c in range(tables.shape[0]):
         constant = lane_mask(tables[c], WEIGHT) == 0
         rows = min(i64(1), lens[c]) if constant else lens[c]
-        survey_more(lane(tables[c], WEIGHT), rows, lens[c] if constant else i64(1), info)
-    with_lock(state)
+        add_to_survey(lane(tables[c], WEIGHT), rows, lens[c] if constant else i64(1), survey)
+    restore_gil(state)

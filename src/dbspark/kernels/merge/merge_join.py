@@ -1,19 +1,20 @@
-"""The product of two arranged batches: a merge join that stops and goes on inside a key.
+"""A merge join of two batches, in steps that may end anywhere, also inside a key.
 
-Both sides are ordered by key hash. Where hashes meet, the two runs are paired row by row; keys are compared by
-value, so runs that only collide give nothing. The state says where inside which pair of runs the join stands, so one
-hot key of 10k x 10k rows is produced in as many steps as the caller likes.
+Both sides are sorted by key hash. Where hashes are equal, the two runs are paired row by row; keys are compared by
+value, so runs of different keys with one hash give no pairs. The state says where inside which pair of runs the join
+is, so the pairs of one hot key of 10,000 × 10,000 rows are produced in as many steps as the caller wants.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from dbspark.kernels.jit import i64, inlined, kernel, load_i64, load_u64, multiply_overflows
+from dbspark.kernels.jit import i64, inlined, kernel
 from dbspark.kernels.lookup.index import lower_bound
 from dbspark.kernels.lookup.probe import same_key
-from dbspark.kernels.memory.layout import KEY, ROW_BITS, WEIGHT
-from dbspark.kernels.merge.consolidate import OVERFLOW, lane, lane_mask
+from dbspark.kernels.memory.intrinsics import load_i64, load_u64, multiply_overflows
+from dbspark.kernels.memory.layout import KEY, OVERFLOW, ROW_BITS, WEIGHT
+from dbspark.kernels.memory.nodes import lane, lane_mask
 
 
 @inlined
@@ -26,10 +27,10 @@ def join_step(
     tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, key_a: Any, key_b: Any, nodes: int,
     state: Any, pos_a: Any, pos_b: Any, weights: Any,
 ) -> int:  # fmt: skip
-    """Write up to len(weights) pairs; returns how many, 0 at the end, or OVERFLOW.
+    """Write at most len(weights) pairs; returns how many, 0 at the end, or OVERFLOW.
 
-    state = [chunk and row of the left, chunk and row where the right run begins, chunk and row inside it,
-    1 if inside a run].
+    state = [chunk and row of the left side, chunk and row where the run of the right side begins, chunk and row inside
+    that run, 1 if inside a run]; zeros at the beginning.
     """
     ca, ia, cb, ib, c, i, inside = state[0], state[1], state[2], state[3], state[4], state[5], state[6]
     limit = weights.shape[0]

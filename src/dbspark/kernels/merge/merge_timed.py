@@ -1,46 +1,71 @@
-"""Merging and consolidating rows that have times.
+"""Consolidating and merging rows that have times.
 
-A row may occur once for every time. All occurrences of a row, in all sources, are a *group*: their times are
-advanced to `since` (coordinate by coordinate, which is what advancing by a frontier comes to), sorted, and the weights
-of equal times are summed; zero sums vanish. So times that have become the same meet here, whichever batches they come
-from, and a row whose history has cancelled is gone.
+A row may occur once for every time. All occurrences of a row, in all sources, are a *group*: their times are advanced
+to `since` (coordinate by coordinate, which is advancing by a frontier), sorted, and the weights of equal times are
+summed; sums of zero are dropped. So times that advancing has made equal meet here, whichever batches they come from,
+and a row whose history has cancelled is gone.
 
-What is read can be bounded: times not below or at `upto` are left out, and so are times at or below `after`. With
-`since = upto` this is a snapshot, with `after` it is the changes between two times.
+Reading can be bounded: times not less than or equal to `upto` are left out, and so are times less than or equal to
+`after`. With `since = upto` the result is a snapshot, with `after` it is the changes between two times.
 
-Unused coordinates are zero. `info` returns: [0] output rows or OVERFLOW, [1] input rows read, [2] 1 if every weight is
-1, [3] 1 if all is read (`merge_timed` leaves that to its caller), [4] 1 if every time is the same.
+Coordinates that are not in use are zero. `info` returns the words that `kernels.merge.consolidate` names.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import (
-    MANY,
-    borrowing,
-    brief,
-    i64,
-    inlined,
-    kernel,
-    load_i64,
-    load_u64,
-    store_i64,
-    with_lock,
-    without_lock,
-)
+from dbspark.kernels.cpython import GIL_RELEASE_ROWS, release_gil, restore_gil
+from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined, kernel
 from dbspark.kernels.lookup.probe import probe_ranges
-from dbspark.kernels.memory.layout import DATA, FIELDS, HASH, KEY, MASK, ROW_BITS, ROW_MASK, START, TIME, TIMES, WEIGHT
-from dbspark.kernels.merge.consolidate import OVERFLOW, compare_at, fold_sources, lane, lane_mask, same_row, sort_ties
-from dbspark.kernels.sort.radix_sort import sort_order
+from dbspark.kernels.memory.intrinsics import load_i64, load_u64, store_i64
+from dbspark.kernels.memory.layout import (
+    DATA,
+    FIELDS,
+    HASH,
+    KEY,
+    MASK,
+    OVERFLOW,
+    ROW_BITS,
+    ROW_MASK,
+    START,
+    TIME,
+    TIMES,
+    WEIGHT,
+)
+from dbspark.kernels.memory.nodes import lane, lane_mask
+from dbspark.kernels.merge.consolidate import (
+    ALL_ONES,
+    FINISHED,
+    INPUT_ROWS,
+    ONE_TIME,
+    OUTPUT_ROWS,
+    compare_positions,
+    merge_into_pairs,
+    same_row,
+    sort_ties,
+)
+from dbspark.kernels.sort.radix_sort import radix_sort
 from dbspark.kernels.sort.row_order import compare_rows
+
+# Rows of `bounds`.
+_SINCE: Final = 0
+_UPTO: Final = 1
+_AFTER: Final = 2
+_FLAGS: Final = 3
+"""[1 if `after` bounds, …]"""
+
+_MAX_INSERTION_TIMES: Final = 24
+"""Groups of at most this many times are sorted by insertion, larger ones by heap sort."""
+_GROUP_TIMES: Final = 16
+"""Times that there is memory for in a group at first; it grows."""
 
 
 @borrowing
 def _later(group: Any, a: int, b: int) -> Any:
-    """Whether entry a of a group has a later time than entry b, in the order of files: by coordinates in turn."""
+    """Whether entry a of a group has a later time than entry b, in lexicographic order, which is that of batches."""
     for c in range(TIMES):
         if group[a, c] != group[b, c]:
             return group[a, c] > group[b, c]
@@ -49,12 +74,14 @@ def _later(group: Any, a: int, b: int) -> Any:
 
 @borrowing
 def _swap(group: Any, a: int, b: int) -> None:
+    """Swap two entries of a group."""
     for c in range(TIMES + 1):
         group[a, c], group[b, c] = group[b, c], group[a, c]
 
 
 @borrowing
 def _sift(group: Any, root: int, size: int) -> None:
+    """Restore the heap below `root` in the first `size` entries of a group."""
     while True:
         child = 2 * root + 1
         if child >= size:
@@ -68,7 +95,8 @@ def _sift(group: Any, root: int, size: int) -> None:
 
 
 @borrowing
-def _sort(group: Any, n: int) -> None:
+def _sort_times(group: Any, n: int) -> None:
+    """Sort the n entries of a group by time."""
     in_order = True
     for i in range(1, n):
         if _later(group, i - 1, i):
@@ -76,7 +104,7 @@ def _sort(group: Any, n: int) -> None:
             break
     if in_order:
         return
-    if n <= 24:
+    if n <= _MAX_INSERTION_TIMES:
         for i in range(1, n):
             j = i
             while j > 0 and _later(group, j - 1, j):
@@ -92,12 +120,12 @@ def _sort(group: Any, n: int) -> None:
 
 @borrowing
 def _reduce(group: Any, n: int) -> int:
-    """Sort a group and sum equal times, dropping zeros; returns what is left of it, or OVERFLOW."""
-    _sort(group, n)
+    """Sort a group and sum the weights of equal times, dropping zeros; returns its new size, or OVERFLOW."""
+    _sort_times(group, n)
     out = i64(0)
     i = i64(0)
     while i < n:
-        # Halves are summed apart: what counts is whether the sum fits, not whether a part of it does.
+        # Both halves of the weights are summed: a sum in range must not fail because a partial sum is out of range.
         high, low = group[i, TIMES] >> 32, group[i, TIMES] & 0xFFFFFFFF
         j = i + 1
         while j < n and not _later(group, j, i):
@@ -120,16 +148,16 @@ def _reduce(group: Any, n: int) -> int:
 
 @borrowing
 def _admit(table: int, row: int, bounds: Any, group: Any, n: int) -> int:
-    """Append row's time and weight to a group if it is within the bounds; returns the new size of the group."""
-    before = i64(1)
+    """Append the time and weight of a row to a group if the time is within the bounds; returns the new size."""
+    at_or_before = i64(1)
     for c in range(TIMES):
         t = load_i64(lane(table, TIME + c), row & lane_mask(table, TIME + c))
-        if t > bounds[1, c]:
+        if t > bounds[_UPTO, c]:
             return n
-        if t > bounds[2, c]:
-            before = i64(0)
-        group[n, c] = max(t, bounds[0, c])
-    if before == 1 and bounds[3, 0] == 1:
+        if t > bounds[_AFTER, c]:
+            at_or_before = i64(0)
+        group[n, c] = max(t, bounds[_SINCE, c])
+    if at_or_before == 1 and bounds[_FLAGS, 0] == 1:
         return n
     group[n, TIMES] = load_i64(lane(table, WEIGHT), row & lane_mask(table, WEIGHT))
     return n + 1
@@ -137,6 +165,7 @@ def _admit(table: int, row: int, bounds: Any, group: Any, n: int) -> int:
 
 @inlined
 def _grown(group: Any, n: int) -> Any:
+    """A group with memory for at least n + 1 times."""
     if n < group.shape[0]:
         return group
     larger = np.empty((2 * n, TIMES + 1), np.int64)
@@ -149,17 +178,18 @@ def merge_timed(
     tables: Any, lens: Any, cursors: Any, stops: Any, bounds: Any, columns: int, nodes: int, keys: Any, order: Any,
     pos: Any, weights: Any, times: Any, info: Any,
 ) -> None:  # fmt: skip
-    """Merge all rows of some sources between cursors and stops, which no row equal to one of them lies beyond.
+    """Merge all rows of some sources between cursors and stops. Equal rows lie on the same side of the stops.
 
-    They are folded as `merge_ranges` does it; then equal neighbours are a group. Most rows are alone. bounds = since,
-    upto, after, and [1 if `after` counts, ...]. times[c] takes coordinate c. There is room for all rows that are read.
+    The rows of all sources are merged into one run of pairs (`consolidate.merge_into_pairs`), and equal neighbours of
+    the run are a group; most rows are alone. bounds = since, upto, after, [1 if `after` bounds, …]. times[c] gets
+    coordinate c. The output arrays have room for all rows that are read.
     """
     key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
-    here, _, read = fold_sources(tables, lens, cursors, stops, cursors.shape[0], columns, nodes, keys, order)
-    group = np.empty((16, TIMES + 1), np.int64)
+    here, _, read = merge_into_pairs(tables, lens, cursors, stops, cursors.shape[0], columns, nodes, keys, order)
+    group = np.empty((_GROUP_TIMES, TIMES + 1), np.int64)
     out = i64(0)
-    ones = i64(0)
-    same = i64(1)
+    not_one = i64(0)
+    one_time = i64(1)
     i = here
     end = here + read
     while i < end:
@@ -177,50 +207,53 @@ def merge_timed(
             if n > 1:
                 n = _reduce(group, n)
                 if n < 0:
-                    info[0] = OVERFLOW
+                    info[OUTPUT_ROWS] = OVERFLOW
                     return
         for g in range(n):
             pos[out] = p
             weights[out] = group[g, TIMES]
-            ones |= group[g, TIMES] ^ 1
+            not_one |= group[g, TIMES] ^ 1
             for c in range(TIMES):
                 times[c, out] = group[g, c]
                 if group[g, c] != times[c, 0]:
-                    same = i64(0)
+                    one_time = i64(0)
             out += 1
-    info[0] = out
-    info[1] = read
-    info[2] = 1 if ones == 0 else 0
-    info[4] = same
+    info[OUTPUT_ROWS] = out
+    info[INPUT_ROWS] = read
+    info[ALL_ONES] = 1 if not_one == 0 else 0
+    info[ONE_TIME] = one_time
 
 
 @inlined
 def _consolidate(
-    tables: Any, where: Any, kh: Any, rh: Any, order: Any, columns: int, nodes: int, bounds: Any,
+    tables: Any, positions: Any, key_hashes: Any, row_hashes: Any, order: Any, columns: int, nodes: int, bounds: Any,
     pos: Any, weights: Any, times: Any, info: Any,
 ) -> None:  # fmt: skip
-    """Consolidate rows in the order of their hashes. order[i] counts hashes, where[order[i]] is the row's position."""
+    """Consolidate rows in the order of their hashes: row i of the order has the position positions[order[i]].
+
+    `order` is overwritten with positions.
+    """
     n = order.shape[0]
-    group = np.empty((16, TIMES + 1), np.int64)
+    group = np.empty((_GROUP_TIMES, TIMES + 1), np.int64)
     out = i64(0)
-    ones = i64(0)
-    same = i64(1)
+    not_one = i64(0)
+    one_time = i64(1)
     i = i64(0)
     while i < n:
         first = order[i]
-        order[i] = p = where[first]
+        order[i] = p = positions[first]
         j = i + 1
-        while j < n and rh[order[j]] == rh[first] and kh[order[j]] == kh[first]:
-            order[j] = where[order[j]]
+        while j < n and row_hashes[order[j]] == row_hashes[first] and key_hashes[order[j]] == key_hashes[first]:
+            order[j] = positions[order[j]]
             j += 1
-        if j == i + 1:  # as most rows are
+        if j == i + 1:  # most rows are alone
             if _admit(tables[p >> ROW_BITS], p & ROW_MASK, bounds, group, i64(0)) == 1 and group[0, TIMES] != 0:
                 pos[out], weights[out] = p, group[0, TIMES]
-                ones |= group[0, TIMES] ^ 1
+                not_one |= group[0, TIMES] ^ 1
                 for c in range(TIMES):
                     times[c, out] = group[0, c]
                     if group[0, c] != times[c, 0]:
-                        same = i64(0)
+                        one_time = i64(0)
                 out += 1
             i = j
             continue
@@ -229,77 +262,83 @@ def _consolidate(
         while r < j:
             size = i64(0)
             s = r
-            while s < j and (s == r or compare_at(tables, order[r], order[s], columns, nodes) == 0):
+            while s < j and (s == r or compare_positions(tables, order[r], order[s], columns, nodes) == 0):
                 group = _grown(group, size)
                 size = _admit(tables[order[s] >> ROW_BITS], order[s] & ROW_MASK, bounds, group, size)
                 s += 1
             size = _reduce(group, size)
             if size < 0:
-                info[0] = OVERFLOW
+                info[OUTPUT_ROWS] = OVERFLOW
                 return
             for g in range(size):
                 pos[out] = order[r]
                 weights[out] = group[g, TIMES]
-                ones |= group[g, TIMES] ^ 1
+                not_one |= group[g, TIMES] ^ 1
                 for c in range(TIMES):
                     times[c, out] = group[g, c]
                     if group[g, c] != times[c, 0]:
-                        same = i64(0)
+                        one_time = i64(0)
                 out += 1
             r = s
         i = j
-    info[0] = out
-    info[1] = n
-    info[2] = 1 if ones == 0 else 0
-    info[3] = 1
-    info[4] = same
+    info[OUTPUT_ROWS] = out
+    info[INPUT_ROWS] = n
+    info[ALL_ONES] = 1 if not_one == 0 else 0
+    info[FINISHED] = 1
+    info[ONE_TIME] = one_time
 
 
 @kernel
 def consolidate_timed(
-    table: int, kh: Any, rh: Any, order: Any, columns: int, nodes: int, bounds: Any,
+    table: int, key_hashes: Any, row_hashes: Any, order: Any, columns: int, nodes: int, bounds: Any,
     pos: Any, weights: Any, times: Any, info: Any,
 ) -> None:  # fmt: skip
-    """Consolidate one unsorted chunk, given the permutation that sorts its hashes. Positions are row numbers."""
+    """Consolidate one unsorted chunk. `order` sorts its hashes (`radix_sort`); positions are row numbers."""
     tables = np.empty(1, np.int64)
     tables[0] = table
     _consolidate(
-        tables, np.arange(order.shape[0]), kh, rh, order, columns, nodes, bounds, pos, weights, times, info
+        tables, np.arange(order.shape[0]), key_hashes, row_hashes, order, columns, nodes, bounds, pos, weights, times,
+        info
     )  # fmt: skip
 
 
 @kernel
-def merge_many(
+def merge_by_sorting(
     tables: Any, lens: Any, bounds: Any, columns: int, nodes: int, pos: Any, weights: Any, times: Any, info: Any
 ) -> None:
-    """Merge whole chunks of any number of sources by sorting all their rows: what many small ones cost least by."""
+    """Merge whole chunks, of any number of sources, by sorting all their rows: the cheapest way for many small
+    sources."""
     n = i64(0)
     for c in range(lens.shape[0]):
         n += lens[c]
-    kh, rh, where = np.empty(n, np.uint64), np.empty(n, np.uint64), np.empty(n, np.int64)
+    key_hashes, row_hashes, positions = np.empty(n, np.uint64), np.empty(n, np.uint64), np.empty(n, np.int64)
     at = i64(0)
     for c in range(lens.shape[0]):
         key, word = lane(tables[c], KEY), lane(tables[c], HASH)
         for row in range(lens[c]):
-            kh[at], rh[at], where[at] = load_u64(key, row), load_u64(word, row), i64(c) << ROW_BITS | i64(row)
+            key_hashes[at], row_hashes[at], positions[at] = (
+                load_u64(key, row),
+                load_u64(word, row),
+                i64(c) << ROW_BITS | i64(row),
+            )
             at += 1
     order = np.empty(n, np.int64)
-    sort_order(kh, rh, order, np.empty(2 * n, np.uint64), np.empty(n, np.int64))
-    _consolidate(tables, where, kh, rh, order, columns, nodes, bounds, pos, weights, times, info)
+    radix_sort(key_hashes, row_hashes, order, np.empty(2 * n, np.uint64), np.empty(n, np.int64))
+    _consolidate(tables, positions, key_hashes, row_hashes, order, columns, nodes, bounds, pos, weights, times, info)
 
 
 @kernel
 def times_at(tables: Any, pos: Any, coordinate: int, out: Any) -> None:
-    """One coordinate of the times of the rows at some positions."""
+    """out[i] = one coordinate of the time of the row at pos[i]."""
     for i in range(pos.shape[0]):
         table = tables[pos[i] >> ROW_BITS]
         out[i] = load_i64(lane(table, TIME + coordinate), (pos[i] & ROW_MASK) & lane_mask(table, TIME + coordinate))
 
 
-@brief
+@gil_kernel
 def survey_times(tables: Any, lens: Any, out: Any) -> None:
-    """out = [1 if all rows have one time, then for each coordinate its least and greatest value]."""
-    same, state = i64(1), without_lock(lens.sum() > MANY)
+    """out = [1 if all rows have the same time, then the least and the greatest value of each coordinate]."""
+    one_time, state = i64(1), release_gil(lens.sum() > GIL_RELEASE_ROWS)
     for c in range(TIMES):
         least, greatest = i64(0), i64(0)
         seen = False
@@ -312,15 +351,15 @@ def survey_times(tables: Any, lens: Any, out: Any) -> None:
                     least, greatest, seen = t, t, True
                 least, greatest = min(least, t), max(greatest, t)
         if least != greatest:
-            same = i64(0)
+            one_time = i64(0)
         out[1 + 2 * c], out[2 + 2 * c] = least, greatest
-    out[0] = same
-    with_lock(state)
+    out[0] = one_time
+    restore_gil(state)
 
 
-@brief
+@gil_kernel
 def retime(source: int, nodes: int, target: int, time: Any) -> None:
-    """Copy a node table for rows that are all of one time, which is written behind the table."""
+    """Copy a node table and give all rows one time, which is written behind the copy."""
     words = nodes * FIELDS
     for i in range(words):
         store_i64(target, i, load_i64(source, i))
@@ -334,7 +373,8 @@ def retime(source: int, nodes: int, target: int, time: Any) -> None:
 
 @kernel
 def join_times(tables: Any, pos: Any, time: Any, depth: int, out: Any) -> int:
-    """out[i] = the join of `time` and the time of the row at pos[i]; returns how many of them are not `time` itself."""
+    """out[i] = the join (least upper bound) of `time` and the time of the row at pos[i]; returns how many are not
+    `time`."""
     later = i64(0)
     for i in range(pos.shape[0]):
         table = tables[pos[i] >> ROW_BITS]
@@ -349,19 +389,19 @@ def join_times(tables: Any, pos: Any, time: Any, depth: int, out: Any) -> int:
 
 
 @kernel
-def judge_rows(
+def presence_changes(
     tables: Any, lens: Any, fences: Any, starts: Any, old: int, probe: int, rows: int, columns: int, nodes: int,
     time: Any, depth: int, change: Any, following: Any, which: Any, later: Any,
 ) -> int:  # fmt: skip
-    """By how much the presence of each probe row changes at a time, and when it has to be judged again.
+    """By how much the presence of each probe row changes at a time, and when it has to be computed again.
 
-    The first `old` batches are the past, the others the present tick. A row is present where the weights of its times
-    up to some time add up to more than zero. change[i] is what the present tick makes of that at `time`: the
-    difference, over all coordinates, of present now minus present in the past.
+    The first `old` batches are the past, the others are the present tick. A row is present at a time where the weights
+    of its times up to that time sum to more than zero. change[i] is the part of the present tick in that at `time`:
+    presence now minus presence in the past, differentiated in every coordinate.
 
-    following[i] is lowered to the next value of the last coordinate that the row has in the same scope. Where it has
-    times that are later in an outer coordinate, their joins with `time` are written as pairs of `which` and `later`.
-    Returns the number of such pairs; if there is no room for them, only following[] and the number are of use.
+    following[i] is lowered to the next value of the last coordinate at which the row occurs in the same scope. Where
+    the row has times that are later in an outer coordinate, their joins with `time` are written as pairs of `which` and
+    `later`. Returns the number of such pairs; where it exceeds the room for them, only it and following[] are valid.
     """
     batches = starts.shape[0] - 1
     ranges = np.empty((rows, batches, 3), np.int64)
@@ -371,7 +411,7 @@ def judge_rows(
     probe_ranges(tables, lens, fences, starts, keys, ranges)
     corners = 1 << depth
     sums = np.empty((2, corners), np.int64)
-    room = which.shape[0]
+    max_pairs = which.shape[0]
     out = i64(0)
     for i in range(rows):
         for m in range(corners):
@@ -385,7 +425,7 @@ def judge_rows(
                     at = i64(0)
                 table = tables[c]
                 if compare_rows(probe, i64(i), table, at, columns, nodes) == 0:
-                    equal = i64(0)  # coordinates in which the time is that of the judgement: not in the corners before
+                    equal = i64(0)  # bits of the coordinates equal to those of `time`: not in the corners before it
                     outer = i64(0)
                     inner = i64(-1)
                     for d in range(depth):
@@ -398,7 +438,7 @@ def judge_rows(
                         elif t == time[d]:
                             equal |= i64(1) << d
                     if outer == 1:
-                        if out < room:
+                        if out < max_pairs:
                             which[out] = i
                             for d in range(depth):
                                 t = load_i64(lane(table, TIME + d), at & lane_mask(table, TIME + d))

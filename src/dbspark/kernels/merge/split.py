@@ -1,23 +1,31 @@
-"""Where to cut sorted sources so that the pieces of a merge are of about one size.
+"""Splitting sorted sources, so that the steps of a merge are of about one size.
 
-A cut is a key hash, or a row hash within a key that alone would be too much: rows before it, of all sources, are merged
-and rows behind it are left. Chunks of a source follow each other; cursors and ends are (chunk, row).
+A split is a key hash, or a row hash within one key hash that has too many rows alone: the rows below it, of all
+sources, are merged in this step, the others later. Rows of equal hashes are never separated. Cursors, ends and splits
+are (chunk, row) for each source; the chunks of a source are neighbours in `tables`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_u64
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.index import lower_bound
+from dbspark.kernels.memory.intrinsics import load_u64
 from dbspark.kernels.memory.layout import HASH, KEY
-from dbspark.kernels.merge.consolidate import lane
+from dbspark.kernels.memory.nodes import lane
+
+_FIRST_GUESS: Final = 0.9
+"""The part of `limit` that the first guess aims at, so that it is rarely above the limit."""
+_MAX_BISECTIONS: Final = 70
+"""More steps than 64 bits can be halved in."""
 
 
 @inlined
-def _split(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any, out: Any) -> int:
+def _split(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, row_hash: Any, out: Any) -> int:
+    """`split_at` as a helper."""
     total = i64(0)
     for s in range(cursors.shape[0]):
         chunk = cursors[s, 0]
@@ -28,11 +36,11 @@ def _split(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any, o
             at = row
             if row < end and load_u64(keys, end - 1) >= key:
                 at = lower_bound(keys, row, end, key)
-                if rh != np.uint64(0) and load_u64(keys, at) == key:
+                if row_hash != np.uint64(0) and load_u64(keys, at) == key:
                     above = end
                     if key != np.uint64(0xFFFFFFFFFFFFFFFF):
                         above = lower_bound(keys, at, end, key + np.uint64(1))
-                    at = lower_bound(lane(tables[chunk], HASH), at, above, rh)
+                    at = lower_bound(lane(tables[chunk], HASH), at, above, row_hash)
             else:
                 at = max(row, end)
             total += at - row
@@ -46,16 +54,17 @@ def _split(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any, o
 
 
 @kernel
-def split_at(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, rh: Any, out: Any) -> int:
-    """out[s] = (chunk, row) of the first row of source s, from its cursor on, at or above (key, row hash).
+def split_at(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, row_hash: Any, out: Any) -> int:
+    """out[s] = (chunk, row) of the first row of source s, from its cursor on, that is not below (key hash, row hash).
 
-    Returns how many rows lie between the cursors and there.
+    Returns the number of rows between the cursors and `out`.
     """
-    return _split(tables, lens, cursors, ends, key, rh, out)
+    return _split(tables, lens, cursors, ends, key, row_hash, out)
 
 
 @borrowing
 def _remaining(lens: Any, cursors: Any, ends: Any) -> int:
+    """Rows between cursors and ends."""
     total = i64(0)
     for s in range(cursors.shape[0]):
         for chunk in range(cursors[s, 0], ends[s, 0] + 1):
@@ -66,10 +75,10 @@ def _remaining(lens: Any, cursors: Any, ends: Any) -> int:
 
 @kernel
 def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, out: Any) -> int:
-    """Fill `out` with a split that leaves at most about `limit` rows before it, and at least one.
+    """Fill `out` with a split that has at least one row and, where hashes allow it, at most `limit` rows before it.
 
-    Bisects the key hashes, starting where a uniform distribution would have it; where one key alone is too much,
-    its row hashes. Returns the number of rows before the split.
+    Bisects the key hashes, beginning where the split of a uniform distribution would be; then, where one key hash alone
+    has more than `limit` rows, its row hashes. Returns the number of rows before the split.
     """
     total = _remaining(lens, cursors, ends)
     if total <= limit:
@@ -87,9 +96,9 @@ def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, ou
         if chunk < ends[s, 0] or row < ends[s, 1]:
             low = min(low, load_u64(lane(tables[chunk], KEY), row))
     zero = np.uint64(0)
-    a = low  # at most nothing lies before it
+    a = low  # nothing lies before it
     b = top
-    guess = a + np.uint64(np.float64(b - a) * (0.9 * limit / total))
+    guess = a + np.uint64(np.float64(b - a) * (_FIRST_GUESS * limit / total))
     while b - a > np.uint64(1):
         if guess <= a:
             guess = a + np.uint64(1)
@@ -104,10 +113,10 @@ def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, ou
     n = _split(tables, lens, cursors, ends, a, zero, out)
     if n > 0:
         return n
-    # All of a key hash in one go would be too much: split inside it.
+    # One key hash has too many rows: split inside it.
     c = zero
     d = top
-    for _ in range(70):
+    for _ in range(_MAX_BISECTIONS):
         middle = c + ((d - c) >> np.uint64(1)) + np.uint64(1)
         n = _split(tables, lens, cursors, ends, a, middle, out)
         if n > limit:

@@ -1,10 +1,10 @@
-"""A total order on rows: Spark's own, wherever Spark has one. It tells apart rows whose hashes collide.
+"""A total order on rows: Spark's own order, wherever Spark has one. It tells apart rows whose hashes collide.
 
-NULL equals NULL and comes first, NaN equals NaN and is above all numbers, -0.0 equals 0.0. Calendar intervals and
-maps, which Spark does not order, have some order here: all that is needed is that equal rows meet.
+NULL equals NULL and comes first, NaN equals NaN and is above all numbers, -0.0 equals 0.0. Calendar intervals and maps,
+which Spark does not order, are ordered here in some way, because equal rows have to become neighbours.
 
-A sort key with order columns compares those first, each in its own direction. `order_words` gives what stands
-in the HASH lane then: a word that does not fall while the first of them rises, so that most comparisons end there.
+A sort key with order columns compares those first, each in its own direction. The HASH lane then holds *order words* of
+the first of them (`order_words`): a <= b implies word(a) <= word(b), so comparing words settles most comparisons.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import (
+from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.memory.hash import double_word
+from dbspark.kernels.memory.intrinsics import (
     bits_f32,
     bits_f64,
-    i64,
-    inlined,
-    kernel,
     load_i32,
     load_i64,
     load_u8,
@@ -26,7 +25,6 @@ from dbspark.kernels.jit import (
     load_u32,
     load_u64,
 )
-from dbspark.kernels.memory.hash import double_word, is_valid
 from dbspark.kernels.memory.layout import (
     BIT,
     CHILD,
@@ -47,10 +45,12 @@ from dbspark.kernels.memory.layout import (
     VARIABLE,
     WIDTH,
 )
+from dbspark.kernels.memory.nodes import is_valid
 
 
 @inlined
 def three_way(a: Any, b: Any) -> int:
+    """-1, 0 or 1 as a is less than, equal to or greater than b."""
     if a < b:
         return -1
     if a > b:
@@ -60,6 +60,7 @@ def three_way(a: Any, b: Any) -> int:
 
 @inlined
 def compare_bytes(a: int, na: int, b: int, nb: int) -> int:
+    """Compare na bytes at a with nb bytes at b, as unsigned bytes; a prefix comes first."""
     n = min(na, nb)
     i = 0
     while i + 8 <= n:
@@ -77,7 +78,7 @@ def compare_bytes(a: int, na: int, b: int, nb: int) -> int:
 
 @inlined
 def equal_bytes(a: int, b: int, n: int) -> Any:
-    """Whether n bytes are the same at two addresses."""
+    """Whether the n bytes at two addresses are equal."""
     if n >= 8:
         i = i64(0)
         while i + 8 <= n:
@@ -95,7 +96,7 @@ def equal_bytes(a: int, b: int, n: int) -> Any:
 
 @inlined
 def small_integer(data: int, i: int, width: int) -> int:
-    """A signed integer of at most eight bytes."""
+    """Value i of a column of signed integers of 1, 2, 4 or 8 bytes."""
     if width == 8:
         return load_i64(data, i)
     if width == 4:
@@ -106,8 +107,8 @@ def small_integer(data: int, i: int, width: int) -> int:
 
 
 @inlined
-def rising(x: float) -> Any:
-    """An unsigned word that rises with a float; NaN is above all numbers."""
+def float_order_word(x: float) -> Any:
+    """An unsigned word in the order of floats; NaN is above all numbers, -0.0 equals 0.0."""
     word = double_word(x)
     if word >> np.uint64(63):
         return ~word
@@ -131,9 +132,9 @@ def compare_flat(a: int, i: int, b: int, j: int) -> int:
             return three_way(high, other)
         return three_way(load_u64(x, 2 * i), load_u64(y, 2 * j))
     if kind == FLOAT64:
-        return three_way(rising(bits_f64(load_u64(x, i))), rising(bits_f64(load_u64(y, j))))
+        return three_way(float_order_word(bits_f64(load_u64(x, i))), float_order_word(bits_f64(load_u64(y, j))))
     if kind == FLOAT32:
-        return three_way(rising(bits_f32(load_u32(x, i))), rising(bits_f32(load_u32(y, j))))
+        return three_way(float_order_word(bits_f32(load_u32(x, i))), float_order_word(bits_f32(load_u32(y, j))))
     if kind == BIT:
         return i64(is_valid(x, i)) - i64(is_valid(y, j))
     if kind == VARIABLE:
@@ -235,7 +236,7 @@ def compare_cells(table_a: int, node_a: int, i: int, table_b: int, node_b: int, 
 
 @inlined
 def equal_cells(table_a: int, node_a: int, i: int, table_b: int, node_b: int, j: int, nodes: int) -> Any:
-    """Whether one column of two rows is the same: what `compare_cells` says, sooner for what most columns are."""
+    """Whether one column of two rows is equal: `compare_cells(…) == 0`, with short cuts for the most frequent kinds."""
     a = table_a + node_a * NODE_BYTES
     b = table_b + node_b * NODE_BYTES
     kind = load_i64(a, KIND)
@@ -262,7 +263,7 @@ def equal_cells(table_a: int, node_a: int, i: int, table_b: int, node_b: int, j:
 
 @inlined
 def equal_rows(table_a: int, i: int, table_b: int, j: int, columns: int, nodes: int) -> Any:
-    """Whether all columns of two rows of one schema are the same."""
+    """Whether all columns of two rows of one schema are equal."""
     for column in range(LANES, LANES + columns):
         if not equal_cells(table_a, column, i, table_b, column, j, nodes):
             return False
@@ -271,7 +272,7 @@ def equal_rows(table_a: int, i: int, table_b: int, j: int, columns: int, nodes: 
 
 @inlined
 def compare_ordered(table_a: int, i: int, table_b: int, j: int, spec: int, nodes: int) -> int:
-    """Compare the order columns of two rows of one sort key."""
+    """Compare two rows of one sort key by its order columns only; `spec` is the address of the order spec."""
     for k in range(load_i64(spec, 0)):
         node = load_i64(spec, 3 * k + 1)
         a = table_a + node * NODE_BYTES
@@ -289,7 +290,7 @@ def compare_ordered(table_a: int, i: int, table_b: int, j: int, spec: int, nodes
 
 @kernel
 def order_words(table: int, node: int, rows: int, descending: int, nulls_last: int, out: Any) -> None:
-    """out[i] = a word that does not fall while column `node` rises in the given direction."""
+    """out[i] = the order word of column `node`, in the given direction."""
     at = table + node * NODE_BYTES
     kind, width = load_i64(at, KIND), load_i64(at, WIDTH)
     data, valid, offsets, start = load_i64(at, DATA), load_i64(at, VALID), load_i64(at, OFFSETS), load_i64(at, START)
@@ -310,9 +311,9 @@ def order_words(table: int, node: int, rows: int, descending: int, nulls_last: i
             else:
                 word = np.uint64(0) if high < 0 else top
         elif kind == FLOAT64:
-            word = rising(bits_f64(load_u64(data, i)))
+            word = float_order_word(bits_f64(load_u64(data, i)))
         elif kind == FLOAT32:
-            word = rising(bits_f32(load_u32(data, i)))
+            word = float_order_word(bits_f32(load_u32(data, i)))
         elif kind == BIT:
             word = np.uint64(1) if is_valid(data, i) else np.uint64(0)
         elif kind == VARIABLE:
@@ -325,7 +326,7 @@ def order_words(table: int, node: int, rows: int, descending: int, nulls_last: i
 
 @inlined
 def compare_rows(table_a: int, i: int, table_b: int, j: int, columns: int, nodes: int) -> int:
-    """Compare all columns of two rows of one schema."""
+    """Compare two rows of one sort key: by its order columns, then by all columns."""
     spec = load_i64(table_a + HASH * NODE_BYTES, CHILD)
     if spec != 0:
         order = compare_ordered(table_a, i, table_b, j, spec, nodes)
@@ -340,9 +341,9 @@ def compare_rows(table_a: int, i: int, table_b: int, j: int, columns: int, nodes
 
 @kernel
 def order_maps(table: int, node: int, rows: int, nodes: int, elements: Any) -> bool:
-    """Fill `elements` with the entries of each map in key order; returns whether that changes anything.
+    """Fill `elements` with the entries of each map in the order of their keys; returns whether any entry has moved.
 
-    Maps are kept with sorted keys, because Spark compares them without regard to the order of their entries.
+    Maps are stored with sorted keys, because Spark compares them without regard to the order of their entries.
     """
     at = table + node * NODE_BYTES
     offsets = load_i64(at, OFFSETS)

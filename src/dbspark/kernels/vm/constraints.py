@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i32, load_i64, load_u64, prefetch
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.bloom_filter import covered_batches, sift
 from dbspark.kernels.lookup.index import (
     BATCHES,
@@ -27,6 +27,7 @@ from dbspark.kernels.lookup.index import (
     table_at,
 )
 from dbspark.kernels.lookup.probe import same_key
+from dbspark.kernels.memory.intrinsics import load_i32, load_i64, load_u64, prefetch
 from dbspark.kernels.memory.layout import (
     DATA,
     HASH,
@@ -42,7 +43,7 @@ from dbspark.kernels.memory.layout import (
     WEIGHT,
     WIDTH,
 )
-from dbspark.kernels.merge.consolidate import lane, lane_mask
+from dbspark.kernels.memory.nodes import lane, lane_mask
 from dbspark.kernels.sort.row_order import equal_rows
 
 _BLOCK = 96

@@ -22,13 +22,12 @@ from typing import Final
 
 import numpy as np
 
-from dbspark.kernels.jit import (
+from dbspark.kernels.jit import i64, inlined
+from dbspark.kernels.memory.intrinsics import (
     add_overflows,
     bits_f32,
     bits_f64,
     copy_bytes,
-    i64,
-    inlined,
     load_i32,
     load_i64,
     load_u8,
@@ -38,7 +37,6 @@ from dbspark.kernels.jit import (
     store_i64,
     store_u8,
 )
-from dbspark.kernels.memory.hash import is_valid
 from dbspark.kernels.memory.layout import (
     BIT,
     DATA,
@@ -56,7 +54,8 @@ from dbspark.kernels.memory.layout import (
     VARIABLE,
     WIDTH,
 )
-from dbspark.kernels.sort.row_order import equal_bytes, rising, small_integer
+from dbspark.kernels.memory.nodes import is_valid
+from dbspark.kernels.sort.row_order import equal_bytes, float_order_word, small_integer
 from dbspark.kernels.vm.layouts import DONE, ODD
 
 LOAD: Final = 0
@@ -152,9 +151,9 @@ def _load(tables: int, pos: int, node: int, rows: int, values: int, nulls: int) 
         elif kind == BIT:
             store_i64(values, r, i64(is_valid(data, row)))
         elif kind == FLOAT64:
-            store_i64(values, r, i64(rising(bits_f64(load_u64(data, row))) ^ _SIGN))
+            store_i64(values, r, i64(float_order_word(bits_f64(load_u64(data, row))) ^ _SIGN))
         elif kind == FLOAT32:
-            store_i64(values, r, i64(rising(bits_f32(load_u32(data, row))) ^ _SIGN))
+            store_i64(values, r, i64(float_order_word(bits_f32(load_u32(data, row))) ^ _SIGN))
         else:
             return i64(ODD)
     return i64(DONE)

@@ -25,20 +25,8 @@ import numpy as np
 from dbspark.kernels.aggregate.fold import fold_groups
 from dbspark.kernels.aggregate.group import sum_rows
 from dbspark.kernels.aggregate.top_one import change_of_first
-from dbspark.kernels.jit import (
-    brief,
-    copy_bytes,
-    i64,
-    inlined,
-    ints_at,
-    load_i64,
-    load_u8,
-    load_u64,
-    store_i64,
-    store_u64,
-    with_lock,
-    without_lock,
-)
+from dbspark.kernels.cpython import release_gil, restore_gil
+from dbspark.kernels.jit import gil_kernel, i64, inlined
 from dbspark.kernels.lookup.index import (
     BATCHES,
     DIRECTORY,
@@ -55,9 +43,10 @@ from dbspark.kernels.lookup.index import (
 )
 from dbspark.kernels.lookup.probe import meet_rows
 from dbspark.kernels.lookup.row_lookup import add_weights
-from dbspark.kernels.memory.layout import DATA, FIELDS, KEY, NODE_BYTES, ROW_BITS, WEIGHT
-from dbspark.kernels.merge.consolidate import OVERFLOW, lane, lane_mask
-from dbspark.kernels.sort.sort_rows import SURVEY, fill_arena, plan_rows, scratch_bytes
+from dbspark.kernels.memory.intrinsics import copy_bytes, int64s_at, load_i64, load_u8, load_u64, store_i64, store_u64
+from dbspark.kernels.memory.layout import DATA, FIELDS, KEY, NODE_BYTES, OVERFLOW, ROW_BITS, WEIGHT
+from dbspark.kernels.memory.nodes import lane, lane_mask
+from dbspark.kernels.sort.sort_rows import WEIGHT_SURVEY, fill_arena, plan_rows, scratch_bytes
 from dbspark.kernels.vm.constraints import breaks
 from dbspark.kernels.vm.expressions import evaluate, slot_bytes
 from dbspark.kernels.vm.layouts import (
@@ -133,7 +122,7 @@ def _arrange(f: int, regs: int, memory: int) -> int:
     fill_arena(told, rows, scratch, arena)
     filled(out, arena, n, size)
     for k in range(4):
-        store_i64(out, LARGEST + k, load_i64(scratch, SURVEY + k))
+        store_i64(out, LARGEST + k, load_i64(scratch, WEIGHT_SURVEY + k))
     if kept == 1:
         store_i64(memory, USED, used)
     return i64(DONE)
@@ -158,7 +147,7 @@ def _project(f: int, regs: int, memory: int) -> int:
     scratch = take(memory, 16 * rows + 8)
     if slots == 0 or scratch == 0:
         return i64(ROOM)
-    tables, pos = ints_at(scratch, 1), ints_at(scratch + 8, rows)
+    tables, pos = int64s_at(scratch, 1), int64s_at(scratch + 8, rows)
     weights = scratch + 8 + 8 * rows
     tables[0] = table
     n = i64(0)
@@ -237,7 +226,7 @@ def _join(f: int, regs: int, states: int, memory: int) -> int:
     out, kept = register(regs, load_i64(f, 4)), load_i64(f, 5)
     null_safe, nodes, result, keys = load_i64(f, 6), load_i64(f, 7), load_i64(f, 8), load_i64(f, 9)
     code, slot_count, columns = load_i64(f, 10), load_i64(f, 11), load_i64(f, 12)
-    key, other_key = ints_at(f + 8 * 13, keys), ints_at(f + 8 * (13 + keys), keys)
+    key, other_key = int64s_at(f + 8 * 13, keys), int64s_at(f + 8 * (13 + keys), keys)
     rows, other_rows = load_i64(left, ROWS), load_i64(right, ROWS)
     chunks, other_chunks = load_i64(mine, 1), load_i64(theirs, 1)
     if rows == 0 and other_rows == 0:
@@ -268,11 +257,11 @@ def _join(f: int, regs: int, states: int, memory: int) -> int:
     scratch = take(memory, 8 * (chunks + 1 + 3 * n))
     if scratch == 0:
         return i64(ROOM)
-    tables, others = ints_at(scratch, chunks + 1), ints_at(load_i64(directory, TABLES), other_chunks)
+    tables, others = int64s_at(scratch, chunks + 1), int64s_at(load_i64(directory, TABLES), other_chunks)
     copy_bytes(scratch, load_i64(load_i64(mine, 0), TABLES), 8 * chunks)
     tables[chunks] = table if rows > 0 else tables[0]  # which nobody points to then, but somebody reads
     at = scratch + 8 * (chunks + 1)
-    pos, other_pos, weights = ints_at(at, n), ints_at(at + 8 * n, n), at + 16 * n
+    pos, other_pos, weights = int64s_at(at, n), int64s_at(at + 8 * n, n), at + 16 * n
     for i in range(info[0]):
         pos[i] = i64(chunks) << ROW_BITS | first[0, i]
         other_pos[i] = first[1, i]
@@ -322,7 +311,7 @@ def _distinct(f: int, regs: int, states: int, memory: int) -> int:
     scratch = take(memory, 16 * rows + 8)
     if scratch == 0:
         return i64(ROOM)
-    tables, pos, weights = ints_at(scratch, 1), ints_at(scratch + 8, rows), scratch + 8 + 8 * rows
+    tables, pos, weights = int64s_at(scratch, 1), int64s_at(scratch + 8, rows), scratch + 8 + 8 * rows
     tables[0] = table
     own, mask = lane(table, WEIGHT), lane_mask(table, WEIGHT)
     before = np.zeros(rows, np.int64)
@@ -362,13 +351,15 @@ def _first(f: int, regs: int, states: int, memory: int) -> int:
     scratch = take(memory, 32 * rows)  # a row that comes or goes moves one other, if both are of weight one
     if directory == 0 or scratch == 0:
         return i64(ROOM)
-    pos, weights = ints_at(scratch, 2 * rows), ints_at(scratch + 16 * rows, 2 * rows)
-    n = change_of_first(directory, ints_at(f + 72, keys), columns, nodes, load_i64(f, 4), load_i64(f, 5), pos, weights)
+    pos, weights = int64s_at(scratch, 2 * rows), int64s_at(scratch + 16 * rows, 2 * rows)
+    n = change_of_first(
+        directory, int64s_at(f + 72, keys), columns, nodes, load_i64(f, 4), load_i64(f, 5), pos, weights
+    )
     if n == OVERFLOW or n > 2 * rows:
         return i64(ODD)
     if n == 0:
         return empty(out)
-    tables = ints_at(load_i64(directory, TABLES), chunks + 1)
+    tables = int64s_at(load_i64(directory, TABLES), chunks + 1)
     return write_columns(
         f + 72 + 8 * keys, columns, tables, pos, tables, pos, n, i64(0), i64(0), nodes, weights.ctypes.data, i64(0),
         memory, arena_of(memory, load_i64(f, 3)), out,
@@ -408,27 +399,27 @@ def _fold(f: int, regs: int, states: int, memory: int) -> int:
     scratch = take(memory, 8 * (words * rows + 6 * rows + 2 * chunks + 4 + (leads + 1) * state_nodes * FIELDS + leads))
     if scratch == 0:
         return i64(ROOM)
-    acc = ints_at(scratch, words * rows)
+    acc = int64s_at(scratch, words * rows)
     at = scratch + 8 * words * rows
     key_pos, acc_pos, weights = (
-        ints_at(at, 2 * rows),
-        ints_at(at + 16 * rows, 2 * rows),
-        ints_at(at + 32 * rows, 2 * rows),
+        int64s_at(at, 2 * rows),
+        int64s_at(at + 16 * rows, 2 * rows),
+        int64s_at(at + 32 * rows, 2 * rows),
     )
     at += 48 * rows
-    used = ints_at(at, 1)
+    used = int64s_at(at, 1)
     used[0] = 0
     at += 8
-    led = ints_at(at, leads * state_nodes * FIELDS).reshape(leads, state_nodes * FIELDS)
+    led = int64s_at(at, leads * state_nodes * FIELDS).reshape(leads, state_nodes * FIELDS)
     at += 8 * leads * state_nodes * FIELDS
     own = at  # the node table of the words, as rows of state
     at += 8 * state_nodes * FIELDS
     tables, others = at, at + 8 * (chunks + leads + 1)
     frame = f + 8 * 18
-    key = ints_at(frame, keys)
-    state_key = ints_at(frame + 8 * keys, keys)
+    key = int64s_at(frame, keys)
+    state_key = int64s_at(frame + 8 * keys, keys)
     frame += 16 * keys
-    fold_lines, value = ints_at(frame, 5 * folds).reshape(folds, 5), ints_at(frame + 40 * folds, values)
+    fold_lines, value = int64s_at(frame, 5 * folds).reshape(folds, 5), int64s_at(frame + 40 * folds, values)
     frame += 40 * folds + 8 * values
     n = fold_groups(
         table, rows, key, np.uint64(load_i64(f, 5)), directory, chunks, state_key, columns, nodes, load_i64(f, 9),
@@ -460,7 +451,7 @@ def _fold(f: int, regs: int, states: int, memory: int) -> int:
             copy_bytes(keyed + state_key[k] * NODE_BYTES, table + key[k] * NODE_BYTES, i64(NODE_BYTES))
         store_i64(tables, chunks, keyed)
     return write_columns(
-        frame, columns, ints_at(tables, chunks + count), key_pos, ints_at(others, chunks + 1), acc_pos, n, i64(0),
+        frame, columns, int64s_at(tables, chunks + count), key_pos, int64s_at(others, chunks + 1), acc_pos, n, i64(0),
         i64(0), state_nodes, weights.ctypes.data, i64(0), memory, arena_of(memory, load_i64(f, 17)), out,
     )  # fmt: skip
 
@@ -483,7 +474,7 @@ def _sum(f: int, regs: int, memory: int) -> int:
     scratch = take(memory, 8 * (count + 2 * rows))
     if scratch == 0:
         return i64(ROOM)
-    tables, pos, weights = ints_at(scratch, count), ints_at(scratch + 8 * count, rows), scratch + 8 * (count + rows)
+    tables, pos, weights = int64s_at(scratch, count), int64s_at(scratch + 8 * count, rows), scratch + 8 * (count + rows)
     some, n = i64(0), i64(0)
     for k in range(count):
         given = register(regs, load_i64(f, 5 + k))
@@ -514,9 +505,9 @@ def _consolidate(f: int, regs: int, memory: int) -> int:
     scratch = take(memory, 16 * rows + 8)
     if scratch == 0:
         return i64(ROOM)
-    tables, pos, weights = ints_at(scratch, 1), ints_at(scratch + 8, rows), ints_at(scratch + 8 + 8 * rows, rows)
+    tables, pos, weights = int64s_at(scratch, 1), int64s_at(scratch + 8, rows), int64s_at(scratch + 8 + 8 * rows, rows)
     tables[0] = table
-    n = sum_rows(table, rows, ints_at(f + 48, columns), np.uint64(load_i64(f, 3)), load_i64(f, 4), pos, weights)
+    n = sum_rows(table, rows, int64s_at(f + 48, columns), np.uint64(load_i64(f, 3)), load_i64(f, 4), pos, weights)
     if n == OVERFLOW:
         return i64(ODD)
     if n == 0:
@@ -574,7 +565,7 @@ def _check(f: int, regs: int) -> int:
     if place == 0 or load_i64(given, ROWS) == 0:
         return i64(DONE)
     broken = breaks(
-        load_i64(place, 0), load_i64(given, TABLE), load_i64(given, ROWS), i64(1), ints_at(f + 48, load_i64(f, 5)),
+        load_i64(place, 0), load_i64(given, TABLE), load_i64(given, ROWS), i64(1), int64s_at(f + 48, load_i64(f, 5)),
         load_i64(f, 3), load_i64(f, 4), load_i64(f, 2),
     )  # fmt: skip
     return i64(ODD) if broken == 1 else i64(DONE)
@@ -613,13 +604,14 @@ def _lines(code: int, length: int, regs: int, states: int, memory: int) -> int:
     return i64(DONE)
 
 
-@brief
+@gil_kernel
 def run(code: int, length: int, regs: int, states: int, memory: int, much: int) -> int:
-    """Run so many words of a program; DONE, ROOM or ODD. `much`: 1 where that may take long (`kernels.jit.brief`)."""
-    status, lock = i64(ODD), without_lock(much == 1)
+    """Run so many words of a program; DONE, ROOM or ODD. `much`: 1 where that may take long
+    (`kernels.jit.gil_kernel`)."""
+    status, lock = i64(ODD), release_gil(much == 1)
     try:
         status = _lines(code, length, regs, states, memory)
     except Exception:  # where there is no memory left the operators will say so
         status = i64(ODD)
-    with_lock(lock)
+    restore_gil(lock)
     return status

@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 
 from dbspark.kernels.aggregate.group import beyond_38_digits
-from dbspark.kernels.jit import (
+from dbspark.kernels.jit import i64, inlined
+from dbspark.kernels.memory.gather import gather_flat, has_validity, referenced_chunks, variable_size
+from dbspark.kernels.memory.intrinsics import (
     copy_bytes,
     f64_bits,
-    i64,
-    inlined,
-    ints_at,
+    int64s_at,
     load_i32,
     load_i64,
     load_u8,
@@ -26,7 +26,6 @@ from dbspark.kernels.jit import (
     store_u32,
     store_u64,
 )
-from dbspark.kernels.memory.gather import gather_flat, nullable, pointed_to, variable_size, write_node
 from dbspark.kernels.memory.layout import (
     ALIGN,
     BIT,
@@ -42,6 +41,7 @@ from dbspark.kernels.memory.layout import (
     VARIABLE,
     WIDTH,
 )
+from dbspark.kernels.memory.nodes import write_node
 from dbspark.kernels.vm.expressions import slot_bytes
 from dbspark.kernels.vm.layouts import ODD, ROOM, filled, take
 
@@ -87,7 +87,7 @@ def _measure(f: int, columns: int, tables: Any, pos: Any, other: Any, other_pos:
         mine, at = (tables, pos) if load_i64(c, 1) == 0 else (other, other_pos)
         node = load_i64(c, 2)
         kind = load_i64(mine[0] + node * NODE_BYTES, KIND)
-        if nullable(mine, node):
+        if has_validity(mine, node):
             size += (rows + 7 >> 3) + ALIGN
         if kind == VARIABLE:
             texts = variable_size(mine, node, at, rows)
@@ -200,8 +200,8 @@ def write_columns(
     With `same` they are the rows of the one chunk as they are. With `one_weight` all weights are the one that is there.
     """
     if same == 0:
-        tables, pos = pointed_to(tables, pos, rows)
-        other, other_pos = pointed_to(other, other_pos, rows)
+        tables, pos = referenced_chunks(tables, pos, rows)
+        other, other_pos = referenced_chunks(other, other_pos, rows)
     data = _measure(f, columns, tables, pos, other, other_pos, rows, same)
     if data < 0:
         return i64(ODD)
@@ -212,7 +212,7 @@ def write_columns(
     scratch = take(memory, 16 * max(tables.shape[0], other.shape[0]) + rows)
     if arena == 0 or scratch == 0:
         return i64(ROOM)
-    bases = ints_at(scratch, 2 * max(tables.shape[0], other.shape[0]))
+    bases = int64s_at(scratch, 2 * max(tables.shape[0], other.shape[0]))
     nulls = scratch + 16 * max(tables.shape[0], other.shape[0])
     at = arena + head
     store_i64(at, 0, i64(0))
@@ -248,7 +248,7 @@ def write_columns(
         source = mine[0] + node * NODE_BYTES
         kind, width = load_i64(source, KIND), load_i64(source, WIDTH)
         valid = offsets = to = i64(0)
-        if nullable(mine, node):
+        if has_validity(mine, node):
             valid = at
             at = _aligned(at + (rows + 7 >> 3))
         if kind == VARIABLE:
