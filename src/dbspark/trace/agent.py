@@ -84,7 +84,7 @@ class TraceAgent:
     def append_described(self, batch: Batch, description: Description, since: Antichain) -> None:
         """The same for a batch of several ticks."""
         self._move(self._logical.join(since), description.upper, begin=False)
-        self.trace.insert(batch.described(description))
+        self.trace.insert(batch.with_description(description))
 
     def _move(self, logical: Antichain, physical: Antichain, begin: bool = True) -> None:
         trace = self.trace
@@ -161,10 +161,10 @@ class TraceImport:
                 description: Description = entry.description
                 for piece in pieces[:-1]:  # together they stand for the entry, so only the last moves the frontier
                     self._events.append(
-                        piece.described(Description(description.lower, description.lower, description.since))
+                        piece.with_description(Description(description.lower, description.lower, description.since))
                     )
                 if pieces:
-                    self._events.append(pieces[-1].described(description))
+                    self._events.append(pieces[-1].with_description(description))
             self._stop = trace.listen(self._push)
 
     def _push(self, batch: Batch | None) -> None:
