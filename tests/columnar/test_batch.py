@@ -43,7 +43,7 @@ def batches(draw: st.DrawFn, sort_key: SortKey, max_rows: int = 24) -> Any:
 
 
 @given(st.data())
-def test_a_batch_holds_the_sum_of_what_it_was_given(data: st.DataObject) -> None:
+def test_a_batch_holds_the_sum_of_its_input(data: st.DataObject) -> None:
     schema = data.draw(schemas())
     table, weights = data.draw(weighted_tables(schema))
     sort_key = data.draw(sort_keys(schema))
@@ -227,7 +227,7 @@ def test_weights_given_later_may_change_afterwards_too() -> None:
     assert changed.weights().tolist() == [5, 5]
 
 
-def test_what_weights_gives_out_is_not_the_batch_itself() -> None:
+def test_the_array_that_weights_returns_cannot_change_the_batch() -> None:
     for batch in (
         Batch.from_arrow(pa.table({"a": [1, 2]}), weights=[5, 5]),
         Batch.from_arrow(pa.table({"a": [1, 2]})),
@@ -247,7 +247,7 @@ def test_nbytes_counts_the_arenas() -> None:
     assert 10_000 * 16 <= large.nbytes() < 10_000 * 16 * 1.1
 
 
-# ------------------------------------------------------------------------------------ parts and other arrangements
+# ------------------------------------------------------------------------------------ parts and other sort keys
 
 
 @given(st.data())
@@ -305,7 +305,7 @@ def test_new_weights_leave_the_old_batch_as_it_was(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_rearranging_by_a_key_and_back_keeps_the_rows(data: st.DataObject) -> None:
+def test_sorting_by_another_key_and_back_keeps_the_rows(data: st.DataObject) -> None:
     schema = data.draw(schemas())
     start, other = data.draw(sort_keys(schema)), data.draw(sort_keys(schema))
     batch, expected = data.draw(batches(start))
@@ -335,7 +335,7 @@ def test_batches_are_the_same_exactly_if_they_hold_the_same_zset(data: st.DataOb
 
 
 @given(st.data())
-def test_the_largest_weight_the_negative_ones_and_the_sum_are_known(data: st.DataObject) -> None:
+def test_the_survey_of_the_weights_is_that_of_the_rows(data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=1, depth=0))
     batch, expected = data.draw(batches(data.draw(sort_keys(schema))))
     assert batch.largest == max(map(abs, expected.values()), default=0)
@@ -385,7 +385,7 @@ def test_shuffled_map_entries_do_not_change_a_batch(data: st.DataObject) -> None
         assert a == b, "stored in one order"
 
 
-def test_what_hides_under_a_null_is_not_looked_at() -> None:
+def test_values_under_a_null_are_not_read() -> None:
     mask = pa.array([True, True, False])
     structs = pa.StructArray.from_arrays([pa.array([1, 2, 3])], ["x"], mask=mask)
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 3, 3], pa.int32()), pa.array([1, 2, 3]), mask=mask)

@@ -35,7 +35,7 @@ def mask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @some
 @given(st.data())
-def test_a_batch_holds_the_sum_of_what_it_was_given(mask: int, data: st.DataObject) -> None:
+def test_a_batch_holds_the_sum_of_its_input(mask: int, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=3))
     table, weights = data.draw(weighted_tables(schema))
     batch = Batch.from_arrow(table, data.draw(sort_keys(schema)), weights)
@@ -137,7 +137,7 @@ def test_a_batch_minus_itself_is_empty(mask: int, data: st.DataObject) -> None:
 
 @some
 @given(st.data())
-def test_rearranging_by_a_key_and_back_keeps_the_rows(mask: int, data: st.DataObject) -> None:
+def test_sorting_by_another_key_and_back_keeps_the_rows(mask: int, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=3))
     start, other = data.draw(sort_keys(schema)), data.draw(sort_keys(schema))
     batch, expected = data.draw(batches(start))

@@ -90,7 +90,7 @@ def test_batches_of_two_sort_keys_are_not_merged() -> None:
             merge([one, other, one])
 
 
-def test_a_merge_of_one_or_of_empties_is_what_there_is() -> None:
+def test_a_merge_of_one_batch_and_empty_ones_is_that_batch() -> None:
     batch = Batch.from_arrow(pa.table({"a": [1, 2]}))
     empty = Batch.empty(batch.sort_key)
     assert merge([batch]) is batch

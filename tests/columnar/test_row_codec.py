@@ -50,7 +50,7 @@ def test_a_buffer_is_reused_once_it_is_in_the_pool() -> None:
     assert third[0] is first[0]
 
 
-def test_the_hash_mask_is_that_of_the_tests_that_weaken_hashes() -> None:
+def test_the_hash_mask_is_all_ones_unless_hashes_are_weakened() -> None:
     assert hash_mask() == -1
     with weakened_hash(7):
         assert hash_mask() == 7
