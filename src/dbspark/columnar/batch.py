@@ -13,8 +13,8 @@ Most batches are of one time, or of none, which is a time of zeros; then no row 
 the short way. `description` belongs to whoever gives rows times (`dbspark.trace`) and is not interpreted here.
 
 Nothing here loops over rows in Python; everything is a plan (positions and weights) followed by a gather. Sorting is in
-`columnar.sort_batch`, merging in `columnar.merge_batches`. Both build batches, so the constructors here import them
-when they are called.
+`columnar.sort_batch`, merging in `columnar.merge_batches`. Both build batches, and the constructors here need both: so
+this module imports them at its end, and the package imports this module first.
 """
 
 from __future__ import annotations
@@ -169,25 +169,20 @@ class Batch:
     @staticmethod
     def from_chunk(sort_key: SortKey, chunk: Chunk) -> Batch:
         """Sort and consolidate one imported chunk, of any number of rows."""
-        from dbspark.columnar.merge_batches import merge
-        from dbspark.columnar.sort_batch import MAX_SORT_ROWS, sort_chunk
-
         rows = chunk.rows
         if rows == 0:
             return Batch.empty(sort_key)
-        if rows > MAX_SORT_ROWS:
+        if rows > sort_batch.MAX_SORT_ROWS:
             pieces = [
-                Batch.from_chunk(sort_key, chunk.slice(at, min(MAX_SORT_ROWS, rows - at)))
-                for at in range(0, rows, MAX_SORT_ROWS)
+                Batch.from_chunk(sort_key, chunk.slice(at, min(sort_batch.MAX_SORT_ROWS, rows - at)))
+                for at in range(0, rows, sort_batch.MAX_SORT_ROWS)
             ]
-            return merge(pieces)
-        return sort_chunk(sort_key, chunk)
+            return merge_batches.merge(pieces)
+        return sort_batch.sort_chunk(sort_key, chunk)
 
     @staticmethod
     def from_arrow(data: pa.RecordBatch | pa.Table, sort_key: SortKey | None = None, weights: Any = None) -> Batch:
         """Sort and consolidate Arrow rows. `weights` are int64 (one per row), or None for 1 each."""
-        from dbspark.columnar.merge_batches import merge
-
         if sort_key is None:
             sort_key = SortKey(Schema(data.schema))
         schema = sort_key.schema
@@ -205,15 +200,13 @@ class Batch:
             part_weights = None if weights is None else weights[at:end]
             pieces.append(_from_arrays(sort_key, conform(schema, part.schema, part.columns), end - at, part_weights))
             at = end
-        return merge(pieces)
+        return merge_batches.merge(pieces)
 
     @staticmethod
     def from_timed_arrow(
         data: pa.RecordBatch | pa.Table, times: Any, sort_key: SortKey | None = None, weights: Any = None
     ) -> Batch:
         """Sort and consolidate Arrow rows that have times: times[c] is coordinate c of every row's time."""
-        from dbspark.columnar.merge_batches import merge
-
         if sort_key is None:
             sort_key = SortKey(Schema(data.schema))
         schema = sort_key.schema
@@ -227,17 +220,14 @@ class Batch:
             chunk = import_arrays(schema, arrays, part.num_rows, None if checked is None else checked[at:end])
             pieces.append(Batch.from_chunk(sort_key, chunk.with_times(pad_times(times, at, end))))
             at = end
-        return merge(pieces) if pieces else Batch.empty(sort_key)
+        return merge_batches.merge(pieces) if pieces else Batch.empty(sort_key)
 
     def sorted_by(self, sort_key: SortKey) -> Batch:
         """The same rows, sorted by another key."""
         if sort_key is self.sort_key:
             return self
-        from dbspark.columnar.merge_batches import merge
-        from dbspark.columnar.sort_batch import sort_chunk
-
-        pieces = [sort_chunk(sort_key, chunk, not self.sort_key.order) for chunk in self.chunks]
-        return merge(pieces) if pieces else Batch.empty(sort_key)
+        pieces = [sort_batch.sort_chunk(sort_key, chunk, not self.sort_key.order) for chunk in self.chunks]
+        return merge_batches.merge(pieces) if pieces else Batch.empty(sort_key)
 
     # ------------------------------------------------------------------ reading
 
@@ -342,3 +332,6 @@ def _checked_weights(weights: Any, rows: int) -> Int64s:
     if rows and (int(array.min()) < -INT64_MAX or (array.dtype.kind == "u" and int(array.max()) > INT64_MAX)):
         raise WeightOverflowError(f"weights lie between {-INT64_MAX} and {INT64_MAX}; nothing was applied")
     return np.ascontiguousarray(array, np.int64)
+
+
+from dbspark.columnar import merge_batches, sort_batch  # noqa: E402 (they import `Batch`, see above)
