@@ -66,7 +66,7 @@ def dispatch() -> list[Target]:
             for i in range(ROUNDS):
                 columns = [rng.integers(0, MILLION, size), np.arange(size)]
                 for weight in (1, -1):  # what has come goes again, so that all rounds are alike
-                    arranged = delta_of(left, columns, weight).arranged(SortKey(left, [0]))
+                    arranged = delta_of(left, columns, weight).sorted_by(SortKey(left, [0]))
                     for way in list(WAYS)[:: 1 if i % 2 else -1]:
                         seconds, out = _timed(circuits[way], {"l": Delta.of(arranged)}, WAYS[way])
                         taken[way].append(seconds)

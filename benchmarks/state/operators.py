@@ -24,7 +24,7 @@ import pyarrow as pa
 
 import dbspark
 from benchmarks.sql.suites import session
-from dbspark.columnar.memory import release
+from dbspark.columnar.memory import purge_free_memory
 
 TABLES: Final = {"a": "k BIGINT, v BIGINT, s STRING", "b": "k BIGINT, x BIGINT", "e": "src BIGINT, dst BIGINT"}
 VIEWS: Final = {
@@ -108,7 +108,7 @@ def arrow_size(pipe: dbspark.Pipeline) -> tuple[int, int]:
 def resident() -> int:
     """Bytes of this process, after what is free was given back."""
     gc.collect()
-    release()
+    purge_free_memory()
     pa.default_memory_pool().release_unused()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     for line in Path("/proc/self/status").read_text().splitlines():

@@ -130,7 +130,7 @@ def opening() -> list[Target]:
             batches = []
             for path in paths:
                 batch, description = open_batch(path)
-                batches.append(batch.described(Description.from_json(description)))
+                batches.append(batch.with_description(Description.from_json(description)))
             return Trace.from_batches(batches)
 
         timings = race([Contender("open", opened, outcome=lambda t: t.spine.rows)], most=100)

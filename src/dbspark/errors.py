@@ -2,7 +2,7 @@
 
 Every error dbspark raises on purpose is a `DbsparkError`, so one `except` clause catches them all. A message
 is whole sentences that say what happened, where (table, column, setting, path) and what to do next. The
-subclasses are few: a new one is worth its name only when a caller would handle it differently.
+subclasses are few: one is added only where a caller would handle the error differently.
 """
 
 __all__ = [
@@ -29,11 +29,11 @@ class ConfigError(DbsparkError):
 
 
 class UnknownBackendError(ConfigError):
-    """A Z-set backend was asked for by a name that does not exist; the message lists the names that do."""
+    """There is no Z-set backend of the configured name; the message lists the names that exist."""
 
 
 class JavaNotFoundError(DbsparkError):
-    """No Java that can run Spark was found; the message says where was looked and how to get one."""
+    """No Java that can run Spark was found; the message says where it was searched for and how to install one."""
 
 
 class SchemaError(DbsparkError):
@@ -45,15 +45,15 @@ class CircuitError(DbsparkError):
 
 
 class TimeError(DbsparkError):
-    """A time that a trace cannot answer for or does not accept; the message names the frontier that says so."""
+    """A time that a trace cannot be read at, or does not accept; the message names the frontier that excludes it."""
 
 
 class CorruptFileError(DbsparkError):
-    """A file of dbspark is truncated, altered or of another format; the message names the file."""
+    """A file of dbspark is missing, truncated, altered or of another format; the message names the file."""
 
 
 class WeightOverflowError(DbsparkError):
-    """A weight left the range of int64. Nothing of the change was applied."""
+    """The weight of a row leaves the range of int64. Nothing of the change was applied."""
 
 
 class StoreError(DbsparkError):
@@ -61,4 +61,4 @@ class StoreError(DbsparkError):
 
 
 class LockError(StoreError):
-    """Another process writes to the location; the message names it and the lock's file."""
+    """Another process holds the write lock of the location; the message names the location or its lock file."""

@@ -1,8 +1,8 @@
-"""`Lazy`: a property that is computed once, when it is first asked for.
+"""`Lazy`: a property that is computed at its first use and then stored in the `__dict__` of its instance.
 
-As `functools.cached_property`, without its lock: what is computed here follows from values that do not change, so two
-threads that compute it at once compute the same, and a lock would cost more than most of what it guards. Whoever is
-first is kept, and both get that: others may know it by its address.
+Like `functools.cached_property`, without the lock that it takes in Python 3.11. Values derive from attributes that
+never change, so two threads that compute one at once compute the same, and a lock would cost more than most of what it
+guards. The value that is stored first wins, and both threads return that object: kernels may have its address.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Lazy(Generic[T]):
-    """See the module's preface."""
+    """A decorator for methods without arguments: a property that is computed once for each instance."""
 
     def __init__(self, function: Callable[[Any], T]) -> None:
         self.function = function

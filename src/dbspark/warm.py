@@ -1,7 +1,7 @@
 """Compile every kernel once: `python -m dbspark.warm`.
 
-Nothing needs it. It moves the time that compiling takes to a moment of one's choosing, such as building an image or the
-start of a test run. It uses every kernel through the ordinary API, on tiny data and without Spark.
+Kernels are compiled at their first use and cached on disk. This moves the time of compiling to another moment, such as
+building an image or the start of a test run. It uses the kernels through the ordinary API, on tiny data, without Spark.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from dbspark.zset.config import BACKENDS, ZSetConfig
 from dbspark.zset.zset import ZSet, columns
 
 _ROWS = 3000
-"""Enough for a batch that gets an index."""
+"""Rows of a table: enough for its batches to be indexed."""
 
 
 def main() -> None:
+    """Compile all kernels and print how long it took."""
     started = time.perf_counter()
     compile_operator_vm()  # the circuits use it
     _warm_zsets()
@@ -74,6 +75,7 @@ def _warm_zsets() -> None:
 
 
 def _warm_trace() -> None:
+    """Traces with and without order columns: appends, merges and every kind of read; a Bloom filter."""
     schema = Schema.parse("k BIGINT, v STRING")
     for key, order in (([0], ()), ([0], [(1, True, False)])):
         trace = Trace(SortKey(schema, key, order), config=SpineConfig(fanout=2, at_once=0, step=1))
@@ -91,13 +93,14 @@ def _warm_trace() -> None:
         trace.finish()
         assert trace.scan().rows == 9
 
-    sieved = Trace(SortKey(schema, [0]), config=SpineConfig(fanout=16, indexed=1, sieved=1))
+    filtered = Trace(SortKey(schema, [0]), config=SpineConfig(fanout=16, indexed=1, sieved=1))
     for i in range(8):
-        assert len(sieved.probe([(-1,), (i - 1,)])) == (i > 0)
-        sieved.append(ZSet.from_rows([(i, "a")], schema).batch())
+        assert len(filtered.probe([(-1,), (i - 1,)])) == (i > 0)
+        filtered.append(ZSet.from_rows([(i, "a")], schema).batch())
 
 
 def _warm_circuit() -> None:
+    """A circuit with stateful operators of all kinds, run by the operator VM and operator by operator."""
     b = Builder()
     left = b.source("left", "k BIGINT, d DECIMAL(10, 2), f DOUBLE, s STRING")
     right = b.source("right", "k BIGINT, r STRING")

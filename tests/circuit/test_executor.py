@@ -47,7 +47,7 @@ def test_a_source_takes_whatever_holds_rows():
         table,
         table.combine_chunks().to_batches()[0],
         batch,
-        batch.rearranged(SortKey(schema, [0])),
+        batch.sorted_by(SortKey(schema, [0])),
         ZSet.from_arrow(table, schema=schema),
         Delta.of(batch),
         Delta(schema, [c.combine_chunks() for c in table.columns], np.ones(3, np.int64)),

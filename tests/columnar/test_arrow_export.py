@@ -1,4 +1,4 @@
-"""Rows that are handed out in one call: the same as column by column, and there for as long as anybody has them."""
+"""Zero-copy export in one call: the same as column by column, and valid for as long as a consumer exists."""
 
 import gc
 import subprocess
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbspark.columnar import Batch, Schema, SortKey
-from dbspark.columnar.arrow_export import lent_batch
+from dbspark.columnar.arrow_export import export_record_batch
 from dbspark.columnar.chunk import Chunk, import_arrays
 
 DDL = "k BIGINT, s STRING, d DOUBLE, b BOOLEAN, i INT, m DECIMAL(20, 2), x BINARY"
@@ -36,15 +36,15 @@ def chunk_of(rows, weights=None, begin=0):
 
 @given(rows=st.lists(ROW, min_size=1, max_size=20), begin=st.integers(0, 9), weights=st.sampled_from([0, 1, 2]))
 @settings(deadline=None)
-def test_it_is_what_is_made_column_by_column(rows, begin, weights):
+def test_an_exported_batch_is_that_made_column_by_column(rows, begin, weights):
     begin = min(begin, len(rows) - 1)
     count = len(rows) - begin
     given_weights = np.arange(1, count + 1) if weights == 2 else None
     chunk = chunk_of(rows, given_weights, begin)
     schema = SCHEMA.weighted("w") if weights else SCHEMA.arrow
-    batch = lent_batch(chunk, schema, bool(weights))
+    batch = export_record_batch(chunk, schema, bool(weights))
     one_by_one = pa.RecordBatch.from_arrays(chunk._arrays(), schema=SCHEMA.arrow)
-    if batch is None:  # a column without memory
+    if batch is None:  # a column without buffers
         batch = chunk.record_batch(schema, bool(weights))
     batch.validate(full=True)
     assert batch.schema.equals(schema)
@@ -55,7 +55,7 @@ def test_it_is_what_is_made_column_by_column(rows, begin, weights):
 
 
 class Kept:
-    """What a chunk keeps, to see when it is let go."""
+    """Owned by a chunk, to see when the chunk is freed."""
 
     nbytes = 0
 
@@ -79,7 +79,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_whoever_has_a_part_keeps_the_memory_and_nobody_else(part):
+def test_a_part_keeps_the_chunk_alive_and_nothing_else_does(part):
     chunk, alive, expected = kept_chunk(5000)
     batch = chunk.record_batch(chunk.schema.weighted("w"), True)
     assert isinstance(batch, pa.RecordBatch)
@@ -101,7 +101,7 @@ def test_whoever_has_a_part_keeps_the_memory_and_nobody_else(part):
     assert alive() is None
 
 
-def test_it_may_be_let_go_of_by_another_thread():
+def test_another_thread_may_release_it():
     for _ in range(50):
         chunk, alive, _ = kept_chunk(10)
         held = [chunk.record_batch(chunk.schema.arrow)]
@@ -113,7 +113,7 @@ def test_it_may_be_let_go_of_by_another_thread():
         assert alive() is None
 
 
-def test_columns_that_have_no_memory_or_are_nested_are_made_one_by_one():
+def test_nested_columns_and_columns_without_buffers_are_exported_one_by_one():
     for ddl, rows in (
         ("s STRING, k BIGINT, t STRING", [("", 1, "")]),
         ("k BIGINT, n VOID, s STRING", [(1, None, "x")]),
@@ -134,16 +134,16 @@ import threading
 import pyarrow as pa
 from dbspark.columnar import Batch
 
-def lent():
+def exported():
     chunk = Batch.from_arrow(pa.table({"a": list(range(100)), "s": ["x" * i for i in range(100)]})).chunks[0]
     return chunk.record_batch(chunk.schema.weighted("w"), True)
 
-kept = [lent() for _ in range(10)]  # until the interpreter ends
-threading.Thread(target=lambda kept=lent(): threading.Event().wait(60), daemon=True).start()
+kept = [exported() for _ in range(10)]  # until the interpreter ends
+threading.Thread(target=lambda kept=exported(): threading.Event().wait(60), daemon=True).start()
 print(kept[-1].num_rows)
 """
 
 
-def test_what_is_held_to_the_end_does_not_outlive_the_interpreter():
+def test_a_batch_that_is_never_released_does_no_harm_at_exit():
     done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "100\n", "")

@@ -15,15 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.columnar import Batch, Schema, SortKey, merge
-from dbspark.columnar import batch as module
 from dbspark.columnar.chunk import CHUNK_ROWS, import_arrays
 from dbspark.columnar.rows import decode_arrays, encode_rows
-from dbspark.errors import DbsparkError, WeightOverflowError
 from dbspark.kernels.memory import layout as nd
 from tests.columnar import model
 from tests.columnar.model import check, contents, in_chunks, plus, rows, zset
 from tests.kernels.test_hash import VALUES
-from tests.strategies import INT64_MAX, data_types, schemas, table_of, tables, values, weighted_tables
+from tests.strategies import data_types, schemas, table_of, tables, values, weighted_tables
 
 
 @st.composite
@@ -45,7 +43,7 @@ def batches(draw: st.DrawFn, sort_key: SortKey, max_rows: int = 24) -> Any:
 
 
 @given(st.data())
-def test_a_batch_holds_the_sum_of_what_it_was_given(data: st.DataObject) -> None:
+def test_a_batch_holds_the_sum_of_its_input(data: st.DataObject) -> None:
     schema = data.draw(schemas())
     table, weights = data.draw(weighted_tables(schema))
     sort_key = data.draw(sort_keys(schema))
@@ -96,7 +94,7 @@ def test_no_rows_make_an_empty_batch(dtype: pa.DataType) -> None:
         assert batch.to_arrow().schema == batch.schema.arrow
         assert batch.slice(0, 5).rows == 0
         assert merge([batch, batch]).rows == 0
-        assert batch.rearranged(SortKey(batch.schema, ())).rows == 0
+        assert batch.sorted_by(SortKey(batch.schema, ())).rows == 0
         assert batch.fences.tolist() == []
 
 
@@ -165,12 +163,6 @@ def test_many_rows_go_into_chunks_and_come_back(rows_given: int) -> None:
     assert (hashes[1:] > hashes[:-1]).all()
 
 
-def test_rows_beyond_one_sort_are_sorted_in_pieces_and_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BUILD_ROWS", 64)
-    table = pa.table({"a": [i % 150 for i in range(1000)], "l": [[i % 150] for i in range(1000)]})
-    check(Batch.from_arrow(table), zset(rows(table), [1] * 1000))
-
-
 # ------------------------------------------------------------------------------------------------------ memory
 
 
@@ -235,7 +227,7 @@ def test_weights_given_later_may_change_afterwards_too() -> None:
     assert changed.weights().tolist() == [5, 5]
 
 
-def test_what_weights_gives_out_is_not_the_batch_itself() -> None:
+def test_the_array_that_weights_returns_cannot_change_the_batch() -> None:
     for batch in (
         Batch.from_arrow(pa.table({"a": [1, 2]}), weights=[5, 5]),
         Batch.from_arrow(pa.table({"a": [1, 2]})),
@@ -255,7 +247,7 @@ def test_nbytes_counts_the_arenas() -> None:
     assert 10_000 * 16 <= large.nbytes() < 10_000 * 16 * 1.1
 
 
-# ------------------------------------------------------------------------------------ parts and other arrangements
+# ------------------------------------------------------------------------------------ parts and other sort keys
 
 
 @given(st.data())
@@ -283,7 +275,7 @@ def test_slices_of_every_type_are_read_at_their_offset(name: str) -> None:
         part = batch.slice(offset, 9)
         assert rows(part.to_arrow()) == whole[offset : offset + 9]
         assert rows(part.slice(1, 3).to_arrow()) == whole[offset : offset + 9][1:4]
-        check(part.rearranged(SortKey(batch.schema, (0,))), dict.fromkeys(whole[offset : offset + 9], 1))
+        check(part.sorted_by(SortKey(batch.schema, (0,))), dict.fromkeys(whole[offset : offset + 9], 1))
 
 
 @given(st.data())
@@ -313,107 +305,17 @@ def test_new_weights_leave_the_old_batch_as_it_was(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_rearranging_by_a_key_and_back_keeps_the_rows(data: st.DataObject) -> None:
+def test_sorting_by_another_key_and_back_keeps_the_rows(data: st.DataObject) -> None:
     schema = data.draw(schemas())
     start, other = data.draw(sort_keys(schema)), data.draw(sort_keys(schema))
     batch, expected = data.draw(batches(start))
-    there = batch.rearranged(other)
+    there = batch.sorted_by(other)
     assert there.sort_key is other
     check(there, expected)
-    back = there.rearranged(start)
+    back = there.sorted_by(start)
     check(back, expected)
     assert rows(back.to_arrow()) == rows(batch.to_arrow())
     check(batch, expected)
-
-
-# ------------------------------------------------------------------------------------------------------ merging
-
-
-@given(st.data())
-def test_a_merge_is_the_sum(data: st.DataObject) -> None:
-    schema = data.draw(schemas(max_columns=3))
-    sort_key = data.draw(sort_keys(schema))
-    parts = data.draw(st.lists(batches(sort_key), min_size=1, max_size=5))
-    merged = merge([b for b, _ in parts])
-    check(merged, plus(*(z for _, z in parts)))
-    for batch, expected in parts:
-        check(batch, expected)
-
-
-@given(st.data())
-def test_merging_overlapping_batches_sums_equal_rows(data: st.DataObject) -> None:
-    """All batches are cut from one table, so that most rows meet others."""
-    schema = data.draw(schemas(max_columns=2))
-    sort_key = data.draw(sort_keys(schema))
-    table = data.draw(tables(schema, max_rows=12))
-    parts = []
-    for _ in range(data.draw(st.integers(2, 4))):
-        weights = np.array(data.draw(st.lists(st.integers(-2, 2), min_size=len(table), max_size=len(table))), np.int64)
-        batch = in_chunks(Batch.from_arrow(table, sort_key, weights), data.draw(st.lists(st.integers(1, 4))))
-        parts.append((batch, zset(rows(table), weights)))
-    check(merge([b for b, _ in parts]), plus(*(z for _, z in parts)))
-
-
-@pytest.mark.parametrize("copies", [2, 3, 5])
-@pytest.mark.parametrize("ddl", ["a BIGINT", "a STRING, b ARRAY<STRING>, m MAP<INT, STRING>"])
-def test_a_batch_and_its_opposite_leave_nothing(ddl: str, copies: int) -> None:
-    schema = Schema.parse(ddl)
-    if schema.nested:
-        table = table_of(schema, [(str(i), [str(i)] * (i % 4), [(i, None)]) for i in range(3000)])
-    else:
-        table = table_of(schema, [(i,) for i in range(3000)])
-    batch = Batch.from_arrow(table, SortKey(schema))
-    gone = batch.with_weights(np.full(batch.rows, 1 - copies))
-    assert merge([batch] * (copies - 1) + [gone]).rows == 0
-
-
-def test_large_merges_in_two_threads_are_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PARALLEL_ROWS", 50)
-    table = pa.table({"a": range(400), "s": [str(i % 7) for i in range(400)]})
-    for sort_key in (SortKey(Schema(table.schema)), SortKey(Schema(table.schema), (1,))):
-        for count in (2, 3, 4):
-            parts = [table.slice(60 * i, 200) for i in range(count)]
-            made = [in_chunks(Batch.from_arrow(p, sort_key), [30] * 5) for p in parts]
-            check(merge(made), plus(*(zset(rows(p), [1] * len(p)) for p in parts)))
-            gone = [b.with_weights(np.full(b.rows, -1)) for b in made]
-            assert merge([*made, *gone]).rows == 0
-
-
-def test_an_overflow_in_either_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PARALLEL_ROWS", 2)
-    for number in range(8):
-        batch = Batch.from_arrow(pa.table({"a": [number]}), weights=[INT64_MAX])
-        with pytest.raises(WeightOverflowError):
-            merge([batch, batch])
-        with pytest.raises(WeightOverflowError):
-            merge([batch, batch, batch])
-        assert batch.weights().tolist() == [INT64_MAX]
-
-
-def test_weights_up_to_the_ends_of_int64_are_exact() -> None:
-    table = pa.table({"a": [1, 1, 2, 2]})
-    check(Batch.from_arrow(table, weights=[INT64_MAX, -1, -INT64_MAX, 1]), {(1,): INT64_MAX - 1, (2,): 1 - INT64_MAX})
-    with pytest.raises(WeightOverflowError):
-        Batch.from_arrow(table, weights=[INT64_MAX, 1, 1, 1])
-    with pytest.raises(WeightOverflowError):
-        Batch.from_arrow(table, weights=[1, 1, -INT64_MAX, -2])
-
-
-def test_batches_of_two_sort_keys_are_not_merged() -> None:
-    one = Batch.from_arrow(pa.table({"a": [1, 2], "b": [1, 2]}))
-    for other in (Batch.from_arrow(pa.table({"a": ["x"], "b": [1]})), one.rearranged(SortKey(one.schema, (1,)))):
-        with pytest.raises(DbsparkError):
-            merge([one, other])
-        with pytest.raises(DbsparkError):
-            merge([one, other, one])
-
-
-def test_a_merge_of_one_or_of_empties_is_what_there_is() -> None:
-    batch = Batch.from_arrow(pa.table({"a": [1, 2]}))
-    empty = Batch.empty(batch.sort_key)
-    assert merge([batch]) is batch
-    assert merge([empty, batch, empty]) is batch
-    assert merge([empty]).rows == 0
 
 
 # ---------------------------------------------------------------------------------------------- equal is equal
@@ -433,7 +335,7 @@ def test_batches_are_the_same_exactly_if_they_hold_the_same_zset(data: st.DataOb
 
 
 @given(st.data())
-def test_the_largest_weight_the_negative_ones_and_the_sum_are_known(data: st.DataObject) -> None:
+def test_the_survey_of_the_weights_is_that_of_the_rows(data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=1, depth=0))
     batch, expected = data.draw(batches(data.draw(sort_keys(schema))))
     assert batch.largest == max(map(abs, expected.values()), default=0)
@@ -483,7 +385,7 @@ def test_shuffled_map_entries_do_not_change_a_batch(data: st.DataObject) -> None
         assert a == b, "stored in one order"
 
 
-def test_what_hides_under_a_null_is_not_looked_at() -> None:
+def test_values_under_a_null_are_not_read() -> None:
     mask = pa.array([True, True, False])
     structs = pa.StructArray.from_arrays([pa.array([1, 2, 3])], ["x"], mask=mask)
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 3, 3], pa.int32()), pa.array([1, 2, 3]), mask=mask)

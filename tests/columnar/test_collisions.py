@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dbspark.columnar import Batch, Schema, SortKey, merge
-from dbspark.columnar import batch as module
-from dbspark.columnar.batch import Plan
+from dbspark.columnar import Batch, Schema, SortKey, merge, merge_batches
+from dbspark.columnar.merge_batches import MergePlan
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.kernels.lookup import row_lookup as kw
 from dbspark.kernels.memory import layout as nd
@@ -36,7 +35,7 @@ def mask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @some
 @given(st.data())
-def test_a_batch_holds_the_sum_of_what_it_was_given(mask: int, data: st.DataObject) -> None:
+def test_a_batch_holds_the_sum_of_its_input(mask: int, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=3))
     table, weights = data.draw(weighted_tables(schema))
     batch = Batch.from_arrow(table, data.draw(sort_keys(schema)), weights)
@@ -114,7 +113,7 @@ def test_merging_overlapping_batches_in_steps_sums_equal_rows(mask: int, data: s
     if len(made) < 2:
         return
     limit = data.draw(st.integers(1, 20))
-    plan = Plan(made)
+    plan = MergePlan(made)
     out: list[Any] = []
     while not plan.done:
         before = plan.read
@@ -138,13 +137,13 @@ def test_a_batch_minus_itself_is_empty(mask: int, data: st.DataObject) -> None:
 
 @some
 @given(st.data())
-def test_rearranging_by_a_key_and_back_keeps_the_rows(mask: int, data: st.DataObject) -> None:
+def test_sorting_by_another_key_and_back_keeps_the_rows(mask: int, data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=3))
     start, other = data.draw(sort_keys(schema)), data.draw(sort_keys(schema))
     batch, expected = data.draw(batches(start))
-    there = batch.rearranged(other)
+    there = batch.sorted_by(other)
     check(there, expected, mask)
-    back = there.rearranged(start)
+    back = there.sorted_by(start)
     check(back, expected, mask)
     assert rows(back.to_arrow()) == rows(batch.to_arrow())
 
@@ -202,7 +201,7 @@ def test_many_colliding_rows_are_sorted_and_summed(mask: int) -> None:
 
 
 def test_large_merges_in_two_threads_are_sums(mask: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PARALLEL_ROWS", 10)
+    monkeypatch.setattr(merge_batches, "PARALLEL_MERGE_ROWS", 10)
     table = pa.table({"a": range(120)})
     parts = [in_chunks(Batch.from_arrow(table.slice(20 * i, 80)), [9] * 5) for i in range(3)]
     check(merge(parts), plus(*map(contents, parts)), mask)

@@ -1,4 +1,4 @@
-"""Memory: batches give back what they took, and hold on to what they still need."""
+"""Memory: batches free what they allocated, and keep alive what they read."""
 
 import gc
 import threading
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dbspark.columnar import Batch, Schema, SortKey, merge
-from dbspark.columnar.memory import allocated, int64s, uint64s
+from dbspark.columnar.memory import allocated_bytes, int64s, uint64s
 from tests.columnar.model import check, contents, plus
 from tests.strategies import table_of
 
@@ -20,7 +20,7 @@ def table(low: int, high: int) -> pa.Table:
     return table_of(SCHEMA, [(i, f"s{i}", [f"l{i}"] * 3, {"x": i / 2}, [("k", i), ("j", 0)]) for i in range(low, high)])
 
 
-def test_working_memory_has_the_size_and_type_asked_for() -> None:
+def test_scratch_arrays_have_the_requested_size_and_type() -> None:
     for n in (0, 1, 1000, 1 << 15, 1 << 17):
         for make, dtype in ((int64s, np.int64), (uint64s, np.uint64)):
             array = make(n)
@@ -30,36 +30,36 @@ def test_working_memory_has_the_size_and_type_asked_for() -> None:
             assert (array == 7).all()
 
 
-def test_everything_is_given_back() -> None:
+def test_all_memory_is_freed() -> None:
     def work() -> None:
         parts = [Batch.from_arrow(table(i * 100, i * 100 + 3000), SortKey(SCHEMA)) for i in range(3)]
         merged = merge(parts)
-        keyed = merged.rearranged(SortKey(SCHEMA, (1,)))
+        keyed = merged.sorted_by(SortKey(SCHEMA, (1,)))
         assert keyed.slice(5, 100).to_arrow().num_rows == 100
         merge([keyed, keyed.with_weights(-keyed.weights())])
 
     work()
     gc.collect()
-    before = allocated()
+    before = allocated_bytes()
     for _ in range(3):
         work()
     gc.collect()
-    assert allocated() <= before
+    assert allocated_bytes() <= before
 
 
-def test_what_a_batch_takes_is_counted_until_it_is_gone() -> None:
+def test_memory_of_a_batch_is_counted_until_it_is_freed() -> None:
     gc.collect()
-    before = allocated()
+    before = allocated_bytes()
     batch = Batch.from_arrow(pa.table({"a": np.arange(50_000)}))
     gc.collect()
-    assert allocated() - before >= 50_000 * 16
+    assert allocated_bytes() - before >= 50_000 * 16
     part = batch.slice(0, 1)
     del batch
     gc.collect()
     assert part.to_arrow().num_rows == 1
     del part
     gc.collect()
-    assert allocated() <= before
+    assert allocated_bytes() <= before
 
 
 def test_parts_keep_alive_what_they_read() -> None:

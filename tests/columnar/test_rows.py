@@ -16,7 +16,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import VariantVal
 
 from dbspark.columnar import Batch, Schema, SortKey
-from dbspark.columnar.rows import NAN, decode_arrays, encode_rows, row_form
+from dbspark.columnar.rows import NAN, decode_arrays, encode_rows, row_normaliser
 from dbspark.errors import SchemaError
 from dbspark.zset import ZSet
 from tests.columnar import model
@@ -29,7 +29,7 @@ EAST = dt.timezone(dt.timedelta(hours=2))
 
 def form(ddl: str, value: Any) -> Any:
     """The canonical form of one value of a column `place`."""
-    (result,) = row_form(Schema.parse(f"place {ddl}"))((value,))
+    (result,) = row_normaliser(Schema.parse(f"place {ddl}"))((value,))
     hash(result)
     return result
 
@@ -186,7 +186,7 @@ PAIR = Schema.parse("a INT, b STRING")
     "row", [(1, "x"), [1, "x"], {"b": "x", "a": 1}, OrderedDict(b="x", a=1), Row(a=1, b="x"), Row("a", "b")(1, "x")]
 )
 def test_a_row_comes_as_tuple_list_mapping_or_spark_row(row: Any) -> None:
-    got = row_form(PAIR)(row)
+    got = row_normaliser(PAIR)(row)
     assert got == (1, "x")
     assert type(got) is tuple
 
@@ -196,11 +196,11 @@ def test_a_row_comes_as_tuple_list_mapping_or_spark_row(row: Any) -> None:
 )
 def test_a_row_of_another_shape_is_refused_naming_the_columns(row: Any) -> None:
     with pytest.raises(SchemaError, match=r"\('a', 'b'\)"):
-        row_form(PAIR)(row)
+        row_normaliser(PAIR)(row)
 
 
 def test_the_form_of_a_schema_is_compiled_once() -> None:
-    assert row_form(PAIR) is row_form(Schema.parse("a INT, b STRING"))
+    assert row_normaliser(PAIR) is row_normaliser(Schema.parse("a INT, b STRING"))
 
 
 # ---------------------------------------------------------------------------------------------------- equality
@@ -245,7 +245,7 @@ def test_rows_read_from_a_batch_are_canonical_and_go_back_unchanged(data: st.Dat
     arrays = [c.chunk(0) if c.num_chunks else pa.array([], c.type) for c in stored.columns]
     rows = decode_arrays(schema, arrays)
     assert len(set(rows)) == len(rows) == batch.rows, "different rows are different tuples"
-    form = row_form(schema)
+    form = row_normaliser(schema)
     assert [form(row) for row in rows] == rows
     again = encode_rows(schema, rows)
     assert [a.type for a in again] == list(schema.types)
@@ -256,7 +256,7 @@ def test_rows_read_from_a_batch_are_canonical_and_go_back_unchanged(data: st.Dat
 def test_rows_are_equal_as_tuples_exactly_where_they_are_equal_in_arrow(data: st.DataObject) -> None:
     schema = data.draw(schemas(max_columns=2))
     table = _within_python(data.draw(tables(schema)))
-    form = row_form(schema)
+    form = row_normaliser(schema)
     given_rows = [tuple(row[name] for name in schema.names) for row in table.to_pylist()]
     rows = [form(row) for row in given_rows]
     plain = model.rows(table)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.columnar import Batch
-from dbspark.columnar.batch import Plan
 from dbspark.columnar.chunk import CHUNK_ROWS
+from dbspark.columnar.merge_batches import MergePlan
 from dbspark.errors import WeightOverflowError
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.memory.layout import OVERFLOW
@@ -156,7 +156,7 @@ def test_a_sum_outside_the_range_is_reported_and_one_within_is_exact(pair: tuple
 def test_a_merge_that_overflows_raises_and_leaves_its_inputs(copies: int) -> None:
     items = [Item(1, 1, 1, INT64_MAX)]
     batches = [batch_of(items) for _ in range(copies)]
-    plan = Plan(batches)
+    plan = MergePlan(batches)
     with pytest.raises(WeightOverflowError, match="int64"):
         plan.step(CHUNK_ROWS)
     assert all(b.weights().tolist() == [INT64_MAX] for b in batches)
@@ -214,7 +214,7 @@ def test_consolidating_reports_a_sum_beyond_int64(pair: tuple[int, int]) -> None
 def test_output_and_remaining_inputs_always_sum_to_the_whole(drawn: Any, limit: int) -> None:
     groups, batches = drawn
     expected = everything(groups)
-    plan = Plan(batches)
+    plan = MergePlan(batches)
     out: list[Any] = []
     while not plan.done:
         out += plan.step(limit)

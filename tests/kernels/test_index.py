@@ -118,18 +118,20 @@ def test_a_part_is_found_through_the_index_of_the_whole(keys: list[int], cuts: l
     """Chunks and rows go from the front, in several steps, as a merge reads them."""
     plain = sorted(keys * 2)  # enough rows for an index
     whole = batch_of(rows_of(plain), cuts)
-    assert (whole.index.place[0] != 0) == (whole.rows >= 8)
+    assert (whole.index.ref[0] != 0) == (whole.rows >= 8)
     while whole.rows:
-        assert found(whole, near(plain), whole.index.place) == expected(plain, near(plain))
+        assert found(whole, near(plain), whole.index.ref) == expected(plain, near(plain))
         chunks = data.draw(st.integers(0, len(whole.chunks) - 1))
-        whole = Batch(whole.sort_key, whole.chunks[chunks:]).part_of(whole, chunks, 0)
+        whole = Batch(whole.sort_key, whole.chunks[chunks:]).with_index_of(whole, chunks, 0)
         rows = data.draw(st.integers(1, whole.chunks[0].rows))
-        gone, whole = whole, whole.slice(rows).part_of(whole, 0, rows) if rows < whole.rows else whole.slice(rows)
+        gone, whole = whole, whole.slice(rows).with_index_of(whole, 0, rows) if rows < whole.rows else whole.slice(rows)
         plain = plain[len(plain) - whole.rows :]
-        if rows == gone.chunks[0].rows and whole.rows:  # a chunk that is read is dropped, as `Plan.unread` does
-            whole = Batch(gone.sort_key, gone.chunks[1:]).part_of(gone, 1, 0)
+        if (
+            rows == gone.chunks[0].rows and whole.rows
+        ):  # a chunk that is read is dropped, as `MergePlan.unread_inputs` does
+            whole = Batch(gone.sort_key, gone.chunks[1:]).with_index_of(gone, 1, 0)
 
 
 def test_a_batch_of_longer_chunks_than_an_index_can_number_has_none() -> None:
     batch = batch_of(rows_of(list(range((1 << ks.INDEX_ROW_BITS) + 1))))
-    assert batch.index.place == (0, 0, 0, 0)
+    assert batch.index.ref == (0, 0, 0, 0)

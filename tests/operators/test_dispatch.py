@@ -64,7 +64,7 @@ BY_KEY = SortKey(SCHEMA, [0])
 
 def batch(keys):
     columns = [pa.array(keys, pa.int64()), pa.array(np.arange(len(keys)))]
-    return Delta(SCHEMA, columns, np.ones(len(keys), np.int64)).arranged(BY_KEY)
+    return Delta(SCHEMA, columns, np.ones(len(keys), np.int64)).sorted_by(BY_KEY)
 
 
 @pytest.mark.parametrize("size", [1, 100, 5000, 100_000])

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dbspark
-from dbspark.columnar.arena import REGIONS
+from dbspark.columnar.block_allocator import PROCESS_ALLOCATOR
 from dbspark.errors import ConfigError, DbsparkError, LockError, SchemaError, TimeError
 from dbspark.runtime.tables import TransactionError
 
@@ -270,7 +270,7 @@ def test_scripts_of_statements(spark: Any) -> None:
 
 def test_memory_is_taken_when_it_is_reserved(spark: Any) -> None:
     with dbspark.Pipeline("x", spark=spark, config={"reserve": "96m"}):
-        assert REGIONS.mapped >= 96 << 20
+        assert PROCESS_ALLOCATOR.mapped_bytes >= 96 << 20
 
 
 def test_bad_settings_and_names_are_refused(spark: Any) -> None:

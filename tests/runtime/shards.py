@@ -31,7 +31,7 @@ class Told:
     def run(self, work):
         delta = work.delta(self.slot, self.sort_key.schema)
         if delta.rows:
-            batch = delta.arranged(self.sort_key)
+            batch = delta.sorted_by(self.sort_key)
             work.tell(self.id, batch)
             work.keep(self.id, (work.state(self.id, [self.sort_key])[0].insert(batch),))
 
@@ -65,7 +65,7 @@ def _answered(ask, rows):
         if slot == ask.slot:
             given = Delta.of(decoded(pa.py_buffer(payload), SortKey(ask.source)))
             answer = FlatMap(ask.schema, ask.question).apply([given])
-            yield shard, ask.answer, b"".join(encoded(answer.arranged(SortKey(ask.schema))))
+            yield shard, ask.answer, b"".join(encoded(answer.sorted_by(SortKey(ask.schema))))
 
 
 class Shards:
@@ -124,7 +124,7 @@ class Shards:
         table = pa.Table.from_arrays(encode_rows(node.schema, list(change)), schema=node.schema.arrow)
         travels = self.levels[0].streams.setdefault(node.id, placed)
         for shard, batch in split(Batch.from_arrow(table, placed, list(change.values())), self.shards):
-            yield shard, node.id, b"".join(encoded(batch.rearranged(travels)))
+            yield shard, node.id, b"".join(encoded(batch.sorted_by(travels)))
 
     def rows_kept(self):
         """Rows of every trace, consolidated over its batches, by name and shard."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from dbspark.columnar import Batch, Schema, SortKey
-from dbspark.columnar.batch import times_at
+from dbspark.columnar.row_times import times_at
 from dbspark.columnar.rows import decode_arrays
 from dbspark.errors import TimeError
 from dbspark.kernels.memory import layout as nd

@@ -171,7 +171,7 @@ def test_a_trace_reopens_from_its_files_and_goes_on(tmp_path):
     for i, batch in enumerate(trace.spine.entries):
         write_batch(batch, tmp_path / str(i), batch.description.to_json())
         found, description = open_batch(tmp_path / str(i))
-        opened.append(found.described(Description.from_json(description)))
+        opened.append(found.with_description(Description.from_json(description)))
     again = Trace.from_batches(opened)
     assert (again.since, again.upper) == (trace.since, trace.upper)
     holder = again.agent()

@@ -111,12 +111,12 @@ def test_rearranging_orders_the_rows_anew(drawn):
     plain = SortKey(sort_key.schema, [0])
     batch = Batch.from_arrow(table, plain)
     for target in (sort_key, other):
-        batch = batch.rearranged(target)
+        batch = batch.sorted_by(target)
         check_order(batch)
         assert dict(zip(rows(batch.to_arrow()), batch.weights().tolist(), strict=True)) == zset(
             rows(table), [1] * table.num_rows
         )
-    assert batch.rearranged(plain).same(Batch.from_arrow(table, plain))
+    assert batch.sorted_by(plain).same(Batch.from_arrow(table, plain))
 
 
 GOLDEN = {

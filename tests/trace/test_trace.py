@@ -209,7 +209,7 @@ class Machine(RuleBasedStateMachine):
     def insert_updates(self, slot, updates, upper):
         description = Description(slot.model.upper, upper, slot.trace.since)
         before = slot.trace.since
-        slot.trace.insert(batch_of(slot.trace.sort_key, updates).described(description))
+        slot.trace.insert(batch_of(slot.trace.sort_key, updates).with_description(description))
         slot.model.insert(updates, upper)
         if not any(logical or physical for logical, physical in slot.held()):
             assert slot.trace.since == before.join(upper), "a trace that nobody holds follows its upper"
@@ -253,7 +253,7 @@ class Machine(RuleBasedStateMachine):
             wrong = [([(ROWS[0], Time((50,) * self.width), 1)], Description(upper, upper, upper))]
         for updates, description in wrong:
             with pytest.raises(TimeError):
-                trace.insert(batch_of(trace.sort_key, updates).described(description))
+                trace.insert(batch_of(trace.sort_key, updates).with_description(description))
         assert (trace.spine.entries, trace.upper, trace.since) == before or trace._beside.jobs
         self.check(slot)
 
@@ -387,7 +387,7 @@ class Machine(RuleBasedStateMachine):
             self.steps += 1
             write_batch(batch, path, batch.description.to_json())
             found, metadata = open_batch(path, verify=self.steps % 2 == 0)
-            opened.append(found.described(Description.from_json(metadata)))
+            opened.append(found.with_description(Description.from_json(metadata)))
             assert opened[-1].sort_key is trace.sort_key
         again = Trace.from_batches(opened, trace.sort_key, self.width, trace.spine.config)
         model = slot.model.copy()
@@ -475,7 +475,7 @@ class Machine(RuleBasedStateMachine):
             upper = Antichain([tuple(c + 1 for c in last)])
             updates = [(row, last, w) for row, w in change]
             description = Description(model.upper, upper, trace.since)
-            trace.insert(batch_of(trace.sort_key, updates).described(description))
+            trace.insert(batch_of(trace.sort_key, updates).with_description(description))
             model.insert(updates, upper)
             check_reads(trace, model, 3)
             idle(trace)
@@ -608,7 +608,7 @@ def test_a_batch_without_a_description_or_of_another_sort_key_is_refused():
         trace.insert(rows([1]))
     other = batch_of(BY_ROW, [(ROWS[1], Time((0,)), 1)])
     with pytest.raises(SchemaError, match="takes no batch"):
-        trace.insert(other.described(Description(at(0), at(1), at(0))))
+        trace.insert(other.with_description(Description(at(0), at(1), at(0))))
     trace.append(other)
     assert zset(trace.scan()) == {ROWS[1]: 1}, "a delta is rearranged"
 

@@ -176,7 +176,7 @@ def test_changes_of_a_view_are_written_together_and_counted() -> None:
     history = History(sort_key, 0, 0, config=HISTORIES, patient=True)
     taken = []
     for i in range(n):
-        delta = Delta.of(many(schema, i).arranged(sort_key))
+        delta = Delta.of(many(schema, i).sorted_by(sort_key))
         taken.append(history.append(delta, i + 1))
     assert {int(t) for t in taken} == {ROWS}
     assert history._trace.spine.stats.inserts < n // 8

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dbspark.columnar.memory import allocated
+from dbspark.columnar.memory import allocated_bytes
 from dbspark.errors import WeightOverflowError
 from dbspark.trace.merge_state import Merging
 from dbspark.zset import ZSet, ZSetConfig
@@ -211,13 +211,13 @@ def test_merging_goes_on_before_the_next_change_and_gives_back_what_it_has_merge
 
     def watched(self, limit):
         stepped = step(self, limit)
-        seen.append(allocated() - before)
+        seen.append(allocated_bytes() - before)
         return stepped
 
     monkeypatch.setattr(Merging, "step", watched)
-    before = allocated()
+    before = allocated_bytes()
     z = loaded(400_000)
-    held = allocated() - before
+    held = allocated_bytes() - before
     for i in range(12):
         new, gone = range(1_000_000 + 20_000 * i, 1_020_000 + 20_000 * i), range(20_000 * i, 20_000 * (i + 1))
         z = z + delta([*new, *gone], [1] * 20_000 + [-1] * 20_000)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.columnar import Batch, Schema, SortKey
-from dbspark.columnar.row_codec import TEXT, codec_of
-from dbspark.columnar.rows import row_form
+from dbspark.columnar.row_codec import MAX_TEXT_BYTES, codec_of
+from dbspark.columnar.rows import row_normaliser
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.trace.spine import Spine
 from dbspark.zset import BACKENDS, ZSet, ZSetConfig
@@ -23,7 +23,7 @@ SCHEMA = Schema.of(
     "a BIGINT, b TINYINT, c SMALLINT, d INT, e FLOAT, f DOUBLE, g BOOLEAN, s STRING, y BINARY, dd DATE, ts TIMESTAMP, "
     "tn TIMESTAMP_NTZ, m DECIMAL(38, 5), n DECIMAL(9, 0), q INTERVAL DAY TO SECOND, t STRING"
 )
-FORM = row_form(SCHEMA)
+FORM = row_normaliser(SCHEMA)
 UTC = datetime.UTC
 _EXACT = Context(prec=60)
 
@@ -55,9 +55,9 @@ def test_a_row_of_every_flat_type_is_found_with_nulls_and_without(rows, other):
     codec = codec_of(SCHEMA)
     directory = codec.directory(spine.sources)
     for i, row in enumerate(rows):
-        assert codec.weigh(row, directory) == i + 1 + (100 if i == 0 else 0)
+        assert codec.weight(row, directory) == i + 1 + (100 if i == 0 else 0)
     if other not in rows:
-        assert codec.weigh(other, directory) == 0
+        assert codec.weight(other, directory) == 0
 
 
 @given(st.lists(ROWS, min_size=1, max_size=8, unique=True), st.sampled_from([0, 1, 0xFF]))
@@ -66,11 +66,11 @@ def test_colliding_hashes_are_told_apart(rows, mask):
         spine = spine_of(SCHEMA, {row: i + 1 for i, row in enumerate(rows)})
         codec = codec_of(SCHEMA)
         directory = codec.directory(spine.sources)
-        assert [codec.weigh(row, directory) for row in rows] == [i + 1 for i in range(len(rows))]
+        assert [codec.weight(row, directory) for row in rows] == [i + 1 for i in range(len(rows))]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("length", [0, 1, TEXT - 1, TEXT, TEXT + 1, 3 * TEXT])
+@pytest.mark.parametrize("length", [0, 1, MAX_TEXT_BYTES - 1, MAX_TEXT_BYTES, MAX_TEXT_BYTES + 1, 3 * MAX_TEXT_BYTES])
 def test_long_text_is_found_too(backend, length):
     long = ("ä" * (length // 2)).ljust(length)
     z = ZSet.from_arrow(pa.table({"k": ["a", long, None], "v": [1, 2, 3]}), config=ZSetConfig(backend=backend))

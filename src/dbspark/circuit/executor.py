@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.vm import Counts, Guarded, Late, Program
 from dbspark.columnar import Batch, SortKey
-from dbspark.columnar.delta import Delta, Parts
+from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.errors import CircuitError
 from dbspark.kernels.preload import operator_vm_ready
 from dbspark.operators.operator import State
@@ -155,7 +155,7 @@ class Circuit:
         for name, node in self.graph.outputs.items():
             outputs[name] = tick.value(node)
             if name in in_order and name in self._program.wanted:
-                outputs[name] = outputs[name].known(tick.in_order(name))
+                outputs[name] = outputs[name].add_sorted(tick.in_order(name))
         return tick.states, outputs, {n.id: tick.value(n.inputs[0]) for n in self._delays}, tick.late, tick.enough
 
     def _by_operators(self, values: dict[str, Any]) -> Done:
@@ -281,11 +281,11 @@ def _zset_of(given: Any, node: Node) -> ZSet:
 
 def complete(value: Any) -> Any:
     """An output of which nothing is left to compute."""
-    return Delta.of(value.batch()) if isinstance(value, Parts) else value
+    return Delta.of(value.batch()) if isinstance(value, ChunkedDelta) else value
 
 
 def as_zset(value: Any) -> ZSet:
     """What a stream carries, for people."""
     if isinstance(value, Delta):
-        return ZSet.from_batch(value.arranged(SortKey(value.schema)))
-    return ZSet.from_batch(value.delta().arranged(SortKey(value.schema)))
+        return ZSet.from_batch(value.sorted_by(SortKey(value.schema)))
+    return ZSet.from_batch(value.delta().sorted_by(SortKey(value.schema)))

@@ -87,7 +87,7 @@ def arranging(
     sort_key: SortKey, given: int, out: int, kept: int, mask: int, wanted: int = ALWAYS, known: bool = False
 ) -> list[int]:
     """Rows of a register in order. `known`: they have the hashes of whole rows."""
-    return line(km.ARRANGE, given, out, kept, wanted, int(known), mask, sort_key.told_at)
+    return line(km.ARRANGE, given, out, kept, wanted, int(known), mask, sort_key.kernel_spec_address)
 
 
 def passed(columns: Sequence[tuple[int, int]]) -> list[int]:

@@ -163,7 +163,7 @@ class _Run:
             for node in fixpoint.variables:
                 flown = values[node.inputs[0].id]
                 if flown.rows:
-                    change = Delta.of(flown.arranged(SortKey(node.schema)))
+                    change = Delta.of(flown.sorted_by(SortKey(node.schema)))
                     if change.rows:
                         given[node.id] = change
                         results[str(node.name)].append(change)

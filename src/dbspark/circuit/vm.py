@@ -27,10 +27,11 @@ from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.instructions import Instruction, Registers, arranging, instruction, line
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar import sort_key as hashing
-from dbspark.columnar.batch import Index, surveyed
+from dbspark.columnar.batch_index import BatchIndex
 from dbspark.columnar.chunk import Chunk
-from dbspark.columnar.delta import Delta, Parts
+from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.memory import allocate
+from dbspark.columnar.sort_batch import batch_of_sorted_chunk
 from dbspark.kernels.lookup.index import append
 from dbspark.kernels.vm import layouts as kr
 from dbspark.kernels.vm import operators as km
@@ -228,7 +229,7 @@ class Program:
         rows = 0
         for node, _ in self._head:
             value = values[node]
-            if value.rows > LIMIT or type(value) is Parts:
+            if value.rows > LIMIT or type(value) is ChunkedDelta:
                 return None
             rows += value.rows
         much = rows >= _MUCH
@@ -442,8 +443,8 @@ def _batch(told: bytes, arena: Any, register: int, sort_key: SortKey) -> Batch:
     if not rows:
         return Batch.empty(sort_key)
     chunk = Chunk(sort_key.schema, rows, arena.slice(table - arena.address, size), None)
-    batch = surveyed(sort_key, chunk, survey)
-    return batch.with_index(Index.at(index, rows, arena)) if index else batch
+    batch = batch_of_sorted_chunk(sort_key, chunk, survey)
+    return batch.with_index(BatchIndex.at(index, rows, arena)) if index else batch
 
 
 def _behind(node: Node) -> Node:

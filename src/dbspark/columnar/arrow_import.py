@@ -1,152 +1,152 @@
-"""Arrow data that somebody hands over, as a chunk or a batch: a fast way for what is as it should be.
+"""Import of Arrow tables through the C data interface: one call for all columns.
 
-Where a table has exactly the columns of a schema (and perhaps one of weights), flat and in one piece, its memory is
-described to kernels in one call, and small ones are put in order by the same call, or copied as they are by the next.
-Anything else goes the long way (`columnar.conform`), which knows what to say about it.
+A table is *importable* where it has exactly the columns of a schema, in order and type, flat, in one record batch and
+without NULLs in NOT NULL columns, and perhaps one int64 column of weights. Its buffers are then described to kernels in
+one call. A table of at most `CHUNK_ROWS` rows is sorted (`import_batch`) by the same call, or copied in its own order
+(`import_copy`) by the next.
+
+Functions return None for any other table. The caller then takes the general way (`columnar.conform`), which casts what
+can be cast and raises an error that names the column otherwise; nothing is refused here.
 """
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-
-from dbspark.columnar import sort_key as hashing
-from dbspark.columnar.batch import Batch, desk, planned, rows_on_desk, scratch_of
 from dbspark.columnar.chunk import CHUNK_ROWS, ONE, ZERO, Chunk
-from dbspark.columnar.memory import allocate
+from dbspark.columnar.memory import ThreadScratch, allocate
 from dbspark.columnar.schema import Schema
-from dbspark.columnar.sort_key import SortKey
+from dbspark.columnar.sort_batch import PLAN_SCRATCH, batch_of_plan, plan_scratch, rows_in_thread_scratch
 from dbspark.kernels.memory import arrow_import as kh
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.sort import sort_rows as ka
 
-_REMEMBERED = 8
-"""Forms of tables that are remembered for each schema."""
-_SPARE = 1024
-"""Bytes that an arena has for alignment."""
+from dbspark.columnar import sort_key as hashing
+from dbspark.columnar.batch import Batch
+from dbspark.columnar.sort_key import SortKey
+
+MAX_MAPPINGS_PER_SCHEMA: Final = 8
+"""Column mappings that are cached for each schema; they differ in the name and place of the weight column."""
+_ALIGNMENT_BYTES: Final = 1024
+"""Bytes of an arena that are spent at most on the alignment of its buffers."""
 
 
-class _Form:
-    """Columns that have been handed over, and how they are those of a schema."""
+class _ColumnMapping:
+    """How the columns of an importable Arrow schema map onto those of a `Schema`, as kernels read it."""
 
-    __slots__ = ("_words", "at", "before", "bytes", "few", "given", "named")
+    __slots__ = ("_spec", "address", "row_bytes", "scratch_rows", "source", "table_bytes", "weight_column")
 
-    def __init__(self, schema: Schema, given: pa.Schema, named: str | None, words: list[int]) -> None:
-        self.given = given
-        self.named = named
-        """The column with the weights."""
-        self._words = np.array(words, np.int64)
-        self.at: int = self._words.ctypes.data
-        """What kernels are told of it."""
-        self.bytes = 0
-        """Those of a row, beside the node table, when rows were last put in order."""
-        self.before = schema.node_count * nd.NODE_BYTES
-        """Those of the node table."""
-        self.few = rows_on_desk(schema, self.before)
-        """Rows for which a thread has working memory."""
-
-
-class _Desk(threading.local):
-    """Where a thread has a record batch exported to."""
-
-    def __init__(self) -> None:
-        self._memory = allocate(kh.ARROW_ARRAY_BYTES)
-        self.struct: int = self._memory.address
+    def __init__(self, schema: Schema, source: pa.Schema, weight_column: str | None, spec: list[int]) -> None:
+        self.source = source
+        self.weight_column = weight_column
+        self._spec = np.array(spec, np.int64)
+        self.address: int = self._spec.ctypes.data
+        """The address of the mapping (`kernels.memory.arrow_import`)."""
+        self.row_bytes = 0
+        """Bytes of a row in the arena of the last import, rounded up: an estimate for the next one."""
+        self.table_bytes = schema.node_count * nd.NODE_BYTES
+        """Bytes of the node table."""
+        self.scratch_rows = rows_in_thread_scratch(schema, self.table_bytes)
+        """Rows up to which the scratch memory of a thread suffices."""
 
 
-_desk = _Desk()
-_forms: dict[Schema, list[_Form]] = {}
+_ARROW_ARRAY = ThreadScratch(kh.ARROW_ARRAY_BYTES)
+"""The `ArrowArray` struct that pyarrow fills in and a kernel consumes."""
+_mappings: dict[Schema, list[_ColumnMapping]] = {}
 
 
-def handed_batch(sort_key: SortKey, table: pa.Table, weight: str | None = None) -> Batch | None:
-    """A table's rows as a batch; None where they are not exactly what is expected."""
+def import_batch(sort_key: SortKey, table: pa.Table, weight: str | None = None) -> Batch | None:
+    """The rows of a table as a batch, with the weights of a column or 1 each; None if the table is not importable."""
     schema, rows = sort_key.schema, table.num_rows
     if not 0 < rows <= CHUNK_ROWS:
         chunk = _chunk(schema, table, weight)
         return None if chunk is None else Batch.from_chunk(sort_key, chunk)
-    form, parts = _form(schema, table.schema, weight), table.to_batches()
-    if form is None or len(parts) != 1:
+    mapping, parts = _mapping(schema, table.schema, weight), table.to_batches()
+    if mapping is None or len(parts) != 1:
         return None
-    before = form.before
-    scratch = desk.scratch if rows <= form.few else scratch_of(schema, rows, before)
-    room = rows * form.bytes + before + _SPARE
-    arena, struct = allocate(room), _desk.struct
-    given: Any = parts[0]
-    given._export_to_c(struct)
-    told, at = sort_key.told_at, scratch.address
-    size = kh.import_sorted(struct, rows, form.at, told, hashing._mask_word, at, arena.address, room)
+    table_bytes = mapping.table_bytes
+    scratch = PLAN_SCRATCH.buffer if rows <= mapping.scratch_rows else plan_scratch(schema, rows, table_bytes)
+    capacity = rows * mapping.row_bytes + table_bytes + _ALIGNMENT_BYTES
+    arena, struct = allocate(capacity), _ARROW_ARRAY.address
+    record_batch: Any = parts[0]
+    record_batch._export_to_c(struct)
+    spec, at = sort_key.kernel_spec_address, scratch.address
+    size = kh.import_sorted(struct, rows, mapping.address, spec, hashing._mask_word, at, arena.address, capacity)
     if size == kh.NOT_IMPORTABLE:
         return None
-    form.bytes = max(size - before, 0) // rows + 1
-    if 0 < size <= room <= 2 * (size + _SPARE):
-        return planned(sort_key, scratch, before, arena)
-    if size <= 0:  # none stays, or they are too large for one chunk
+    mapping.row_bytes = max(size - table_bytes, 0) // rows + 1
+    if 0 < size <= capacity <= 2 * (size + _ALIGNMENT_BYTES):
+        return batch_of_plan(sort_key, scratch, table_bytes, arena)
+    if size <= 0:  # all rows cancel, or they are too large for one chunk
         chunk = _chunk(schema, table, weight)
         return None if chunk is None else Batch.from_chunk(sort_key, chunk)
     arena = allocate(size)
-    ka.fill(told, rows, at + before, arena.address)
-    return planned(sort_key, scratch, before, arena)
+    ka.fill(spec, rows, at + table_bytes, arena.address)
+    return batch_of_plan(sort_key, scratch, table_bytes, arena)
 
 
-def handed_copy(schema: Schema, table: pa.Table) -> Chunk | None:
-    """A table's rows as they come, in memory of our own; None where they are not exactly what is expected.
+def import_copy(schema: Schema, table: pa.Table) -> Chunk | None:
+    """A copy of the rows of a table, in their own order; None if the table is not importable or empty.
 
-    Whoever has handed them over may write into theirs again.
+    It shares no memory with the table, whose producer may reuse its buffers.
     """
-    rows, form, parts = table.num_rows, _form(schema, table.schema, None), table.to_batches()
-    if form is None or len(parts) != 1 or not rows:
+    rows, mapping, parts = table.num_rows, _mapping(schema, table.schema, None), table.to_batches()
+    if mapping is None or len(parts) != 1 or not rows:
         return None
-    scratch, struct = scratch_of(schema, 0), _desk.struct
-    given: Any = parts[0]
-    given._export_to_c(struct)
-    size = kh.measure_copy(struct, rows, form.at, scratch.address)
+    scratch, struct = plan_scratch(schema, 0), _ARROW_ARRAY.address
+    record_batch: Any = parts[0]
+    record_batch._export_to_c(struct)
+    size = kh.measure_copy(struct, rows, mapping.address, scratch.address)
     if size == kh.NOT_IMPORTABLE:
         return None
     arena = allocate(size)
-    kh.copy_columns(scratch.address, rows, form.at, arena.address)
+    kh.copy_columns(scratch.address, rows, mapping.address, arena.address)
     return Chunk(schema, rows, arena, None)
 
 
 def _chunk(schema: Schema, table: pa.Table, weight: str | None) -> Chunk | None:
-    """A table's rows as a chunk over the same memory."""
-    form, parts = _form(schema, table.schema, weight), table.to_batches()
-    if form is None or len(parts) != 1:
+    """The rows of a table as a chunk over the same memory; None if the table is not importable."""
+    mapping, parts = _mapping(schema, table.schema, weight), table.to_batches()
+    if mapping is None or len(parts) != 1:
         return None
-    rows: Any = parts[0]
-    buffer, struct = allocate(schema.packing.size), _desk.struct
-    rows._export_to_c(struct)
-    fits = kh.import_columns(struct, rows.num_rows, form.at, buffer.address)
-    return Chunk(schema, rows.num_rows, buffer, rows) if fits else None
+    record_batch: Any = parts[0]
+    buffer, struct = allocate(schema.packing.size), _ARROW_ARRAY.address
+    record_batch._export_to_c(struct)
+    fits = kh.import_columns(struct, record_batch.num_rows, mapping.address, buffer.address)
+    return Chunk(schema, record_batch.num_rows, buffer, record_batch) if fits else None
 
 
-def _form(schema: Schema, given: pa.Schema, weight: str | None) -> _Form | None:
-    known = _forms.get(schema)
-    if known is None:
-        known = _forms[schema] = []
-    for form in known:
-        if form.named == weight and given.equals(form.given):
-            return form
-    made = None if schema.nested or not schema.columns else _formed(schema, given, weight)
-    if made is not None:
-        known[:] = [made, *known[: _REMEMBERED - 1]]  # two threads may do this at once, to the same end
-    return made
+def _mapping(schema: Schema, source: pa.Schema, weight: str | None) -> _ColumnMapping | None:
+    """The mapping of an Arrow schema, from the cache if it is there; None if it is not importable."""
+    mappings = _mappings.get(schema)
+    if mappings is None:
+        mappings = _mappings[schema] = []
+    for mapping in mappings:
+        if mapping.weight_column == weight and source.equals(mapping.source):
+            return mapping
+    new = None if schema.nested or not schema.columns else _new_mapping(schema, source, weight)
+    if new is not None:
+        mappings[:] = [
+            new,
+            *mappings[: MAX_MAPPINGS_PER_SCHEMA - 1],
+        ]  # two threads may do this at once, to the same end
+    return new
 
 
-def _formed(schema: Schema, given: pa.Schema, weight: str | None) -> _Form | None:
-    at = -1
+def _new_mapping(schema: Schema, source: pa.Schema, weight: str | None) -> _ColumnMapping | None:
+    weight_at = -1
     if weight is not None:
-        at = given.get_field_index(weight)
-        if at < 0 or given.field(at).type != pa.int64():
+        weight_at = source.get_field_index(weight)
+        if weight_at < 0 or source.field(weight_at).type != pa.int64():
             return None
-    chosen = [i for i in range(len(given)) if i != at]
-    fields = [given.field(i) for i in chosen]
+    columns = [i for i in range(len(source)) if i != weight_at]
+    fields = [source.field(i) for i in columns]
     if [f.name for f in fields] != list(schema.names) or [f.type for f in fields] != list(schema.types):
         return None
-    words = [schema.columns, at, ZERO.address, ONE.address, schema.template_at, schema.node_count]
+    spec = [schema.columns, weight_at, ZERO.address, ONE.address, schema.template_address, schema.node_count]
     required = set(schema.required)
-    for c, i in enumerate(chosen):
-        words += (i, int(c in required))
-    return _Form(schema, given, weight, words)
+    for c, i in enumerate(columns):
+        spec += (i, int(c in required))
+    return _ColumnMapping(schema, source, weight, spec)

@@ -1,7 +1,7 @@
 """A chunk: some rows in memory, described to kernels by a node table and to everyone else as Arrow arrays.
 
 A chunk never changes. Either its buffers are Arrow's own (imported, nothing copied) or they lie in one arena that a
-gather has filled. Its node table is the first thing in `buffer`; `keep` holds whatever else must stay alive.
+gather has filled. Its node table is at the beginning of `buffer`; `keep` references whatever else must stay alive.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar.arrow_export import lent_batch
+from dbspark.columnar.arrow_export import export_record_batch
 from dbspark.columnar.memory import Int64s, allocate, int64s
 from dbspark.columnar.schema import Schema, child_types
 from dbspark.errors import SchemaError, WeightOverflowError
@@ -31,23 +31,23 @@ _PARALLEL_ROWS = 1 << 17
 """Gathers from this many rows on use two threads."""
 
 NO_TIME = np.zeros(nd.TIMES, np.int64)
-"""The time of rows that have none."""
+"""The coordinates of the time of rows at no time."""
 
 ONE = allocate(8)
 ZERO = allocate(8)
 np.frombuffer(ONE, np.int64)[0] = 1
 np.frombuffer(ZERO, np.int64)[0] = 0
 _WEIGHT = nd.WEIGHT * nd.FIELDS
-_FEW = 2
-"""Columns up to which it takes less to make them one by one."""
+_MAX_SINGLY_EXPORTED_COLUMNS = 2
+"""Up to this number of columns, making Arrow arrays one by one costs less than one export of all of them."""
 _CONSTANT = [(_WEIGHT, ONE), *((node * nd.FIELDS, ZERO) for node in range(nd.TIME, nd.LANES))]
-"""Lanes of rows of weight one and of no time: where their lines begin, and their one value."""
+"""The constant lanes of rows of weight one at no time: where their lines begin, and their one value."""
 _NO_TIMES = [nd.FIXED, 8, ZERO.address, 0, 0, 0, 0, 0] * nd.TIMES
-"""The lines of the times of rows that have none."""
+"""The lines of the time lanes of rows at no time."""
 
 
-class _Memory:
-    """Lets numpy view memory that a chunk keeps alive. Writable by type only, so that kernels have one signature."""
+class _ForeignMemory:
+    """A view for numpy of memory that a chunk keeps alive; typed as writable so that kernels have one signature."""
 
     __slots__ = ("__array_interface__", "keep")
 
@@ -71,13 +71,13 @@ class Chunk:
         self.table: int = buffer.address
 
     def nodes(self) -> Int64s:
-        """The node table, writable only by whoever is still building the chunk."""
+        """The node table, to be written only while the chunk is being built."""
         count = self.schema.node_count * nd.FIELDS
         return np.frombuffer(self.buffer, np.int64, count).reshape(-1, nd.FIELDS)
 
     def nbytes(self) -> int:
-        """Bytes that this chunk keeps in memory; a slice keeps all that it is a slice of."""
-        return int(self.buffer.size) + _kept(self.keep)
+        """Bytes of memory that this chunk keeps alive; a slice keeps all that it is a slice of."""
+        return int(self.buffer.size) + _retained_bytes(self.keep)
 
     def slice(self, offset: int, rows: int) -> Chunk:
         """Rows offset … offset+rows-1; shares all buffers."""
@@ -90,12 +90,12 @@ class Chunk:
 
     def select(self, columns: Sequence[int], schema: Schema) -> Chunk:
         """Some columns of the same rows, which are flat, at no time; their hashes are not those of the new rows."""
-        given = self.lines()
-        lines = list(given[: nd.TIME * nd.FIELDS])
+        own_lines = self.lines()
+        lines = list(own_lines[: nd.TIME * nd.FIELDS])
         lines += _NO_TIMES
         for c in columns:
             at = (nd.LANES + c) * nd.FIELDS
-            lines += given[at : at + nd.FIELDS]
+            lines += own_lines[at : at + nd.FIELDS]
         buffer = allocate(schema.packing.size)
         schema.packing.pack_into(buffer, 0, *lines)
         return Chunk(schema, self.rows, buffer, self)
@@ -117,10 +117,10 @@ class Chunk:
         chunk = self.slice(0, self.rows)
         table = chunk.nodes()
         lanes = []
-        for c, given in enumerate(times):
+        for c, coordinate in enumerate(times):
             line = table[nd.TIME + c]
-            constant = len(given) == 1 or bool((given == given[0]).all())
-            lanes.append(np.array(given[:1] if constant else given, np.int64))
+            constant = len(coordinate) == 1 or bool((coordinate == coordinate[0]).all())
+            lanes.append(np.array(coordinate[:1] if constant else coordinate, np.int64))
             line[nd.DATA], line[nd.START], line[nd.MASK] = lanes[-1].ctypes.data, 0, 0 if constant else -1
         chunk.keep = (self, lanes)
         return chunk
@@ -136,7 +136,7 @@ class Chunk:
         if 0 <= at < self.buffer.size:  # in the chunk's own arena
             raw = np.frombuffer(self.buffer, dtype, count, at)
         else:
-            raw = np.asarray(_Memory(data, count, dtype, self))
+            raw = np.asarray(_ForeignMemory(data, count, dtype, self))
         return np.full(self.rows, raw[0]) if constant else raw[start:]
 
     def lines(self) -> tuple[int, ...]:
@@ -144,8 +144,8 @@ class Chunk:
         return self.schema.packing.unpack_from(self.buffer)
 
     def record_batch(self, schema: pa.Schema, weights: bool = False) -> pa.RecordBatch:
-        """The columns as Arrow data over the same memory, and the weights behind them if they are wanted."""
-        batch = None if self.schema.unlent or not self.rows else lent_batch(self, schema, weights)
+        """The columns as Arrow data over the same memory, followed by the weights if `weights`."""
+        batch = None if self.schema.needs_array_export or not self.rows else export_record_batch(self, schema, weights)
         if batch is not None:
             return batch
         arrays = self._arrays()
@@ -155,8 +155,8 @@ class Chunk:
 
     def arrays(self) -> list[pa.Array]:
         """The columns as Arrow arrays over the same memory."""
-        if self.schema.columns > _FEW and not self.schema.unlent and self.rows:
-            batch = lent_batch(self, self.schema.arrow, False)
+        if self.schema.columns > _MAX_SINGLY_EXPORTED_COLUMNS and not self.schema.needs_array_export and self.rows:
+            batch = export_record_batch(self, self.schema.arrow, False)
             if batch is not None:
                 columns: list[pa.Array] = batch.columns
                 return columns
@@ -194,11 +194,11 @@ class Chunk:
         return pa.foreign_buffer(address, size, self) if size else ZERO.slice(0, 0)
 
 
-def _kept(keep: Any) -> int:
+def _retained_bytes(keep: Any) -> int:
     if keep is None:
         return 0
     if isinstance(keep, list | tuple):
-        return sum(_kept(k) for k in keep)
+        return sum(_retained_bytes(k) for k in keep)
     if isinstance(keep, Chunk):
         return keep.nbytes()
     return int(keep.size if isinstance(keep, pa.Buffer) else keep.nbytes)
@@ -214,12 +214,12 @@ def _shifted(bitmap: Any, start: int, rows: int) -> Any:
 def import_arrays(schema: Schema, arrays: Sequence[pa.Array], rows: int, weights: Int64s | None) -> Chunk:
     """Describe Arrow arrays of the schema's canonical types; copies nothing. Hash lanes are left unset."""
     if schema.has_maps:
-        arrays = [_with_sorted_maps(a) for a in arrays]
+        arrays = [sort_maps(a) for a in arrays]
     return describe_arrays(schema, arrays, rows, weights)
 
 
 def describe_arrays(schema: Schema, arrays: Sequence[pa.Array], rows: int, weights: Int64s | None) -> Chunk:
-    """The same for arrays whose maps are in order already; reads nothing."""
+    """Like `import_arrays`, for arrays whose maps are sorted already; reads no values."""
     lines = schema.lines.copy()
     for c, array in enumerate(arrays):
         _describe(schema, lines, nd.LANES + c, array)
@@ -257,16 +257,16 @@ def _describe(schema: Schema, lines: list[int], index: int, array: pa.Array) -> 
         lines[at + nd.DATA] = body.address
 
 
-def _with_sorted_maps(array: pa.Array) -> pa.Array:
+def sort_maps(array: pa.Array) -> pa.Array:
     dtype = array.type
     if len(array) == 0 or not pa.types.is_nested(dtype) or dtype.num_fields == 0:
         return array
     mask = array.is_null() if array.null_count else None
     if pa.types.is_struct(dtype):
-        fields = [_with_sorted_maps(array.field(i)) for i in range(dtype.num_fields)]
+        fields = [sort_maps(array.field(i)) for i in range(dtype.num_fields)]
         return pa.StructArray.from_arrays(fields, fields=list(dtype), mask=mask)
     first = array.offsets[0].as_py()
-    values = _with_sorted_maps(array.values.slice(first, array.offsets[-1].as_py() - first))
+    values = sort_maps(array.values.slice(first, array.offsets[-1].as_py() - first))
     offsets = pa.array(np.asarray(array.offsets) - first, pa.int32())
     if not pa.types.is_map(dtype):
         return pa.ListArray.from_arrays(offsets, values, type=dtype, mask=mask)
@@ -277,8 +277,8 @@ def _with_sorted_maps(array: pa.Array) -> pa.Array:
     order = int64s(len(keys))
     if not order_maps(chunk.table, nd.LANES, len(plain), one.node_count, order):
         return plain
-    taken = pa.array(order)
-    return pa.MapArray.from_arrays(offsets, keys.take(taken), items.take(taken), type=dtype, mask=mask)
+    indices = pa.array(order)
+    return pa.MapArray.from_arrays(offsets, keys.take(indices), items.take(indices), type=dtype, mask=mask)
 
 
 def gather_chunks(
@@ -292,8 +292,8 @@ def gather_chunks(
     def gathered(begin: int, end: int) -> list[Chunk]:
         chunks = []
         for at in range(begin, end, CHUNK_ROWS):
-            some = slice(at, min(at + CHUNK_ROWS, end))
-            chunks += _gather(schema, own_key, tables, pos[some], weights[some], one_weight, time)
+            part = slice(at, min(at + CHUNK_ROWS, end))
+            chunks += _gather(schema, own_key, tables, pos[part], weights[part], one_weight, time)
         return chunks
 
     if rows < _PARALLEL_ROWS:
@@ -305,7 +305,7 @@ def gather_chunks(
 
 @cache
 def _helper() -> ThreadPoolExecutor:
-    """A second thread for large gathers, which are bound by how fast memory answers; it waits for nobody."""
+    """A second thread for large gathers, which are bound by memory latency; its tasks wait for no other."""
     return ThreadPoolExecutor(1, thread_name_prefix="dbspark-gather")
 
 
@@ -313,7 +313,7 @@ def gather_columns(schema: Schema, tables: Int64s, pos: Int64s, columns: Sequenc
     """Some columns of the rows at `pos` as Arrow arrays; the others are not touched."""
     if len(columns) > 1 and len(pos) and not schema.nested and len(set(columns)) == len(columns):
         nodes = np.add(columns, nd.LANES, dtype=np.int64)
-        made = gather_rows(schema.select(columns), nodes, tables, pos, pos)  # the weights are nobody's
+        made = gather_rows(schema.select(columns), nodes, tables, pos, pos)  # weights are not read: any array will do
         if made is not None:
             return made.arrays()
     return [_gather_column(schema, tables, nd.LANES + c, pos) for c in columns]
@@ -337,7 +337,7 @@ def gather_pairs(
 
 
 def gather_rows(schema: Schema, columns: Int64s, tables: Int64s, pos: Int64s, weights: Int64s) -> Chunk | None:
-    """Some flat columns, given by node, of the rows at `pos`, as `gather_pairs` has it."""
+    """Some flat columns, by their nodes, of the rows at `pos`: `gather_pairs` with one side."""
     origins = np.zeros((len(columns), 2), np.int64)
     origins[:, 1] = columns
     return gather_pairs(schema, origins, tables, pos, tables, pos, weights)
@@ -370,12 +370,12 @@ def _gather_column(schema: Schema, tables: Int64s, index: int, pos: Int64s) -> p
 
 
 def _gather_nested(schema: Schema, tables: Int64s, index: int, pos: Int64s) -> pa.Array:
-    """One nested column; goes through a chunk of that column alone."""
+    """One nested column, by way of a chunk of that column alone."""
     keep: list[Any] = []
     chunk = Chunk(schema, len(pos), allocate(schema.node_count * nd.NODE_BYTES), keep)
     table = chunk.nodes()
     table[:] = schema.template
-    if not _gather_tree(schema, tables, index, pos, table, keep):
+    if not _gather_subtree(schema, tables, index, pos, table, keep):
         half = len(pos) // 2
         return pa.concat_arrays([_gather_nested(schema, tables, index, p) for p in (pos[:half], pos[half:])])
     return chunk._array(chunk.lines(), index, schema.nodes[index].type, len(pos))
@@ -403,7 +403,7 @@ def gather_measured(
     layout: Int64s,
     size: int,
 ) -> Chunk:
-    """The rows at `pos` in an arena that has been measured, nested columns left out."""
+    """The rows at `pos` in an arena of the measured size and layout; nested columns are left unset."""
     arena = allocate(size)
     rows = len(pos)
     kg.gather(
@@ -431,7 +431,7 @@ def _gather(
     table = chunk.nodes()
     table[nd.LANES + columns :] = schema.template[nd.LANES + columns :]
     for c in range(columns):
-        if schema.nodes[nd.LANES + c].kind in (nd.LIST, nd.STRUCT) and not _gather_tree(
+        if schema.nodes[nd.LANES + c].kind in (nd.LIST, nd.STRUCT) and not _gather_subtree(
             schema, tables, nd.LANES + c, pos, table, keep
         ):
             return _gather_halves(schema, own_key, tables, pos, weights, one_weight, time)
@@ -450,8 +450,8 @@ def _gather_halves(
     )
 
 
-def _gather_tree(schema: Schema, tables: Int64s, index: int, pos: Int64s, table: Int64s, keep: list[Any]) -> bool:
-    """Gather one nested column, or one node below it, into buffers of their own. False: too much for its offsets."""
+def _gather_subtree(schema: Schema, tables: Int64s, index: int, pos: Int64s, table: Int64s, keep: list[Any]) -> bool:
+    """Gather one nested column, or one node below it, into buffers of its own. False: too large for 32-bit offsets."""
     node = schema.nodes[index]
     rows = len(pos)
 
@@ -479,14 +479,14 @@ def _gather_tree(schema: Schema, tables: Int64s, index: int, pos: Int64s, table:
     if node.kind == nd.LIST:
         elements = int64s(size)
         kg.expand_list(tables, index, pos, rows, int(line[nd.OFFSETS]), elements)
-        return _gather_tree(schema, tables, node.child, elements, table, keep)
+        return _gather_subtree(schema, tables, node.child, elements, table, keep)
     if node.kind == nd.STRUCT:
-        return all(_gather_tree(schema, tables, node.child + i, pos, table, keep) for i in range(node.width))
+        return all(_gather_subtree(schema, tables, node.child + i, pos, table, keep) for i in range(node.width))
     return True
 
 
 def check_plan(info: Any) -> None:
-    """Raise where a merge plan found a weight beyond int64."""
+    """Raise if a plan found a weight beyond int64."""
     if info[0] == OVERFLOW:
         raise WeightOverflowError(
             "the weights of a row add up to more than int64 holds; nothing was applied. "

@@ -1,7 +1,7 @@
 """Spark's DDL for schemas, read without a JVM: `a BIGINT NOT NULL, b ARRAY<STRUCT<x: INT>> COMMENT '…'`.
 
-Only types are read here; Spark itself parses SQL. Types that Arrow has no type for are kept in the nearest one and
-named in the field's metadata under `spark`, so that nothing is lost on the way back.
+Only types are read here; Spark itself parses SQL. A Spark type without a counterpart in Arrow is stored as the nearest
+Arrow type, and its name is in the field's metadata under `spark`, so that the schema can be turned back into Spark's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import re
 from typing import Any
 
 import pyarrow as pa
-
 from dbspark.errors import SchemaError
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([A-Za-z_0-9]+)|([<>(),:]))")
@@ -47,7 +46,7 @@ TIME_DIGITS = 6
 _DAY_TIME = ("day", "hour", "minute", "second")
 
 
-class _Reader:
+class _DdlParser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens: list[str] = []
@@ -116,7 +115,7 @@ class _Reader:
         return pa.field(name, dtype, True, _spark_metadata(spark))
 
     def type(self) -> tuple[pa.DataType, str]:
-        """An Arrow type, and the Spark type where Arrow cannot say it."""
+        """An Arrow type, and the name of the Spark type where Arrow has no counterpart of it, else an empty string."""
         word = self.next().lower()
         if word in _SIMPLE:
             if word == "string" and self.accept("collate"):
@@ -207,7 +206,7 @@ def check_collation(name: str) -> None:
         )
 
 
-def from_spark(struct: Any) -> pa.Schema:
+def from_struct_type(struct: Any) -> pa.Schema:
     """The Arrow schema of a Spark StructType, by way of the names that its types have in DDL."""
     fields = []
     for f in struct.fields:
@@ -238,12 +237,12 @@ def _spark_metadata(spark: str) -> dict[bytes, bytes] | None:
 
 
 def parse_ddl(ddl: str) -> pa.Schema:
-    reader = _Reader(ddl)
-    if reader.peek() == "":
+    parser = _DdlParser(ddl)
+    if parser.peek() == "":
         raise SchemaError("the schema is empty; name at least one column, such as 'id BIGINT'")
-    fields = [reader.field()]
-    while reader.accept(","):
-        fields.append(reader.field())
-    if reader.peek():
-        raise SchemaError(f"unexpected {reader.next()!r} in the schema {ddl!r}")
+    fields = [parser.field()]
+    while parser.accept(","):
+        fields.append(parser.field())
+    if parser.peek():
+        raise SchemaError(f"unexpected {parser.next()!r} in the schema {ddl!r}")
     return pa.schema(fields)

@@ -1,8 +1,13 @@
-"""What flows on a stream in a tick: `Delta`, rows with weights in columns, in no order, perhaps not yet consolidated.
+"""`Delta`: what flows on a stream in a tick, a Z-set in columns that is neither sorted nor consolidated yet.
 
-Linear operators work on its columns and never sort. An operator that needs an order asks for it (`arranged`); it is
-made once and kept, so consumers of the same stream share it. Rows may occur several times and weights may be zero or
-cancel: everything that is seen from outside, and everything that is kept as state, is a consolidated batch.
+Linear operators work on the columns and never sort. An operator that needs an order asks for it (`sorted_by`); each
+order is computed once and cached, so consumers of the same stream share it.
+
+Rows may occur several times, and weights may be zero or cancel. Whatever is visible from outside, and whatever is kept
+as state, is a consolidated batch.
+
+A delta holds its rows in one or more forms (Arrow columns and a weight vector, a chunk, sorted batches) and derives the
+others when they are asked for.
 """
 
 from __future__ import annotations
@@ -12,20 +17,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar import sort_key as hashing
-from dbspark.columnar.batch import arrange_chunk
+from dbspark.columnar.batch import Batch
 from dbspark.columnar.chunk import Chunk, check_plan, gather_columns, gather_rows, import_arrays
 from dbspark.columnar.memory import Int64s, int64s
+from dbspark.columnar.merge_batches import merge
 from dbspark.columnar.rows import Row, decode_arrays
 from dbspark.columnar.schema import Schema
+from dbspark.columnar.sort_batch import sort_chunk
+from dbspark.columnar.sort_key import SortKey
 from dbspark.kernels.aggregate.group import sum_rows
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.memory.layout import OVERFLOW
 
 
 class Delta:
-    """Rows with weights; immutable."""
+    """Rows with weights, in no order. The rows never change; cached forms of them are added."""
 
     __slots__ = ("_batches", "_chunk", "_columns", "_weights", "rows", "schema")
 
@@ -51,7 +58,7 @@ class Delta:
 
     @staticmethod
     def of_chunk(chunk: Chunk) -> Delta:
-        """The rows of a chunk, in no order."""
+        """The rows of a chunk, in any order."""
         self = Delta.__new__(Delta)
         self.schema = chunk.schema
         self.rows = chunk.rows
@@ -62,28 +69,31 @@ class Delta:
 
     @staticmethod
     def empty(schema: Schema) -> Delta:
-        found = _EMPTY.get(schema)
-        if found is None:
-            found = _EMPTY[schema] = Delta.of(Batch.empty(SortKey(schema)))
-        return found
+        """The delta of no rows; one for each schema."""
+        empty = _EMPTY.get(schema)
+        if empty is None:
+            empty = _EMPTY[schema] = Delta.of(Batch.empty(SortKey(schema)))
+        return empty
 
     @staticmethod
     def sum(schema: Schema, deltas: Iterable[Delta]) -> Delta:
         """All rows of several deltas."""
-        some = [d for d in deltas if d.rows]
-        if not some:
+        nonempty = [d for d in deltas if d.rows]
+        if not nonempty:
             return Delta.empty(schema)
-        if any(isinstance(d, Parts) for d in some):
-            return Parts(schema, sum(d.rows for d in some), lambda: (p for d in some for p in d.parts()))
-        if len(some) == 1:
-            return some[0] if some[0].schema is schema else Delta(schema, some[0].columns, some[0].weights)
-        chunks = [d._only_chunk() for d in some]
+        if any(isinstance(d, ChunkedDelta) for d in nonempty):
+            return ChunkedDelta(schema, sum(d.rows for d in nonempty), lambda: (p for d in nonempty for p in d.parts()))
+        if len(nonempty) == 1:
+            return (
+                nonempty[0] if nonempty[0].schema is schema else Delta(schema, nonempty[0].columns, nonempty[0].weights)
+            )
+        chunks = [d._only_chunk() for d in nonempty]
         if not schema.nested and all(c is not None for c in chunks):
-            made = joined(schema, [c for c in chunks if c is not None])
-            if made is not None:
-                return Delta.of_chunk(made)
-        columns = [pa.concat_arrays([d.columns[c] for d in some]) for c in range(schema.columns)]
-        return Delta(schema, columns, np.concatenate([d.weights for d in some]))
+            gathered = concat_chunks(schema, [c for c in chunks if c is not None])
+            if gathered is not None:
+                return Delta.of_chunk(gathered)
+        columns = [pa.concat_arrays([d.columns[c] for d in nonempty]) for c in range(schema.columns)]
+        return Delta(schema, columns, np.concatenate([d.weights for d in nonempty]))
 
     @property
     def columns(self) -> Sequence[pa.Array]:
@@ -107,23 +117,23 @@ class Delta:
         return self._weights
 
     def column(self, column: int) -> pa.Array:
-        """One column; the others are left as they are."""
+        """One column, without making arrays of the others where there is a chunk."""
         chunk = self._only_chunk()
         return self.columns[column] if chunk is None else chunk.array(column)
 
     def chunk(self) -> Chunk:
-        """The rows as kernels read them."""
+        """The rows as a chunk, which is what kernels read."""
         if self._chunk is None:
             self._chunk = self._only_chunk() or import_arrays(self.schema, self.columns, self.rows, self.weights)
         return self._chunk
 
     def _only_chunk(self) -> Chunk | None:
-        """The chunk that holds all rows, if there is one already."""
+        """The chunk of all rows, if they are in one already."""
         return self._chunk
 
     @property
-    def held(self) -> int:
-        """Bytes that cannot be freed while it is kept, where its rows lie in one piece of memory or in part of one."""
+    def retained_bytes(self) -> int:
+        """Bytes of the arena that this delta keeps alive, of which its rows may be a small part; 0 if it has none."""
         if self._chunk is None:
             return 0
         buffer = self._chunk.buffer
@@ -131,38 +141,38 @@ class Delta:
         size: int = buffer.size if whole is None else whole.size
         return size
 
-    def arranged(self, sort_key: SortKey) -> Batch:
+    def sorted_by(self, sort_key: SortKey) -> Batch:
         """The rows sorted and consolidated by a sort key; computed once."""
-        found = self._batches.get(sort_key)
-        if found is None:
+        batch = self._batches.get(sort_key)
+        if batch is None:
             if self._columns is None and self._batches:
-                found = next(iter(self._batches.values())).rearranged(sort_key)
+                batch = next(iter(self._batches.values())).sorted_by(sort_key)
             elif not self.rows:
-                found = Batch.empty(sort_key)
+                batch = Batch.empty(sort_key)
             else:
-                found = arrange_chunk(sort_key, self.chunk())
+                batch = sort_chunk(sort_key, self.chunk())
             # Another dict, not another entry: a delta may be read by two threads (`trace.history`).
-            self._batches = {**self._batches, sort_key: found}
-        return found
+            self._batches = {**self._batches, sort_key: batch}
+        return batch
 
-    def known(self, batch: Batch) -> Delta:
-        """The same rows, which are known in an order."""
+    def add_sorted(self, batch: Batch) -> Delta:
+        """Cache a batch of the same rows as their order by its sort key; returns this delta."""
         self._batches = {**self._batches, batch.sort_key: batch}
         return self
 
     @property
-    def in_order(self) -> bool:
-        """Whether its rows are known in some order, so each occurs once."""
+    def is_sorted(self) -> bool:
+        """Whether the rows are sorted and consolidated by some key already."""
         return bool(self._batches)
 
     def batch(self) -> Batch:
-        """The rows sorted and consolidated, in whichever order is there already."""
+        """The rows sorted and consolidated by any key by which they are already, else by whole rows."""
         for batch in self._batches.values():
             return batch
-        return self.arranged(SortKey(self.schema))
+        return self.sorted_by(SortKey(self.schema))
 
     def consolidated(self) -> Delta:
-        """The same rows, equal ones as one; in whichever order is cheapest."""
+        """The same Z-set with every row once and no weight zero, in whichever order is cheapest."""
         if self._batches or self.schema.nested or not self.rows:
             return Delta.of(self.batch())
         chunk, schema = self.chunk(), self.schema
@@ -174,39 +184,39 @@ class Delta:
             return self
         if not n:
             return Delta.empty(schema)
-        made = gather_rows(schema, nodes, np.array((chunk.table,), np.int64), pos[:n], weights[:n])
-        return Delta.of(self.batch()) if made is None else Delta.of_chunk(made)
+        gathered = gather_rows(schema, nodes, np.array((chunk.table,), np.int64), pos[:n], weights[:n])
+        return Delta.of(self.batch()) if gathered is None else Delta.of_chunk(gathered)
 
     def select(self, columns: Sequence[int], schema: Schema) -> Delta:
-        """Some columns."""
+        """The rows with some of their columns, as a delta of another schema."""
         chunk = self._only_chunk()
         if chunk is not None and not self.schema.nested:
             return Delta.of_chunk(chunk.select(columns, schema))
-        given = self.columns
-        return Delta(schema, [given[c] for c in columns], self.weights)
+        arrays = self.columns
+        return Delta(schema, [arrays[c] for c in columns], self.weights)
 
     def at(self, rows: Int64s, columns: Sequence[int], schema: Schema) -> Delta:
-        """Some columns of some rows, given by number."""
+        """Some columns of the rows at these row numbers."""
         if not schema.nested:
-            if self._chunk is None and self._columns is not None:  # describe what is read, and no more
+            if self._chunk is None and self._columns is not None:  # import only the columns that are read
                 chunk = import_arrays(schema, [self._columns[c] for c in columns], self.rows, None)
                 nodes = np.arange(nd.LANES, nd.LANES + len(columns))
             else:
                 chunk = self.chunk()
                 nodes = np.add(columns, nd.LANES, dtype=np.int64)
             tables = np.array((chunk.table,), np.int64)
-            made = gather_rows(schema, nodes, tables, rows, self.weights[rows])
-            if made is not None:
-                return Delta.of_chunk(made)
-        taken = pa.array(rows)
-        return Delta(schema, [self.columns[c].take(taken) for c in columns], self.weights[rows])
+            gathered = gather_rows(schema, nodes, tables, rows, self.weights[rows])
+            if gathered is not None:
+                return Delta.of_chunk(gathered)
+        indices = pa.array(rows)
+        return Delta(schema, [self.columns[c].take(indices) for c in columns], self.weights[rows])
 
     def parts(self) -> Iterator[Delta]:
-        """The rows, perhaps part by part."""
+        """Deltas whose sum this is: itself, unless it is a `ChunkedDelta`."""
         yield self
 
     def items(self) -> Iterator[tuple[Row, int]]:
-        """Consolidated rows and weights as Python values."""
+        """Consolidated rows and weights as Python values, one by one: slow."""
         batch = self.batch()
         for chunk in batch.chunks:
             yield from zip(decode_arrays(self.schema, chunk.arrays()), chunk.lane(nd.WEIGHT).tolist(), strict=True)
@@ -218,21 +228,25 @@ class Delta:
 _EMPTY: dict[Schema, Delta] = {}
 
 
-def joined(schema: Schema, chunks: Sequence[Chunk]) -> Chunk | None:
-    """The rows of several chunks of flat columns in one; None where they do not fit."""
+def concat_chunks(schema: Schema, chunks: Sequence[Chunk]) -> Chunk | None:
+    """The rows of several chunks of flat columns in one chunk; None where a column would be too large for it."""
     tables = np.array([c.table for c in chunks], np.int64)
     pos = np.concatenate([np.arange(c.rows) + (i << nd.ROW_BITS) for i, c in enumerate(chunks)])
     weights = np.concatenate([c.lane(nd.WEIGHT) for c in chunks])
     return gather_rows(schema, np.arange(nd.LANES, nd.LANES + schema.columns), tables, pos, weights)
 
 
-class Parts(Delta):
-    """A delta so large that it is made part by part whenever it is read: who works on parts need not hold it all."""
+class ChunkedDelta(Delta):
+    """A delta too large to hold, produced part by part each time it is read.
+
+    Operators that can work part by part iterate over `parts()`. Everything else (`columns`, `chunk`, `sorted_by`) first
+    merges all parts into one batch, which is kept.
+    """
 
     __slots__ = ("_make",)
 
     def __init__(self, schema: Schema, rows: int, make: Callable[[], Iterator[Delta]]) -> None:
-        """`make` gives the parts, the same ones every time; `rows` is about how many rows they have."""
+        """`make` produces the parts, the same ones at each call; `rows` estimates their number of rows."""
         self.schema = schema
         self.rows = rows
         self._columns = self._weights = self._chunk = None
@@ -242,13 +256,13 @@ class Parts(Delta):
     def parts(self) -> Iterator[Delta]:
         return self._make()
 
-    def mapped(self, schema: Schema, function: Callable[[Delta], Delta]) -> Parts:
-        """The parts after a linear operator."""
-        return Parts(schema, self.rows, lambda: (function(part) for part in self._make()))
+    def map_parts(self, schema: Schema, function: Callable[[Delta], Delta]) -> ChunkedDelta:
+        """The delta of a linear operator's results on the parts, each computed when it is read."""
+        return ChunkedDelta(schema, self.rows, lambda: (function(part) for part in self._make()))
 
-    def arranged(self, sort_key: SortKey) -> Batch:
+    def sorted_by(self, sort_key: SortKey) -> Batch:
         if sort_key not in self._batches:
-            self._batches[sort_key] = merged(sort_key, (p.arranged(sort_key) for p in self._make()))
+            self._batches[sort_key] = merge_or_empty(sort_key, (p.sorted_by(sort_key) for p in self._make()))
             self.rows = self._batches[sort_key].rows
         return self._batches[sort_key]
 
@@ -267,16 +281,16 @@ class Parts(Delta):
         return super()._only_chunk()
 
 
-def rows_at(schema: Schema, tables: Int64s, pos: Int64s, weights: Int64s) -> Delta:
-    """The rows at some positions with other weights."""
+def gather_delta(schema: Schema, tables: Int64s, pos: Int64s, weights: Int64s) -> Delta:
+    """The rows at some positions of several chunks, with these weights."""
     if not schema.nested and len(pos):
-        made = gather_rows(schema, np.arange(nd.LANES, nd.LANES + schema.columns), tables, pos, weights)
-        if made is not None:
-            return Delta.of_chunk(made)
+        gathered = gather_rows(schema, np.arange(nd.LANES, nd.LANES + schema.columns), tables, pos, weights)
+        if gathered is not None:
+            return Delta.of_chunk(gathered)
     return Delta(schema, gather_columns(schema, tables, pos, range(schema.columns)), weights)
 
 
-def merged(sort_key: SortKey, batches: Iterable[Batch]) -> Batch:
-    """The sum of batches of one sort key."""
-    some = [b for b in batches if b.rows]
-    return merge(some) if some else Batch.empty(sort_key)
+def merge_or_empty(sort_key: SortKey, batches: Iterable[Batch]) -> Batch:
+    """The sum of batches of one sort key; unlike `merge`, of no batches as well."""
+    nonempty = [b for b in batches if b.rows]
+    return merge(nonempty) if nonempty else Batch.empty(sort_key)

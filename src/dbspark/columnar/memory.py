@@ -1,78 +1,93 @@
-"""Where batches live, and the working memory of kernels.
+"""Memory of batches, and scratch memory for kernels.
 
-What is small comes from Python, what is large from regions that this process keeps (`dbspark.columnar.arena`). Both
-recycle what is freed, so a steady stream of merges touches warm pages instead of asking the kernel for new ones. To ask
-one of Arrow's memory pools means to give up the interpreter's lock and to wait for it again, behind the thread of the
-merges. `allocated()` is what batches hold now.
+| size | from | why |
+|---|---|---|
+| below `MIN_BLOCK_BYTES` | Python's and numpy's own allocator | small and short-lived |
+| others | the block allocator of the process (`columnar.block_allocator`) | huge pages, reused while resident |
+
+Both reuse what is freed, so a steady stream of merges touches resident pages instead of faulting in new ones. Arrow's
+memory pools are not used for batches: a call to them releases the interpreter's lock, and to get it back means to wait
+for the thread of the background merges.
+
+An *arena* is one buffer that holds all memory of a chunk: its node table, lanes and columns. It is measured first,
+allocated once, filled by a kernel, and freed as a whole with the last reference to it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dbspark.columnar.arena import REGIONS
+from dbspark.columnar.block_allocator import PROCESS_ALLOCATOR
 
+INT64_MAX: Final = (1 << 63) - 1
+MIN_BLOCK_BYTES: Final = 1 << 16
+"""Buffers of this size and larger are blocks of the block allocator."""
+_MAX_ZEROED_BYTES: Final = 1 << 12
+"""Up to this size a zeroed `bytearray` costs less than an uninitialised numpy array."""
 _POOL: Any = pa.system_memory_pool()
-_LARGE = 1 << 16
-"""Bytes from which on memory comes from regions."""
-_FEW = 1 << 12
-"""Bytes up to which it costs less to have them filled with zeros than to leave them as they are."""
 _BYTE = np.dtype(np.uint8)
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 
+class ThreadScratch(threading.local):
+    """A scratch buffer that each thread allocates when it first uses it, and then keeps."""
+
+    def __init__(self, size: int) -> None:
+        self.buffer = allocate(size)
+        self.address: int = self.buffer.address
+
+
 def allocate(size: int) -> Any:
     """A buffer of `size` bytes, uninitialised."""
-    if size <= _FEW:
+    if size <= _MAX_ZEROED_BYTES:
         return pa.py_buffer(bytearray(size))
-    return pa.py_buffer(np.empty(size, _BYTE) if size < _LARGE else REGIONS.take(size))
+    return pa.py_buffer(np.empty(size, _BYTE) if size < MIN_BLOCK_BYTES else PROCESS_ALLOCATOR.allocate(size))
 
 
 def reserve(size: int) -> None:
-    """Take so many bytes from the system now, for large buffers of this process, and keep them."""
-    REGIONS.reserve(size)
+    """Have at least `size` bytes mapped and resident for blocks, now and for as long as the process lives."""
+    PROCESS_ALLOCATOR.reserve(size)
 
 
-def release() -> None:
-    """Give memory of large buffers that are free back to the system, rather than keep some of it for the next."""
-    REGIONS.release()
+def purge_free_memory() -> None:
+    """Return the memory of free blocks to the system, what is reserved excepted."""
+    PROCESS_ALLOCATOR.purge()
 
 
-def allocated() -> int:
-    """Bytes that have been handed out, what is small left out, and not been given back."""
-    total: int = _POOL.bytes_allocated() + REGIONS.taken
+def allocated_bytes() -> int:
+    """Bytes of blocks in use, and of copied record batches. Buffers below `MIN_BLOCK_BYTES` are not counted."""
+    total: int = _POOL.bytes_allocated() + PROCESS_ALLOCATOR.allocated_bytes
     return total
 
 
-def copied(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in memory of our own, in one piece: whoever has handed them over may write into theirs again."""
+def copy_record_batch(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in one piece of memory of our own: their producer may reuse its buffers."""
     return pa.ipc.read_record_batch(rows.serialize(memory_pool=_POOL), rows.schema)
 
 
 def int64s(n: int) -> Int64s:
-    """Uninitialised working memory for kernels."""
-    return np.frombuffer(REGIONS.take(n * 8), np.int64) if n * 8 >= _LARGE else np.empty(n, np.int64)
+    """An uninitialised array, as scratch memory for kernels."""
+    large = n * 8 >= MIN_BLOCK_BYTES
+    return np.frombuffer(PROCESS_ALLOCATOR.allocate(n * 8), np.int64) if large else np.empty(n, np.int64)
 
 
 def uint64s(n: int) -> UInt64s:
-    return np.frombuffer(REGIONS.take(n * 8), np.uint64) if n * 8 >= _LARGE else np.empty(n, np.uint64)
+    """An uninitialised array, as scratch memory for kernels."""
+    large = n * 8 >= MIN_BLOCK_BYTES
+    return np.frombuffer(PROCESS_ALLOCATOR.allocate(n * 8), np.uint64) if large else np.empty(n, np.uint64)
 
 
 def zeros(n: int) -> UInt64s:
-    """Words of zero."""
-    if n * 8 < _LARGE:
+    """An array of zeros."""
+    if n * 8 < MIN_BLOCK_BYTES:
         return np.zeros(n, np.uint64)
     out = uint64s(n)
     out.fill(0)
     return out
-
-
-def address_of(array: npt.NDArray[Any]) -> int:
-    address: int = array.ctypes.data
-    return address

@@ -1,11 +1,14 @@
-"""One Python row as a probe: encoded without Arrow, for looking up a single row.
+"""Encodes single Python rows for point lookups, without Arrow.
 
-Making Arrow arrays of one row costs more than all the searching. Here a row is packed into a small buffer whose node
-table was written beforehand: fixed widths at fixed places, then the bytes of strings. Buffers are taken from a
-pool and given back, so threads never share one, and a row costs no allocation.
+Making Arrow arrays of one row costs more than all the searching. Here a row is packed by `struct` into a small buffer
+whose node table was written beforehand: values of fixed width at fixed offsets, then the bytes of strings and binaries.
 
-Every flat type whose canonical Python values are exact is known; for the others (nested ones, times of day,
-intervals), and for rows longer than the buffer, a codec says None and the caller goes through Arrow.
+1. Buffers come from a pool and go back to it after use, so threads never share one and a row costs no allocation.
+2. Only flat types whose canonical Python values are exact are encoded. For other types (nested ones, times of day,
+   intervals) there is no codec; for a row that does not fit its buffer the codec returns None. The caller then goes
+   through Arrow.
+
+The code that packs the rows of a schema is generated and compiled once, so that a lookup runs no loop over columns.
 """
 
 from __future__ import annotations
@@ -27,16 +30,16 @@ from dbspark.columnar.schema import Schema
 from dbspark.kernels.lookup import row_lookup as kw
 from dbspark.kernels.memory import layout as nd
 
-Directory = tuple[int, Any]
-"""An address for a kernel, and what has to stay alive as long as it is used."""
-TEXT = 4096
-"""Bytes for all strings of a row."""
+DirectoryAddress = tuple[int, Any]
+"""The address of a directory of batches (`kernels.lookup.row_lookup`), and what must stay alive while it is used."""
+MAX_TEXT_BYTES = 4096
+"""Bytes for all strings and binaries of a row; longer rows are looked up through Arrow."""
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _DECIMALS = Context(prec=80)
-UNFIT = (struct.error, AttributeError, TypeError, OverflowError)
-"""What packing raises for a NULL, or for text beyond the buffer."""
+UNENCODABLE = (struct.error, AttributeError, TypeError, OverflowError)
+"""The errors of packing a row that has a NULL where none is expected, a value out of range or too much text."""
 
 
 def _micros(span: datetime.timedelta) -> int:
@@ -47,8 +50,8 @@ def _unscaled(value: Decimal, scale: int) -> int:
     return int(_DECIMALS.scaleb(value, scale))
 
 
-def _packing(name: str, dtype: pa.DataType) -> tuple[str, str] | None:
-    """The struct codes of a column and the expressions that they pack; None for a type that is not known here."""
+def _pack_code(name: str, dtype: pa.DataType) -> tuple[str, str] | None:
+    """The struct code of a column of fixed width and the expression that it packs; None for types not encoded here."""
     t = pa.types
     if t.is_signed_integer(dtype):
         return {8: "b", 16: "h", 32: "i", 64: "q"}[dtype.bit_width], name
@@ -65,56 +68,68 @@ def _packing(name: str, dtype: pa.DataType) -> tuple[str, str] | None:
     return None
 
 
-class Encoding:
-    """How rows of one schema are packed, and a pool of probes to pack them into.
+class RowEncoder:
+    """Compiled code that packs rows of one schema, and a pool of buffers to pack them into.
 
-    `probe(row)` gives a probe to append to `pool` after use. `weigh(directory, row)` is the total weight of a row in
-    some batches, given by the address of their directory, in one go. Both raise one of `UNFIT` where the row cannot be
-    packed.
+    `encode(row)` returns an encoded row, to be appended to `pool` after use. `weight(directory, row)` is the total
+    weight of a row in the batches of a directory, given by its address. Both raise one of `UNENCODABLE` where the row
+    cannot be packed.
     """
 
-    __slots__ = ("places", "pool", "probe", "schema", "size", "weigh")
+    __slots__ = ("encode", "field_offsets", "pool", "schema", "size", "weight")
 
-    probe: Callable[[Row], Probe]
-    weigh: Callable[..., int]
+    encode: Callable[[Row], EncodedRow]
+    weight: Callable[..., int]
 
-    def __init__(self, schema: Schema, lines: list[str], store: list[str], places: list[dict[int, int]], size: int,
-                 space: dict[str, Any]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        schema: Schema,
+        lines: list[str],
+        store: list[str],
+        field_offsets: list[dict[int, int]],
+        size: int,
+        space: dict[str, Any],
+    ) -> None:
+        """`lines` compute the values of a row and `store` writes them, as source code over the names in `space`.
+
+        `field_offsets` says for each column which fields of its node point to which offset of the buffer; `size` is
+        where the bytes of strings begin.
+        """
         self.schema = schema
-        self.places = places
+        self.field_offsets = field_offsets
         self.size = size
-        self.pool: list[Probe] = []
-        space |= {"pool": self.pool, "make": self._make, "kernel": kw.weigh_point, "hashing": hashing}
+        self.pool: list[EncodedRow] = []
+        space |= {"pool": self.pool, "new_buffer": self._new_buffer, "kernel": kw.weigh_point, "hashing": hashing}
         packing = [
-            *lines, "try:", "    probe = pool.pop()", "except IndexError:", "    probe = make()",
-            "buffer = probe.buffer", "try:", *["    " + line for line in store or ["pass"]],
-            "except BaseException:", "    pool.append(probe)", "    raise",
+            *lines, "try:", "    encoded = pool.pop()", "except IndexError:", "    encoded = new_buffer()",
+            "buffer = encoded.buffer", "try:", *["    " + line for line in store or ["pass"]],
+            "except BaseException:", "    pool.append(encoded)", "    raise",
         ]  # fmt: skip
-        weighing = [
-            "weight = kernel(directory, probe.table, hashing._mask_word)",
-            "pool.append(probe)", "return weight",
+        looking_up = [
+            "total = kernel(directory, encoded.table, hashing._mask_word)",
+            "pool.append(encoded)", "return total",
         ]  # fmt: skip
-        code = ["def probe_of(row):", *packing, "return probe"]
-        code += ["", "def weigh(directory, row):", *packing, *weighing]
+        code = ["def encode(row):", *packing, "return encoded"]
+        code += ["", "def weight(directory, row):", *packing, *looking_up]
         exec("\n".join(line if line.startswith("def ") else "    " + line for line in code), space)
-        self.probe, self.weigh = space["probe_of"], space["weigh"]
+        self.encode, self.weight = space["encode"], space["weight"]
 
-    def _make(self) -> Probe:
-        return Probe(self.schema, self.places, self.size)
+    def _new_buffer(self) -> EncodedRow:
+        return EncodedRow(self.schema, self.field_offsets, self.size)
 
 
-def _encoding(schema: Schema, flags: bool) -> Encoding | None:
-    """The encoding of a schema; None if a column is of a type that is not known here.
+def _compile_encoder(schema: Schema, nullable: bool) -> RowEncoder | None:
+    """The encoder of a schema; None if a column is of a type that is not encoded here.
 
-    With `flags` a byte per column says whether it is NULL, and values that are NULL are packed as zeros; without, a
-    NULL is refused.
+    With `nullable` there is one byte per column that says whether it is valid, and a NULL is packed as zeros; without,
+    a NULL is not encodable, and packing is faster.
     """
     names = [f"c{i}" for i in range(schema.columns)]
     codes = ""
     packed: list[str] = []
-    before: list[str] = []
+    statements: list[str] = []
     texts: list[str] = []
-    places: list[dict[int, int]] = []
+    field_offsets: list[dict[int, int]] = []
     at = 8  # the hash comes first
 
     def place(code: str, expression: str) -> int:
@@ -126,38 +141,38 @@ def _encoding(schema: Schema, flags: bool) -> Encoding | None:
         return begin
 
     for name, dtype in zip(names, schema.types, strict=True):
-        spot: dict[int, int] = {}
-        if flags:
-            spot[nd.VALID] = place("B", f"{name} is not None")
+        offsets: dict[int, int] = {}
+        if nullable:
+            offsets[nd.VALID] = place("B", f"{name} is not None")
         if pa.types.is_null(dtype):
-            places.append({})
+            field_offsets.append({})
             continue
         if pa.types.is_string(dtype) or pa.types.is_binary(dtype):
             value = f"{name}.encode()" if pa.types.is_string(dtype) else name
             start = f"e{texts[-1]}" if texts else "0"
-            unless = f"b'' if {name} is None else " if flags else ""
-            before += [f"t{name} = {unless}{value}"]
-            before += [f"et{name} = {start} + len(t{name})"]
-            spot[nd.OFFSETS] = place("i", start)
+            unless = f"b'' if {name} is None else " if nullable else ""
+            statements += [f"t{name} = {unless}{value}"]
+            statements += [f"et{name} = {start} + len(t{name})"]
+            offsets[nd.OFFSETS] = place("i", start)
             place("i", f"et{name}")
             texts.append(f"t{name}")
         elif pa.types.is_decimal(dtype):
             value = f"unscaled({name}, {dtype.scale})"
-            unless = f"0 if {name} is None else " if flags else ""
-            before.append(f"u{name} = {unless}{value}")
-            spot[nd.DATA] = place("Q", f"u{name} & 0xFFFFFFFFFFFFFFFF")
+            unless = f"0 if {name} is None else " if nullable else ""
+            statements.append(f"u{name} = {unless}{value}")
+            offsets[nd.DATA] = place("Q", f"u{name} & 0xFFFFFFFFFFFFFFFF")
             place("q", f"u{name} >> 64")
         else:
-            known = _packing(name, dtype)
-            if known is None:
+            packing = _pack_code(name, dtype)
+            if packing is None:
                 return None
-            code, value = known
-            spot[nd.DATA] = place(code, f"0 if {name} is None else {value}" if flags else value)
-        places.append(spot)
-    lines = [f"{', '.join(names)}{',' if len(names) == 1 else ''} = row", *before]
+            code, value = packing
+            offsets[nd.DATA] = place(code, f"0 if {name} is None else {value}" if nullable else value)
+        field_offsets.append(offsets)
+    lines = [f"{', '.join(names)}{',' if len(names) == 1 else ''} = row", *statements]
     store: list[str] = []
     if texts:
-        lines += [f"if e{texts[-1]} > {TEXT}:", "    raise OverflowError"]
+        lines += [f"if e{texts[-1]} > {MAX_TEXT_BYTES}:", "    raise OverflowError"]
     if packed:
         store.append(f"pack(buffer, 8, {', '.join(packed)})")
     if texts:
@@ -167,77 +182,77 @@ def _encoding(schema: Schema, flags: bool) -> Encoding | None:
         "pack": struct.Struct("<" + codes).pack_into, "micros": _micros, "unscaled": _unscaled, "EPOCH": _EPOCH,
         "EPOCH_UTC": _EPOCH_UTC,
     }  # fmt: skip
-    return Encoding(schema, lines, store, places, at, space)
+    return RowEncoder(schema, lines, store, field_offsets, at, space)
 
 
-class Probe:
-    """A row in columns, by itself: what a kernel needs to look it up. Give it back to its codec after use."""
+class EncodedRow:
+    """One row as a node table with columns of one value. Return it to the pool of its encoder after use."""
 
     __slots__ = ("_keep", "buffer", "nodes", "table")
 
-    def __init__(self, schema: Schema, places: list[dict[int, int]], size: int) -> None:
-        self.buffer = bytearray(size + TEXT)
+    def __init__(self, schema: Schema, field_offsets: list[dict[int, int]], size: int) -> None:
+        self.buffer = bytearray(size + MAX_TEXT_BYTES)
         base = np.frombuffer(self.buffer, np.uint8)
         address: int = base.ctypes.data
         self.nodes: Int64s = np.array(schema.template)
         self.nodes[[nd.HASH, nd.KEY], nd.DATA] = address
-        for column, spot in enumerate(places):
+        for column, offsets in enumerate(field_offsets):
             line = self.nodes[nd.LANES + column]
-            for field, place in spot.items():
+            for field, place in offsets.items():
                 line[field] = address + place
-            if nd.OFFSETS in spot:
+            if nd.OFFSETS in offsets:
                 line[nd.DATA] = address + size
         self.table: int = self.nodes.ctypes.data
-        self._keep = base  # a view of the buffer: it cannot be resized while this is there
+        self._keep = base  # a view of the buffer, which pins its address
 
 
-class Codec:
-    """Makes probes of rows of one flat schema."""
+class RowCodec:
+    """Encodes rows of one flat schema: tries the encoder without NULLs first, then the one with."""
 
     __slots__ = ("nullable", "plain")
 
-    def __init__(self, plain: Encoding, nullable: Encoding) -> None:
+    def __init__(self, plain: RowEncoder, nullable: RowEncoder) -> None:
         self.plain = plain
         self.nullable = nullable
 
-    def probe(self, row: Row) -> tuple[Probe, list[Probe]] | None:
-        """A probe of a canonical row, and the pool to append it to after use; None if Arrow has to be asked."""
-        for encoding in (self.plain, self.nullable):
+    def encode(self, row: Row) -> tuple[EncodedRow, list[EncodedRow]] | None:
+        """A canonical row, encoded, and the pool to append it to after use; None where it cannot be encoded."""
+        for encoder in (self.plain, self.nullable):
             try:
-                return encoding.probe(row), encoding.pool
-            except UNFIT:
+                return encoder.encode(row), encoder.pool
+            except UNENCODABLE:
                 pass
         return None
 
-    def weigh(self, row: Row, directory: Directory) -> int | None:
-        """The total weight of a row in the batches of a directory; None if Arrow has to be asked."""
-        for encoding in (self.plain, self.nullable):
+    def weight(self, row: Row, directory: DirectoryAddress) -> int | None:
+        """The total weight of a canonical row in the batches of a directory; None where it cannot be encoded."""
+        for encoder in (self.plain, self.nullable):
             try:
-                weight = encoding.weigh(directory[0], row)
-            except UNFIT:
+                weight = encoder.weight(directory[0], row)
+            except UNENCODABLE:
                 continue
             return None if weight == kw.LEAST else weight
         return None
 
-    def directory(self, sources: tuple[Any, Any, Any, Any]) -> Directory:
-        """What `weigh` wants to know of some batches, given as `Spine.sources`. They are ordered by the whole row."""
+    def directory(self, sources: tuple[Any, Any, Any, Any]) -> DirectoryAddress:
+        """The directory of batches that are sorted by whole rows, from their `Spine.sources`, for `weight`."""
         schema = self.plain.schema
         directory: Int64s = kw.directory_of(*sources, schema.columns, schema.node_count)
         return directory.ctypes.data, (directory, sources)
 
 
 def hash_mask() -> int:
-    """The bits of a hash that count, as a signed integer: all of them, outside of tests."""
+    """The mask that kernels apply to hashes, as a signed integer; tests clear bits to make hashes collide."""
     return hashing._mask_word
 
 
 @lru_cache(maxsize=512)
-def codec_of(schema: Schema) -> Codec | None:
-    """The codec of a schema; None if it has columns that are not known here."""
+def codec_of(schema: Schema) -> RowCodec | None:
+    """The codec of a schema; None if it has a column of a type that is not encoded here."""
     if schema.nested:
         return None
-    plain, nullable = _encoding(schema, False), _encoding(schema, True)
-    return None if plain is None or nullable is None else Codec(plain, nullable)
+    plain, nullable = _compile_encoder(schema, False), _compile_encoder(schema, True)
+    return None if plain is None or nullable is None else RowCodec(plain, nullable)
 
 
-__all__ = ["UNFIT", "Codec", "Directory", "Probe", "codec_of", "hash_mask"]
+__all__ = ["MAX_TEXT_BYTES", "UNENCODABLE", "DirectoryAddress", "EncodedRow", "RowCodec", "codec_of", "hash_mask"]

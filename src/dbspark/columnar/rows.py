@@ -5,7 +5,7 @@ their fields, maps tuples of (key, value) pairs in key order, variants PySpark's
 rows in Spark's sense are equal tuples: every NaN is the one `NAN` object (tuples compare by identity first), floats of
 4 bytes are rounded as they are stored.
 
-`row_form(schema)` compiles a function that brings any acceptable row into this form or says which column is wrong.
+`row_normaliser(schema)` compiles a function that brings any acceptable row into this form or names the wrong column.
 Rows are the slow way in and out; nothing on a hot path comes here.
 """
 
@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-
-from dbspark.columnar.chunk import _with_sorted_maps
+from dbspark.columnar.chunk import sort_maps
 from dbspark.columnar.frames import is_variant
 from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
@@ -29,8 +28,8 @@ Row = tuple[Any, ...]
 NAN = float("nan")
 
 
-def frozen(value: Any, dtype: pa.DataType) -> Any:
-    """The hashable form of what pyarrow gives for a value of this type."""
+def to_hashable(value: Any, dtype: pa.DataType) -> Any:
+    """The hashable form of a value of this type as pyarrow returns it."""
     if value is None:
         return None
     t = pa.types
@@ -39,27 +38,27 @@ def frozen(value: Any, dtype: pa.DataType) -> Any:
     if t.is_struct(dtype):
         if is_variant(dtype):
             return _variant()(value["value"], value["metadata"])
-        return tuple(frozen(value[f.name], f.type) for f in dtype)
+        return tuple(to_hashable(value[f.name], f.type) for f in dtype)
     if t.is_map(dtype):
-        return tuple((frozen(k, dtype.key_type), frozen(v, dtype.item_type)) for k, v in value)
+        return tuple((to_hashable(k, dtype.key_type), to_hashable(v, dtype.item_type)) for k, v in value)
     if t.is_list(dtype):
-        return tuple(frozen(v, dtype.value_type) for v in value)
+        return tuple(to_hashable(v, dtype.value_type) for v in value)
     return value
 
 
-def _thawed(value: Any, dtype: pa.DataType) -> Any:
-    """The inverse of `frozen`: what pyarrow can build a value from."""
+def _to_arrow_value(value: Any, dtype: pa.DataType) -> Any:
+    """The inverse of `to_hashable`: a value from which pyarrow builds an array."""
     if value is None:
         return None
     t = pa.types
     if t.is_struct(dtype):
         if is_variant(dtype):
             return {"value": value.value, "metadata": value.metadata}
-        return {f.name: _thawed(v, f.type) for f, v in zip(dtype, value, strict=True)}
+        return {f.name: _to_arrow_value(v, f.type) for f, v in zip(dtype, value, strict=True)}
     if t.is_map(dtype):
-        return [(_thawed(k, dtype.key_type), _thawed(v, dtype.item_type)) for k, v in value]
+        return [(_to_arrow_value(k, dtype.key_type), _to_arrow_value(v, dtype.item_type)) for k, v in value]
     if t.is_list(dtype):
-        return [_thawed(v, dtype.value_type) for v in value]
+        return [_to_arrow_value(v, dtype.value_type) for v in value]
     return value
 
 
@@ -99,36 +98,36 @@ def _variant_value(field: pa.Field, value: Any) -> Any:
         or len(value) != 2
         or not all(isinstance(v, bytes | bytearray | memoryview) for v in value)
     ):
-        raise _misfit(field, value, "give a VariantVal, or a DataFrame with a column of parse_json")
+        raise _mismatch(field, value, "give a VariantVal, or a DataFrame with a column of parse_json")
     return variant(*value)
 
 
-def _misfit(field: pa.Field, value: Any, why: str = "") -> SchemaError:
+def _mismatch(field: pa.Field, value: Any, why: str = "") -> SchemaError:
     expected = "variant" if is_variant(field.type) else field.type
     text = f"column {field.name!r}: expected {expected}, given {value!r} ({type(value).__name__})"
     return SchemaError(text + (f"; {why}" if why else ""))
 
 
-class _Inside(SchemaError):
+class _NestedMismatch(SchemaError):
     """A nested value does not fit; the message names the place within the column."""
 
 
 def _coerce(field: pa.Field, value: Any) -> Any:
-    """The slow, careful way to one value in canonical form."""
+    """One value in canonical form, by way of Arrow: slow, and for every type."""
     dtype = field.type
     try:
         value = _accepted(field, value)
-    except _Inside as error:
+    except _NestedMismatch as error:
         raise SchemaError(f"column {field.name!r}, inside: {error}") from None
     if value is None:
         return None
     try:
-        array = pa.array([_thawed(value, dtype)], dtype)
+        array = pa.array([_to_arrow_value(value, dtype)], dtype)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise _misfit(field, value, str(error).splitlines()[0]) from None
+        raise _mismatch(field, value, str(error).splitlines()[0]) from None
     if pa.types.is_nested(dtype):
-        array = _with_sorted_maps(array)
-    return frozen(array[0].as_py(), dtype)
+        array = sort_maps(array)
+    return to_hashable(array[0].as_py(), dtype)
 
 
 def _accepted(field: pa.Field, value: Any) -> Any:
@@ -144,27 +143,27 @@ def _accepted(field: pa.Field, value: Any) -> Any:
     if t.is_struct(dtype):
         if isinstance(value, Mapping):
             if set(value) != {f.name for f in dtype}:
-                raise _misfit(field, value, "the fields differ")
+                raise _mismatch(field, value, "the fields differ")
             value = [value[f.name] for f in dtype]
         elif not isinstance(value, tuple | list) or len(value) != dtype.num_fields:
-            raise _misfit(field, value)
-        return tuple(_inside(f, v) for f, v in zip(dtype, value, strict=True))
+            raise _mismatch(field, value)
+        return tuple(_accepted_nested(f, v) for f, v in zip(dtype, value, strict=True))
     if t.is_map(dtype):
         pairs = list(value.items()) if isinstance(value, Mapping) else value
         if not isinstance(pairs, tuple | list) or not all(isinstance(p, tuple | list) and len(p) == 2 for p in pairs):
-            raise _misfit(field, value)
-        entries = tuple((_inside(dtype.key_field, k), _inside(dtype.item_field, v)) for k, v in pairs)
+            raise _mismatch(field, value)
+        entries = tuple((_accepted_nested(dtype.key_field, k), _accepted_nested(dtype.item_field, v)) for k, v in pairs)
         if len({NAN if k != k else k for k, _ in entries}) != len(entries):
-            raise _misfit(field, value, "a key occurs twice")
+            raise _mismatch(field, value, "a key occurs twice")
         return entries
     if t.is_list(dtype):
         if not isinstance(value, tuple | list | np.ndarray):
-            raise _misfit(field, value)
-        return tuple(_inside(dtype.value_field, v) for v in value)
+            raise _mismatch(field, value)
+        return tuple(_accepted_nested(dtype.value_field, v) for v in value)
     if isinstance(value, np.generic):
         value = value.item()
     if not _fits(dtype, value):
-        raise _misfit(field, value)
+        raise _mismatch(field, value)
     if t.is_string(dtype):
         _check_unicode(field, value)
     return value
@@ -174,14 +173,14 @@ def _check_unicode(field: pa.Field, value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise _misfit(field, value, "it is not valid Unicode") from None
+        raise _mismatch(field, value, "it is not valid Unicode") from None
 
 
-def _inside(child: pa.Field, value: Any) -> Any:
+def _accepted_nested(child: pa.Field, value: Any) -> Any:
     try:
         return _accepted(child, value)
     except SchemaError as error:
-        raise _Inside(str(error)) from None
+        raise _NestedMismatch(str(error)) from None
 
 
 def _fits(dtype: pa.DataType, value: Any) -> bool:
@@ -211,7 +210,7 @@ def _fits(dtype: pa.DataType, value: Any) -> bool:
 
 
 @lru_cache(maxsize=512)
-def row_form(schema: Schema) -> Callable[[Any], Row]:
+def row_normaliser(schema: Schema) -> Callable[[Any], Row]:
     """A function that turns a tuple, list, dict or Spark Row into a canonical row of this schema."""
     names = [f"c{i}" for i in range(schema.columns)]
     lines = ["def form(row):", "    if type(row) is not tuple:", "        row = listed(row)", "    try:"]
@@ -262,7 +261,7 @@ def encode_rows(schema: Schema, rows: Sequence[Row]) -> list[pa.Array]:
     out = []
     for values, dtype in zip(zip(*rows, strict=True), schema.types, strict=True):
         if pa.types.is_nested(dtype):
-            out.append(pa.array([_thawed(v, dtype) for v in values], dtype))
+            out.append(pa.array([_to_arrow_value(v, dtype) for v in values], dtype))
         else:
             out.append(pa.array(values, dtype, from_pandas=False))
     return out
@@ -274,6 +273,6 @@ def decode_arrays(schema: Schema, arrays: Iterable[pa.Array]) -> list[Row]:
     for array, dtype in zip(arrays, schema.types, strict=True):
         values = array.to_pylist()
         if pa.types.is_nested(dtype) or pa.types.is_floating(dtype):
-            values = [frozen(v, dtype) for v in values]
+            values = [to_hashable(v, dtype) for v in values]
         columns.append(values)
     return list(zip(*columns, strict=True))

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar.ddl import from_spark, parse_ddl
+from dbspark.columnar.ddl import from_struct_type, parse_ddl
 from dbspark.errors import SchemaError
 from dbspark.kernels.memory import layout as nd
 
@@ -117,8 +117,23 @@ class Schema:
     version: ClassVar[int] = 1
 
     __slots__ = (
-        "arrow", "columns", "has_maps", "lines", "names", "nested", "node_count", "nodes", "packing", "required",
-        "row_nodes", "selections", "template", "template_at", "types", "unlent", "with_weights",
+        "arrow",
+        "columns",
+        "has_maps",
+        "lines",
+        "names",
+        "needs_array_export",
+        "nested",
+        "node_count",
+        "nodes",
+        "packing",
+        "required",
+        "row_nodes",
+        "selections",
+        "template",
+        "template_address",
+        "types",
+        "weighted_schemas",
     )  # fmt: skip
 
     arrow: pa.Schema
@@ -127,23 +142,23 @@ class Schema:
     columns: int
     nested: bool
     has_maps: bool
-    unlent: bool
-    """Whether a column is nested, or has no buffers at all: they are handed out one by one."""
+    needs_array_export: bool
+    """Whether a column is nested or has no buffers at all, so that columns are exported to Arrow one by one."""
     nodes: tuple[Node, ...]
     node_count: int
     template: Any
-    template_at: int
-    """Its address."""
+    template_address: int
+    """The address of the template."""
     lines: list[int]
-    """The template one value after the other, to be filled in and packed."""
+    """The template as a flat list of numbers, to be copied, filled in and packed."""
     packing: Struct
     row_nodes: Any
     required: tuple[int, ...]
     """The columns that are NOT NULL."""
     selections: dict[tuple[int, ...], Schema]
-    """Schemas of some of the columns that have been asked for."""
-    with_weights: dict[str, pa.Schema]
-    """Schemas with a column for weights that have been asked for."""
+    """Cache of `select`."""
+    weighted_schemas: dict[str, pa.Schema]
+    """Cache of `weighted`."""
 
     def __new__(cls, arrow: pa.Schema) -> Schema:
         fields = []
@@ -164,7 +179,7 @@ class Schema:
         self.types = tuple(f.type for f in fields)
         self.columns = len(fields)
         self.selections = {}
-        self.with_weights = {}
+        self.weighted_schemas = {}
         self.required = tuple(i for i, f in enumerate(fields) if not f.nullable)
         self._lay_out()
         return _INTERNED.setdefault(key, self)
@@ -195,7 +210,7 @@ class Schema:
         self.has_maps = any(pa.types.is_map(node.type) for node in out)
         self.row_nodes = np.array(row_nodes, np.int64)  # whose rows are the rows of the batch
         self.nested = any(node.kind in (nd.LIST, nd.STRUCT) for node in out)
-        self.unlent = any(node.kind in (nd.LIST, nd.STRUCT, nd.NULL) for node in out)
+        self.needs_array_export = any(node.kind in (nd.LIST, nd.STRUCT, nd.NULL) for node in out)
         self.template = np.zeros((self.node_count, nd.FIELDS), np.int64)
         for i, node in enumerate(out):
             self.template[i, nd.KIND] = node.kind
@@ -203,15 +218,15 @@ class Schema:
             self.template[i, nd.CHILD] = node.child
             self.template[i, nd.MASK] = -1
         self.template.setflags(write=False)
-        self.template_at = self.template.ctypes.data
+        self.template_address = self.template.ctypes.data
         self.lines = self.template.ravel().tolist()
         self.packing = Struct(f"{len(self.lines)}q")
 
     def weighted(self, name: str) -> pa.Schema:
-        """The columns, and one for weights after them."""
-        found = self.with_weights.get(name)
+        """The Arrow schema with a column of that name for weights after the others."""
+        found = self.weighted_schemas.get(name)
         if found is None:
-            found = self.with_weights[name] = self.arrow.append(pa.field(name, pa.int64()))
+            found = self.weighted_schemas[name] = self.arrow.append(pa.field(name, pa.int64()))
         return found
 
     def fits(self, arrays: Sequence[pa.Array]) -> bool:
@@ -242,17 +257,18 @@ class Schema:
         if isinstance(schema, pa.Schema):
             return Schema(schema)
         if hasattr(schema, "jsonValue") and hasattr(schema, "fields"):
-            return Schema(from_spark(schema))
+            return Schema(from_struct_type(schema))
         raise SchemaError(f"expected a schema (DDL string, StructType, pyarrow schema), not {type(schema).__name__}")
 
     def index(self, name: str) -> int:
-        """Position of a column; an unknown name lists the known ones."""
+        """The position of a column; an error lists the columns there are."""
         try:
             return self.names.index(name)
         except ValueError:
             raise SchemaError(f"no column {name!r}; the columns are {', '.join(self.names)}") from None
 
     def select(self, columns: Sequence[int]) -> Schema:
+        """The schema of some of the columns."""
         chosen = tuple(columns)
         found = self.selections.get(chosen)
         if found is None:

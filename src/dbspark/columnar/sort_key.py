@@ -2,7 +2,10 @@
 
 `key=None` means that the whole row is the key; then the key hash is the row hash and is stored once. `order` names
 columns by which the rows of one key follow each other, each as (column, descending, nulls last); without it they
-follow by row hash. `key=()` puts all rows under one key. Arrangements are interned like schemas.
+follow by row hash. `key=()` puts all rows under one key. Sort keys are interned like schemas.
+
+Rows are sorted by the KEY lane (the hash of the key columns), then by the HASH lane, then by values. The HASH lane
+holds the row hash or, where there are order columns, a word that does not fall while the first of them rises.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
-
 from dbspark.columnar.memory import UInt64s, uint64s
 from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
@@ -27,7 +29,7 @@ OrderColumn = tuple[int, bool, bool]
 _INTERNED: dict[Any, SortKey] = {}
 _mask = np.uint64(0xFFFFFFFFFFFFFFFF)
 _mask_word = -1
-"""The same as kernels take it that have no other use for an unsigned number."""
+"""The same bits as a signed integer, for kernels that take no other unsigned argument."""
 
 
 class SortKey:
@@ -36,27 +38,40 @@ class SortKey:
     kind: ClassVar[str] = "arrangement"
     version: ClassVar[int] = 1
 
-    __slots__ = ("key", "key_nodes", "order", "order_at", "own_key", "row_nodes", "schema", "spec", "told", "told_at")
+    __slots__ = (
+        "kernel_spec",
+        "kernel_spec_address",
+        "key",
+        "key_nodes",
+        "order",
+        "order_address",
+        "order_spec",
+        "own_key",
+        "row_nodes",
+        "schema",
+    )
 
     schema: Schema
     key: tuple[int, ...] | None
     own_key: int
+    """1 where there are key columns, 0 where the key is the whole row and the KEY lane is the HASH lane."""
     key_nodes: Any
     row_nodes: Any
     order: tuple[OrderColumn, ...]
-    spec: Any
-    order_at: int
-    """Address of the order as kernels read it, 0 where there is none."""
-    told: Any
-    told_at: int
-    """Address of what kernels are told of all this (`kernels.sort.sort_rows`)."""
+    order_spec: Any
+    """The order as kernels read it: the number of its columns, then (node, descending, nulls last) of each."""
+    order_address: int
+    """The address of `order_spec`, 0 where there is no order."""
+    kernel_spec: Any
+    """The whole sort key as kernels read it (`kernels.sort.sort_rows`)."""
+    kernel_spec_address: int
 
     def __new__(cls, schema: Schema, key: Sequence[int] | None = None, order: Sequence[OrderColumn] = ()) -> SortKey:
         order = tuple((int(c), bool(descending), bool(last)) for c, descending, last in order)
         if key is not None and tuple(key) == tuple(range(schema.columns)) and not order and key:
             key = None
         if key is None and order:
-            raise SchemaError("an arrangement by whole rows has no order inside a key; name the key columns")
+            raise SchemaError("a sort key of whole rows has no order inside a key; name the key columns")
         identity = (id(schema), None if key is None else tuple(key), order)
         found = _INTERNED.get(identity)
         if found is not None:
@@ -68,12 +83,12 @@ class SortKey:
         self.row_nodes = np.arange(nd.LANES, nd.LANES + schema.columns)
         self.key_nodes = self.row_nodes if key is None else np.array([nd.LANES + c for c in key], np.int64)
         self.order = order
-        self.spec = np.array([len(order)] + [x for c, d, n in order for x in (nd.LANES + c, d, n)], np.int64)
-        self.order_at = self.spec.ctypes.data if order else 0
-        self.told = describe_sort_key(
-            self.own_key, schema.columns, schema.node_count, self.spec, self.row_nodes, self.key_nodes
+        self.order_spec = np.array([len(order)] + [x for c, d, n in order for x in (nd.LANES + c, d, n)], np.int64)
+        self.order_address = self.order_spec.ctypes.data if order else 0
+        self.kernel_spec = describe_sort_key(
+            self.own_key, schema.columns, schema.node_count, self.order_spec, self.row_nodes, self.key_nodes
         )
-        self.told_at = self.told.ctypes.data
+        self.kernel_spec_address = self.kernel_spec.ctypes.data
         return _INTERNED.setdefault(identity, self)
 
     def parameters(self) -> tuple[Any, ...]:
@@ -86,12 +101,10 @@ class SortKey:
     def __repr__(self) -> str:
         names = self.schema.names if self.key is None else tuple(self.schema.names[c] for c in self.key)
         ordered = [self.schema.names[c] + (" desc" if d else "") for c, d, _ in self.order]
-        return (
-            f"Arrangement({self.schema!r} by {', '.join(names)}{' ordered by ' if ordered else ''}{', '.join(ordered)})"
-        )
+        return f"SortKey({self.schema!r} by {', '.join(names)}{' ordered by ' if ordered else ''}{', '.join(ordered)})"
 
     def words(self, chunk: Any) -> UInt64s:
-        """What stands in the HASH lane of this arrangement: row hashes, or words that rise with the order columns."""
+        """The HASH lane of a chunk: row hashes, or words that do not fall while the first order column rises."""
         if not self.order:
             return hash_rows(chunk, self.row_nodes)
         out = uint64s(chunk.rows)
@@ -100,7 +113,7 @@ class SortKey:
         return out
 
     def keys(self, chunk: Any, words: UInt64s) -> UInt64s:
-        """The key hashes of a chunk whose words are known."""
+        """The KEY lane of a chunk whose HASH lane is `words`."""
         return hash_rows(chunk, self.key_nodes) if self.own_key else words
 
 
@@ -115,13 +128,14 @@ def hash_rows(chunk: Any, nodes: Any) -> UInt64s:
     kh.fill_words(address, chunk.rows, kh.SEED)
     table = chunk.nodes()
     for node in nodes:
-        words = _words(schema, table, chunk.table, int(node), chunk.rows)
+        words = _nested_words(schema, table, chunk.table, int(node), chunk.rows)
         kh.fold_words(address, words.ctypes.data, chunk.rows)
     kh.mask_words(address, chunk.rows, _mask)
     return out
 
 
-def _words(schema: Schema, table: Any, address: int, index: int, rows: int) -> UInt64s:
+def _nested_words(schema: Schema, table: Any, address: int, index: int, rows: int) -> UInt64s:
+    """The word of each value of one node (`kernels.memory.hash`), from those of its children."""
     node = schema.nodes[index]
     out = uint64s(rows)
     target = out.ctypes.data
@@ -130,12 +144,12 @@ def _words(schema: Schema, table: Any, address: int, index: int, rows: int) -> U
     if node.kind == nd.STRUCT:
         kh.fill_words(target, rows, kh.STRUCT_WORD)
         for i in range(node.width):
-            child = _words(schema, table, address, node.child + i, rows)
+            child = _nested_words(schema, table, address, node.child + i, rows)
             kh.fold_words(target, child.ctypes.data, rows)
     elif node.kind == nd.LIST:
         line = table[index]
         count = kh.last_offset(int(line[nd.OFFSETS]), int(line[nd.START]) + rows)
-        keep = _words(schema, table, address, node.child, count)
+        keep = _nested_words(schema, table, address, node.child, count)
         inner = keep.ctypes.data
     kh.node_words(address + index * nd.NODE_BYTES, rows, target, inner)
     return out
@@ -143,7 +157,7 @@ def _words(schema: Schema, table: Any, address: int, index: int, rows: int) -> U
 
 @contextmanager
 def weakened_hash(mask: int) -> Iterator[None]:
-    """For tests: keep only some bits of every hash, so that collisions happen all the time."""
+    """Tests only: keep the bits of `mask` of every hash, so that hashes collide."""
     global _mask, _mask_word
     before = _mask, _mask_word
     _mask = np.uint64(mask)

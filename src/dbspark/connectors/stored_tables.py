@@ -141,7 +141,7 @@ def _slice(batch: Batch, part: Range) -> Batch:
     for i, bound in enumerate(bounds):
         if 0 < bound < 1 << 64:
             ends[i] = sum(int(np.searchsorted(c.lane(nd.KEY), np.uint64(bound))) for c in batch.chunks)
-    return batch.slice(ends[0], ends[1] - ends[0]).described(batch.description)
+    return batch.slice(ends[0], ends[1] - ends[0]).with_description(batch.description)
 
 
 __all__ = ["PipelineSource", "Stored", "commit_times", "register"]

@@ -27,10 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbspark.columnar import SortKey
-from dbspark.columnar.batch import INT64_MAX
 from dbspark.columnar.chunk import Chunk, describe_arrays, gather_columns
-from dbspark.columnar.delta import Delta, Parts
-from dbspark.columnar.memory import Int64s, allocate, int64s
+from dbspark.columnar.delta import ChunkedDelta, Delta
+from dbspark.columnar.memory import INT64_MAX, Int64s, allocate, int64s
 from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_key import hash_rows
 from dbspark.errors import DbsparkError, SchemaError, WeightOverflowError
@@ -396,7 +395,7 @@ class GroupAggregate(Operator):
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
         delta: Delta = inputs[0]
-        if isinstance(delta, Parts):
+        if isinstance(delta, ChunkedDelta):
             return self._step_by_parts(state, delta, inputs[1:])
         if self.key and len(inputs) > 1:  # an arrangement has the same rows, each once
             delta = Delta.of(inputs[1].delta)
@@ -404,11 +403,11 @@ class GroupAggregate(Operator):
             return state, Delta.empty(self.schema)
         folded = None if self.fold is None else self.fold.step(delta, state[0], inputs[1:])
         if folded is not None:
-            return (state[0].insert(folded.arranged(self.accumulators)),), self._results(folded)
+            return (state[0].insert(folded.sorted_by(self.accumulators)),), self._results(folded)
         after, _, rows = self._accumulated(state, delta, inputs[1:])
         return after, self._results(rows)
 
-    def _step_by_parts(self, state: State, delta: Parts, arranged: Sequence[Arranged]) -> tuple[State, Delta]:
+    def _step_by_parts(self, state: State, delta: ChunkedDelta, arranged: Sequence[Arranged]) -> tuple[State, Delta]:
         """A large delta as several small ones; results are those before the first and after the last."""
         after = state
         found: list[Keys] = []
@@ -437,7 +436,7 @@ class GroupAggregate(Operator):
                 mask = pa.array(alive)
                 new = [c.filter(mask) for c in new]
         rows = self._replacing(touched.old, new)
-        return (spine.insert(rows.arranged(self.accumulators)),), touched.keys, rows
+        return (spine.insert(rows.sorted_by(self.accumulators)),), touched.keys, rows
 
     def _replacing(self, old: Sequence[pa.Array], new: Sequence[pa.Array]) -> Delta:
         """Rows of state that go and others that come."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from dbspark.columnar import Batch, SortKey
-from dbspark.columnar.delta import Delta, merged
+from dbspark.columnar.delta import Delta, merge_or_empty
 from dbspark.columnar.memory import Int64s
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.row_positions import row_positions
@@ -62,7 +62,7 @@ class Combine(Operator):
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
         left, right = inputs
-        rows = merged(self.sort_key, [_ones(left.delta), _ones(right.delta)])
+        rows = merge_or_empty(self.sort_key, [_ones(left.delta), _ones(right.delta)])
         if not rows.rows:
             return (), Delta.empty(self.schema)
         before = self._combined(weights_before(left.before, rows), weights_before(right.before, rows))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dbspark.columnar.delta import Delta
-from dbspark.columnar.rows import Row, row_form
+from dbspark.columnar.rows import Row, row_normaliser
 from dbspark.columnar.schema import Schema
 from dbspark.trace.lookup import Keys, probe
 from dbspark.trace.spine import Spine
@@ -31,7 +31,7 @@ class ZSetRef:
     def lookup_by_key(self, *key: Any) -> list[tuple[Row, int]]:
         """The rows of one key."""
         columns = self.spine.sort_key.key
-        form = row_form(self.schema if columns is None else self.schema.select(columns))
+        form = row_normaliser(self.schema if columns is None else self.schema.select(columns))
         hits = probe(self.spine, Keys.of(self.spine.sort_key, [form(key)]))
         return list(Delta.of(hits.batch()).items())
 

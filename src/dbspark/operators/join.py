@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.chunk import Chunk, check_plan, describe_arrays, gather_columns, gather_pairs
-from dbspark.columnar.delta import Delta, Parts
+from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.memory import Int64s, int64s
 from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
@@ -211,7 +211,7 @@ class Join(Operator):
             for chunk, which, hits in self._expanded(side, delta.sort_key, spine, found):
                 yield self.output(side, chunk, which, hits, pair_weights(chunk, hits))
 
-        return [Parts(self.schema, total, make)] if total > MANY * PAIRS else list(make())
+        return [ChunkedDelta(self.schema, total, make)] if total > MANY * PAIRS else list(make())
 
     def met(self, side: int, delta: Batch, spine: Spine, path: Sequence[int]) -> tuple[Delta, Int64s | None] | None:
         """The product of a small delta, in few calls, and the joins of a time with those of the rows that it meets.
@@ -570,7 +570,7 @@ def union_of_keys(keys: Sequence[Keys]) -> Keys:
     if len(keys) == 1 or not schema.columns:
         return keys[0]
     deltas = [Delta(schema, k.chunk.arrays(), np.ones(len(k), np.int64)) for k in keys]
-    batch = Delta.sum(schema, deltas).arranged(SortKey(schema))
+    batch = Delta.sum(schema, deltas).sorted_by(SortKey(schema))
     return keys_of(schema, Delta.of(batch).columns, batch.rows)
 
 

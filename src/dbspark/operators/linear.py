@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-
 from dbspark.columnar.conform import conform
-from dbspark.columnar.delta import Delta, Parts
+from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
 from dbspark.operators.function import Columns, Function
@@ -31,8 +30,8 @@ class Stateless(Operator):
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Any]:
         given = [i.delta() if isinstance(i, ZSetRef) else i for i in inputs]
-        if len(given) == 1 and isinstance(given[0], Parts):
-            return (), given[0].mapped(self.schema, lambda part: self.applied([part]))
+        if len(given) == 1 and isinstance(given[0], ChunkedDelta):
+            return (), given[0].map_parts(self.schema, lambda part: self.applied([part]))
         return (), self.applied(given)
 
     def applied(self, given: Sequence[Delta]) -> Delta:

@@ -30,9 +30,9 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar import Batch, SortKey, merge
-from dbspark.columnar.batch import INT64_MAX as NEVER
 from dbspark.columnar.chunk import gather_columns
 from dbspark.columnar.delta import Delta
+from dbspark.columnar.memory import INT64_MAX as NEVER
 from dbspark.columnar.memory import Int64s, int64s
 from dbspark.columnar.schema import Schema
 from dbspark.kernels.merge import merge_timed as kt
@@ -97,7 +97,7 @@ class NestedArranged:
             self._after = None
             self.rows = self.delta = self._none
         if delta.rows:
-            self.rows = delta.arranged(self.sort_key)
+            self.rows = delta.sorted_by(self.sort_key)
             self.delta = self.rows.at_time(path)
         return self
 
@@ -191,7 +191,7 @@ class NestedJoin(Nested):
         self.join = join
 
     def put_away(self, what: Delta, sort_key: SortKey) -> Batch:
-        return what.arranged(sort_key)
+        return what.sorted_by(sort_key)
 
     def taken_up(self, batch: Batch) -> Delta:
         return Delta.of(batch)
@@ -308,7 +308,7 @@ class NestedReduce(Nested):
         return SortKey(sort_key.schema.select(key_columns(sort_key)))
 
     def put_away(self, what: Keys, sort_key: SortKey) -> Batch:
-        return Delta(sort_key.schema, what.chunk.arrays(), np.ones(len(what), np.int64)).arranged(sort_key)
+        return Delta(sort_key.schema, what.chunk.arrays(), np.ones(len(what), np.int64)).sorted_by(sort_key)
 
     def taken_up(self, batch: Batch) -> Keys:
         return keys_of(batch.schema, Delta.of(batch).columns, batch.rows)
@@ -339,7 +339,7 @@ class NestedReduce(Nested):
                 given.append(delta)
             else:
                 sort_key = rows.sort_key
-                batch = delta.arranged(sort_key)
+                batch = delta.sorted_by(sort_key)
                 spine = Spine(sort_key, (batch,) if batch.rows else ())
                 given.append(Arranged(batch, Spine(sort_key), spine))
         _, out = self.operator.step(self.operator.fresh(), given)

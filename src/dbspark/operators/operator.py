@@ -95,7 +95,7 @@ class Arrange(Operator):
         return (self.sort_key,)
 
     def step(self, state: State, inputs: Sequence[Delta]) -> tuple[State, Arranged]:
-        delta = inputs[0].arranged(self.sort_key)
+        delta = inputs[0].sorted_by(self.sort_key)
         after = state[0].insert(delta)
         return (after,), Arranged(delta, state[0], after)
 

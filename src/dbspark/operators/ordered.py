@@ -18,7 +18,7 @@ import numpy as np
 
 from dbspark.columnar import SortKey
 from dbspark.columnar.chunk import check_plan
-from dbspark.columnar.delta import Delta, rows_at
+from dbspark.columnar.delta import Delta, gather_delta
 from dbspark.columnar.memory import int64s
 from dbspark.kernels.aggregate.top_one import change_of_first
 from dbspark.kernels.memory.layout import OVERFLOW
@@ -55,7 +55,7 @@ class TopK(Operator):
             room = n
         if n == OVERFLOW:
             check_plan(np.array((OVERFLOW,), np.int64))
-        return (), rows_at(schema, whole.sources[0], pos[:n], weights[:n]) if n else Delta.empty(schema)
+        return (), gather_delta(schema, whole.sources[0], pos[:n], weights[:n]) if n else Delta.empty(schema)
 
     def parameters(self) -> tuple[Any, ...]:
         return self.limit, self.offset

@@ -21,9 +21,8 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from dbspark.columnar.batch import INT64_MAX
 from dbspark.columnar.delta import Delta
-from dbspark.columnar.memory import Int64s, int64s
+from dbspark.columnar.memory import INT64_MAX, Int64s, int64s
 from dbspark.errors import DbsparkError, WeightOverflowError
 from dbspark.operators.aggregate import Aggregate, Extreme, GroupAggregate, Touched
 from dbspark.operators.linear import Stateless

@@ -61,7 +61,7 @@ class RecomputeGroups(Operator):
 
     def _anew(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
         (sort_key,) = self.kept()
-        value = self._computed([_all_rows(i.after) for i in inputs], 1).arranged(sort_key)
+        value = self._computed([_all_rows(i.after) for i in inputs], 1).sorted_by(sort_key)
         before = state[0].consolidated()
         change = [b for b in (value, scaled(before, -1) if before.rows else before) if b.rows]
         after = Spine(sort_key, (value,) if value.rows else ())

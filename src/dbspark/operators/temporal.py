@@ -35,7 +35,7 @@ class Integrate(Operator):
         return (self.sort_key,)
 
     def step(self, state: State, inputs: Sequence[Delta]) -> tuple[State, ZSetRef]:
-        after = state[0].insert(inputs[0].arranged(self.sort_key))
+        after = state[0].insert(inputs[0].sorted_by(self.sort_key))
         return (after,), ZSetRef(after)
 
     def parameters(self) -> tuple[Any, ...]:
@@ -130,8 +130,8 @@ class OnValues(Operator):
 def as_batch(value: Any, sort_key: SortKey) -> Batch:
     """What a stream carries, as one batch of an arrangement."""
     if isinstance(value, ZSetRef):
-        return value.spine.consolidated().rearranged(sort_key)
-    batch: Batch = value.arranged(sort_key)
+        return value.spine.consolidated().sorted_by(sort_key)
+    batch: Batch = value.sorted_by(sort_key)
     return batch
 
 

@@ -171,7 +171,7 @@ class Partitions:
     def peers(self) -> Bounds:
         """The first peer of each row, and the row after its last."""
         first, last = int64s(self.rows), int64s(self.rows)
-        order, nodes = self.sort_key.order_at, self.sort_key.schema.node_count
+        order, nodes = self.sort_key.order_address, self.sort_key.schema.node_count
         kw.find_peers(self.tables, self.pos, self.starts, order, nodes, first, last)
         return first, last
 

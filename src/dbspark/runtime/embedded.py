@@ -179,7 +179,7 @@ class Embedded(Runtime):
             for name, history in self._views.items():
                 moved[name] = sound(out[name], history.sort_key)
                 if name in wanted:
-                    told[name] = moved[name].arranged(history.sort_key)
+                    told[name] = moved[name].sorted_by(history.sort_key)
             for check in checks.values():
                 check.done()
         except BaseException as error:

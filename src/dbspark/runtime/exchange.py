@@ -345,7 +345,7 @@ def _encoding(ask: Ask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
                     some = batch.filter(pc.equal(shards, shard))
                     columns = fitting(ask.schema, some.columns[:-2], some.num_rows)
                     delta = Delta(ask.schema, columns, some.column(some.num_columns - 1).to_numpy())
-                    yield shard, ask.answer, b"".join(encoded(delta.arranged(SortKey(ask.schema))))
+                    yield shard, ask.answer, b"".join(encoded(delta.sorted_by(SortKey(ask.schema))))
 
         yield from packed(rows())
 

@@ -261,7 +261,7 @@ class _Stage:
         """Say what has flown into the variables, and which iteration is to be next."""
         growing = []
         for name, slot, schema in self.loop.feeds:
-            change = self.inner.delta(slot, schema).arranged(SortKey(schema))
+            change = self.inner.delta(slot, schema).sorted_by(SortKey(schema))
             if change.rows:
                 growing.append(name)
                 self.run.changes.setdefault(name, []).append(_packed(change))

@@ -79,7 +79,7 @@ def _sliced(spine: Spine, work: Work) -> Spine:
         if mine.rows == batch.rows:
             mine = batch
         elif batch.description is not None:
-            mine = mine.described(batch.description)
+            mine = mine.with_description(batch.description)
         if mine.rows or mine.description is not None:
             entries.append(mine)
     return Spine(spine.sort_key, tuple(entries), compaction=spine.compaction)
@@ -103,14 +103,16 @@ def combined(spines: Sequence[Spine]) -> Spine:
     rows = [b for s in some for b in s.batches if b.rows]
     time = tuple(since.meet_of_all()) if since else ()
     whole = merge(rows, time) if rows else Batch.empty(first.sort_key)
-    return Spine(first.sort_key, (whole.described(Description(lower, upper, since)),), compaction=first.compaction)
+    return Spine(
+        first.sort_key, (whole.with_description(Description(lower, upper, since)),), compaction=first.compaction
+    )
 
 
 def rearranged(spine: Spine, sort_key: SortKey) -> Spine:
     """The rows of a spine in another order, at their times."""
     if spine.sort_key is sort_key:
         return spine
-    entries = [batch.rearranged(sort_key).described(batch.description) for batch in spine.batches]
+    entries = [batch.sorted_by(sort_key).with_description(batch.description) for batch in spine.batches]
     return Spine(sort_key, tuple(entries), compaction=spine.compaction)
 
 

@@ -70,7 +70,7 @@ class TableStep:
         delta, check = TableState(self.table, history).change(operations)
         if check is not None:
             check.done()
-        change = delta.arranged(history.sort_key)
+        change = delta.sorted_by(history.sort_key)
         if change.rows:
             history.append(Delta.of(change), work.job.tick)
             history.trace.finish()
@@ -97,7 +97,7 @@ class ViewStep:
 
     def run(self, work: Work) -> None:
         tick = work.job.tick
-        change = work.delta(self.slot, self.sort_key.schema).arranged(self.sort_key)
+        change = work.delta(self.slot, self.sort_key.schema).sorted_by(self.sort_key)
         if work.job.fresh:
             # The rows belong to the tick that is past: a view has no history before it was made.
             history = History(self.sort_key, self.keep, tick - 1, known=False)

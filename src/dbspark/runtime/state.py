@@ -29,7 +29,7 @@ def state_of(circuit: Circuit) -> dict[str, tuple[Spine, ...]]:
         if isinstance(held, ZSetRef):
             out[node.id] = (held.spine,)
         else:
-            batch = held.arranged(SortKey(node.schema))
+            batch = held.sorted_by(SortKey(node.schema))
             out[node.id] = (Spine(batch.sort_key, (batch,) if batch.rows else ()),)
     return out
 

@@ -16,24 +16,24 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-
-from dbspark.columnar import Batch, SortKey, merge
-from dbspark.columnar.arrow_import import handed_batch, handed_copy
-from dbspark.columnar.batch import BUILD_ROWS
 from dbspark.columnar.conform import conform
 from dbspark.columnar.delta import Delta
-from dbspark.columnar.memory import copied
-from dbspark.columnar.rows import encode_rows, row_form
+from dbspark.columnar.memory import copy_record_batch
 from dbspark.columnar.schema import Schema
+from dbspark.columnar.sort_batch import MAX_SORT_ROWS
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.kernels.vm.constraints import breaks_table
+from dbspark.kernels.vm.constraints import violates_constraints
 from dbspark.operators.join import distinct_keys
 from dbspark.trace.background_merges import Task
 from dbspark.trace.history import History
 from dbspark.trace.lookup import Hits, Keys, ends_unordered
 from dbspark.trace.spine import Spine
-from dbspark.zset import ZSet
 from dbspark.zset.payload import exact_product
+
+from dbspark.columnar import Batch, SortKey, merge
+from dbspark.columnar.arrow_import import import_batch, import_copy
+from dbspark.columnar.rows import encode_rows, row_normaliser
+from dbspark.zset import ZSet
 from dbspark.zset.zset import as_table, split_weight
 
 _ARROW = (pa.Table, pa.RecordBatch)
@@ -80,7 +80,7 @@ class TableDefinition:
     def operation(self, kind: Kind, data: Any, weight: str | None = None) -> Operation:
         """What a user hands in, checked against the schema."""
         if type(data) is pa.Table and (kind == "apply" or (kind == "insert" and self.primary_key)):
-            batch = handed_batch(self.sort_key, data, weight)
+            batch = import_batch(self.sort_key, data, weight)
             if batch is not None:
                 return Operation(kind, Delta.of(batch))
         if kind in ("upsert", "delete keys") and not self.primary_key:
@@ -146,7 +146,7 @@ class Checking:
         sort_key, schema, unique = table.sort_key, table.schema, int(bool(table.primary_key))
         own = int(self._spine is None)
         return any(
-            breaks_table(
+            violates_constraints(
                 self._directory, chunk.table, chunk.rows, own, sort_key.key_nodes, schema.columns,
                 schema.node_count, unique,
             )
@@ -213,7 +213,7 @@ class TableState:
         return [*out, operation.rows] if operation.kind == "upsert" else out
 
     def _found(self, hits: Hits) -> Batch:
-        return Delta(self.schema, hits.columns(), hits.weights).arranged(self.sort_key)
+        return Delta(self.schema, hits.columns(), hits.weights).sorted_by(self.sort_key)
 
     def _negative(self, batch: Batch) -> Batch:
         return batch.with_weights(exact_product(batch.weights(), -1)) if batch.rows else batch
@@ -273,25 +273,25 @@ def _is_arrow(data: Any) -> bool:
 def _batch(data: Any, sort_key: SortKey, weight: str | None) -> Batch:
     if _is_arrow(data):
         given = as_table(data)
-        batch = handed_batch(sort_key, given, weight)
+        batch = import_batch(sort_key, given, weight)
         if batch is not None:
             return batch
         table, weights = split_weight(given, weight)
         return Batch.from_arrow(table, sort_key, weights)
     if isinstance(data, ZSet):
-        return data.batch().rearranged(sort_key)
+        return data.batch().sorted_by(sort_key)
     if weight is not None:
         raise SchemaError("weights by column are for Arrow data; give rows as a mapping of row to weight instead")
     weighted = isinstance(data, Mapping)
     made = ZSet.from_rows(_listed(data), sort_key.schema, list(data.values()) if weighted else None)
-    return made.batch().rearranged(sort_key)
+    return made.batch().sorted_by(sort_key)
 
 
 def _plain(table: pa.Table, schema: Schema) -> Delta | None:
     """Flat rows as they come, in memory of our own; None where there are none, or too many to be sorted in one go."""
-    if schema.nested or not 0 < table.num_rows <= BUILD_ROWS:
+    if schema.nested or not 0 < table.num_rows <= MAX_SORT_ROWS:
         return None
-    copy = handed_copy(schema, table)
+    copy = import_copy(schema, table)
     if copy is not None:
         return Delta.of_chunk(copy)
     parts = table.to_batches()
@@ -302,7 +302,7 @@ def _plain(table: pa.Table, schema: Schema) -> Delta | None:
     rows = parts[0]
     if schema.required or not rows.schema.equals(schema.arrow):
         rows = pa.RecordBatch.from_arrays(conform(schema, rows.schema, rows.columns), schema=schema.arrow)
-    rows = copied(rows)
+    rows = copy_record_batch(rows)
     return Delta(schema, rows.columns, np.ones(rows.num_rows, np.int64))
 
 
@@ -314,7 +314,7 @@ def _table(data: Any, schema: Schema) -> pa.Table:
         flat = [a.chunk(0) if isinstance(a, pa.ChunkedArray) and a.num_chunks else a for a in arrays]
         return pa.Table.from_arrays(conform(schema, table.schema, flat), schema=schema.arrow)
     return pa.Table.from_arrays(
-        encode_rows(schema, [row_form(schema)(row) for row in _listed(data)]), schema=schema.arrow
+        encode_rows(schema, [row_normaliser(schema)(row) for row in _listed(data)]), schema=schema.arrow
     )
 
 

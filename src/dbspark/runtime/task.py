@@ -177,7 +177,7 @@ class Work:
         """What leaves the level for the next."""
         for emit in self.level.emits:
             sort_key = self.level.streams[emit.slot]
-            batch = self.delta(emit.node, sort_key.schema).arranged(sort_key)
+            batch = self.delta(emit.node, sort_key.schema).sorted_by(sort_key)
             if not batch.rows:
                 continue
             if emit.to == "everyone":
@@ -297,7 +297,7 @@ class _Arranging:
                 if after[0] is not before[0]:
                     work.keep(step.id, after)
             else:  # another level keeps it; here it is only read, so nothing is merged
-                delta = self._delta.arranged(operator.sort_key)
+                delta = self._delta.sorted_by(operator.sort_key)
                 entries = (*before[0].entries, delta) if delta.rows else before[0].entries
                 self._found = Arranged(delta, before[0], Spine(operator.sort_key, entries))
         return self._found

@@ -71,7 +71,7 @@ class Reading:
         for entry in record.entries:
             batch = Batch.empty(sort_key) if entry.place is None else self._known(entry.place, sort_key)
             if entry.description is not None:
-                batch = batch.described(entry.description)
+                batch = batch.with_description(entry.description)
             if entry.place is not None:
                 batch.__dict__["place"] = entry.place
             entries.append(batch)
@@ -85,7 +85,7 @@ class Reading:
         if batch is None:
             batch = self._batch(place, sort_key)
             self._opened.add(key, batch, place.size)
-        return batch.described(batch.description)  # it is the caller's to say where it is stored
+        return batch.with_description(batch.description)  # it is the caller's to say where it is stored
 
     def _batch(self, place: Place, sort_key: SortKey) -> Batch:
         where = self._files.where(place.file)

@@ -14,7 +14,6 @@ import threading
 from collections import deque
 from typing import Any, NamedTuple
 
-from dbspark.columnar import Batch
 from dbspark.errors import TimeError
 from dbspark.trace.cursor import Cursor
 from dbspark.trace.lookup import Hits
@@ -22,6 +21,8 @@ from dbspark.trace.merge_state import Merging
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Antichain, Description, TimeLike
 from dbspark.trace.trace import Trace, advanced_to
+
+from dbspark.columnar import Batch
 
 _NOTHING = Antichain(), Antichain()
 """What nobody holds."""
@@ -110,7 +111,7 @@ class TraceAgent:
         saved = self.saved()
         try:
             self._move(self._logical.join(since), description.upper, begin=False)
-            self.trace.insert(batch.described(description))
+            self.trace.insert(batch.with_description(description))
         except BaseException:
             self.reset(saved)
             raise
@@ -213,10 +214,10 @@ class TraceImport:
                 description: Description = entry.description
                 for piece in pieces[:-1]:  # together they stand for the entry, so only the last moves the frontier
                     self._events.append(
-                        piece.described(Description(description.lower, description.lower, description.since))
+                        piece.with_description(Description(description.lower, description.lower, description.since))
                     )
                 if pieces:
-                    self._events.append(pieces[-1].described(description))
+                    self._events.append(pieces[-1].with_description(description))
             self._stop = trace.listen(self._push)
 
     def _push(self, batch: Batch | None) -> None:

@@ -236,7 +236,7 @@ class Beside:
                 self._leave(job)
                 continue
             if isinstance(latest, Batch):
-                entries[at] = latest.described(installed.description)
+                entries[at] = latest.with_description(installed.description)
                 spine.stats.merged(job.total, latest.rows)
                 self.jobs.remove(job)
             else:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from dbspark.columnar import Batch, SortKey
-from dbspark.columnar.batch import Plan, bounds, run, times_at
-from dbspark.columnar.rows import Row, decode_arrays, row_form
+from dbspark.columnar.merge_batches import MergePlan, run_merge
+from dbspark.columnar.row_times import time_bounds, times_at
+from dbspark.columnar.rows import Row, decode_arrays, row_normaliser
 from dbspark.kernels.memory import layout as nd
 from dbspark.trace.lookup import Keys, key_columns
 from dbspark.trace.time import Time
@@ -29,9 +30,9 @@ class Cursor:
         self._batches = [b for b in batches if b.rows]
         self._sort_key = sort_key
         self._width = width
-        self._bounds = bounds(since=since)
+        self._bounds = time_bounds(since=since)
         self._columns = key_columns(sort_key)
-        self._key_form = row_form(sort_key.schema.select(self._columns))
+        self._key_form = row_normaliser(sort_key.schema.select(self._columns))
         self.rewind_keys()
 
     # ------------------------------------------------------------------ keys
@@ -85,7 +86,7 @@ class Cursor:
 
     def seek_val(self, val: Row) -> bool:
         """To a row of the key; returns whether it is there, and if not stands beyond the last."""
-        wanted = row_form(self._sort_key.schema)(val)
+        wanted = row_normaliser(self._sort_key.schema)(val)
         rows = self._groups[self._key][1] if self.key_valid else []
         self._val = next((i for i, (row, _) in enumerate(rows) if row == wanted), len(rows))
         return self._val < len(rows)
@@ -129,7 +130,7 @@ class Cursor:
     def _next_hash(self, at_least: int) -> int | None:
         if not self._batches:
             return None
-        plan = Plan(self._batches, within=self._bounds)
+        plan = MergePlan(self._batches, within=self._bounds)
         found: list[int] = []
         for s, (chunk, row) in enumerate(plan.split(at_least).tolist()):
             batch = plan.batches[s]
@@ -141,11 +142,11 @@ class Cursor:
         return min(found, default=None)
 
     def _grouped(self, key_hash: int) -> list[tuple[Row, list[tuple[Row, History]]]]:
-        plan = Plan(self._batches, within=self._bounds)
+        plan = MergePlan(self._batches, within=self._bounds)
         low = plan.split(key_hash)
         plan.restrict(low, None if key_hash == _TOP else plan.split(key_hash + 1))
         groups: dict[Row, dict[Row, History]] = {}
-        for chunk in run(plan):
+        for chunk in run_merge(plan):
             rows = decode_arrays(self._sort_key.schema, chunk.arrays())
             tables = np.array((chunk.table,), np.int64)
             times = times_at(tables, np.arange(chunk.rows, dtype=np.int64))[: self._width].T.tolist()

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar import Batch
-from dbspark.columnar.batch import Place
+from dbspark.columnar.batch_index import IndexRef
 from dbspark.columnar.memory import Int64s, UInt64s, allocate
 from dbspark.kernels.lookup.index import DIRECTORY, PLACE, copy_directory, directory_words, list_batch, splice
 from dbspark.lazy import Lazy
@@ -90,7 +90,7 @@ class Listed:
         self._room = room
 
     @staticmethod
-    def of(batches: tuple[Batch, ...], places: Sequence[Place]) -> Listed:
+    def of(batches: tuple[Batch, ...], places: Sequence[IndexRef]) -> Listed:
         return _NONE._spliced(batches, 0, 0, batches, places)
 
     @Lazy
@@ -109,7 +109,7 @@ class Listed:
         """What kernels are told of all this (`kernels.lookup.index`): an address, and what has to be kept for it."""
         return _directory(self._room.addresses, len(self.batches), sought)
 
-    def turned_into(self, batches: tuple[Batch, ...], place: Callable[[Batch], Place]) -> Listed:
+    def turned_into(self, batches: tuple[Batch, ...], place: Callable[[Batch], IndexRef]) -> Listed:
         """The list of other batches, of which the first and the last are those of this one: the rest is looked at."""
         before = self.batches
         most = min(len(before), len(batches))
@@ -124,7 +124,7 @@ class Listed:
         new = batches[low : len(batches) - high]
         return self._spliced(batches, low, len(before) - high, new, [place(b) for b in new])
 
-    def and_one(self, batch: Batch, place: Place) -> Listed:
+    def and_one(self, batch: Batch, place: IndexRef) -> Listed:
         """The list with one more batch."""
         room, count, chunks = self._room, len(self.batches), batch.chunks
         if len(chunks) == 1 and room.written == count < room.batches and self.chunks < room.chunks:
@@ -134,7 +134,7 @@ class Listed:
         return self._spliced((*self.batches, batch), count, count, (batch,), (place,))
 
     def _spliced(
-        self, batches: tuple[Batch, ...], low: int, last: int, new: Sequence[Batch], places: Sequence[Place]
+        self, batches: tuple[Batch, ...], low: int, last: int, new: Sequence[Batch], places: Sequence[IndexRef]
     ) -> Listed:
         """The list of `batches`: of this one the first `low` and those from `last` on, and new ones in between."""
         room, before = self._room, len(self.batches)

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar import Batch, SortKey, merge
-from dbspark.columnar.batch import times_at
 from dbspark.columnar.delta import Delta
+from dbspark.columnar.row_times import times_at
 from dbspark.errors import TimeError
 from dbspark.kernels.lookup.index import append
 from dbspark.kernels.memory.layout import ROW_BITS
@@ -118,7 +118,7 @@ class History:
             self._room -= 1
             self._read = None
         elif self._listed is not None or self._read is not None:
-            self._and_one(change.batch() if delta.in_order else None)
+            self._and_one(change.batch() if delta.is_sorted else None)
         return change
 
     def _and_one(self, batch: Batch | None) -> None:

@@ -14,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar import Batch, SortKey
-from dbspark.columnar.batch import Plan, bounds, merge, run
 from dbspark.columnar.chunk import Chunk, check_plan, gather_chunks, gather_columns, gather_timed, import_arrays
 from dbspark.columnar.conform import conform
 from dbspark.columnar.memory import Int64s, UInt64s, int64s
-from dbspark.columnar.rows import encode_rows, row_form
+from dbspark.columnar.merge_batches import MergePlan, merge, run_merge
+from dbspark.columnar.row_times import time_bounds
+from dbspark.columnar.rows import encode_rows, row_normaliser
 from dbspark.columnar.sort_key import hash_rows
 from dbspark.errors import SchemaError
 from dbspark.kernels.lookup import probe as kp
@@ -54,7 +55,7 @@ class Keys:
             arrays = conform(schema, given.schema, [c.combine_chunks() for c in given.columns])
             rows = given.num_rows
         else:
-            form = row_form(schema)
+            form = row_normaliser(schema)
             listed = [form(row if isinstance(row, tuple | list) else (row,)) for row in data]
             arrays, rows = encode_rows(schema, listed), len(listed)
         chunk = import_arrays(schema, arrays, rows, None)
@@ -209,13 +210,13 @@ def ends_in(
 
 def snapshot(batches: Sequence[Batch], sort_key: SortKey, time: Sequence[int]) -> Batch:
     """The Z-set at a time: all updates at or before it, summed."""
-    return _within(batches, sort_key, bounds(since=time, upto=time)).at_time(())
+    return _within(batches, sort_key, time_bounds(since=time, upto=time)).at_time(())
 
 
 def between(batches: Sequence[Batch], sort_key: SortKey, after: Sequence[int] | None, upto: Sequence[int],
             since: Sequence[int] = ()) -> Batch:  # fmt: skip
     """The updates at or before `upto` and not at or before `after`, with their times."""
-    return _within(batches, sort_key, bounds(since=since, upto=upto, after=after))
+    return _within(batches, sort_key, time_bounds(since=since, upto=upto, after=after))
 
 
 def distinct_times(batch: Batch) -> list[tuple[int, ...]]:
@@ -226,7 +227,7 @@ def distinct_times(batch: Batch) -> list[tuple[int, ...]]:
 
 def _within(batches: Sequence[Batch], sort_key: SortKey, within: Int64s) -> Batch:
     some = [b for b in batches if b.rows]
-    return Batch(sort_key, run(Plan(some, within=within)) if some else ())
+    return Batch(sort_key, run_merge(MergePlan(some, within=within)) if some else ())
 
 
 def taken(hits: Hits, columns: Sequence[int]) -> list[pa.Array]:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from dbspark.columnar import Batch
-from dbspark.columnar.batch import Index, Plan
+from dbspark.columnar.batch_index import BatchIndex
 from dbspark.columnar.chunk import Chunk
+from dbspark.columnar.merge_batches import MergePlan
 from dbspark.kernels.lookup.index import INDEX_ROW_BITS, fill_index
 from dbspark.trace.time import Description
 
@@ -46,7 +47,7 @@ class Origin:
 class Filled:
     """The index of what a merge has written so far, shared by its states; one of them only goes on with it."""
 
-    index: Index
+    index: BatchIndex
     chunks: int
     """How many chunks are in it."""
 
@@ -55,7 +56,7 @@ class Filled:
         """An empty one, where the inputs have indices."""
         if total < _INDEXED or not any("index" in b.__dict__ for b in inputs):
             return None
-        return Filled(Index.empty(total), 0)
+        return Filled(BatchIndex.empty(total), 0)
 
     def followed_by(self, before: int, chunks: Sequence[Chunk]) -> Filled | None:
         """With more chunks, if it has so many and no others; else somebody else has gone on with it."""
@@ -63,7 +64,7 @@ class Filled:
             return None
         tables, lens = np.array([(c.table, c.rows) for c in chunks], np.int64).reshape(-1, 2).T.copy()
         self.chunks += len(chunks)
-        fill_index(tables, lens, before, self.index.place[1], self.index.words)
+        fill_index(tables, lens, before, self.index.ref[1], self.index.words)
         return self
 
 
@@ -106,7 +107,7 @@ class Merging:
             index = self.filled.index if self.filled is not None else None
             out = [Batch(self.inputs[0].sort_key, self.out).with_index(index)] if self.out else []
             left = zip(self.inputs, self.offsets, strict=True)
-            self._batches.append((*out, *[b.slice(n).part_of(b, 0, n) if n else b for b, n in left]))
+            self._batches.append((*out, *[b.slice(n).with_index_of(b, 0, n) if n else b for b, n in left]))
         return self._batches[0]
 
 
@@ -118,7 +119,7 @@ class Running:
 
     def __init__(self, merging: Merging) -> None:
         self.begun = merging
-        self._plan = Plan(merging.inputs, merging.offsets, since_of(merging.description))
+        self._plan = MergePlan(merging.inputs, merging.offsets, since_of(merging.description))
         self._out = list(merging.out)
         self._filled = merging.filled if merging.out else Filled.begun(merging.inputs, merging.total)
         self.read = 0
@@ -143,7 +144,7 @@ class Running:
         self.read = 0
         begun, chunks, filled = self.begun, tuple(self._out), self._filled
         if not self.done:
-            inputs, offsets = self._plan.unread()
+            inputs, offsets = self._plan.unread_inputs()
             return replace(begun, out=chunks, inputs=inputs, offsets=offsets, filled=filled)
         done = Batch(self._plan.sort_key, chunks, begun.description)
         return done.with_index(filled.index) if filled is not None and 4 * done.rows >= begun.total else done

@@ -74,7 +74,7 @@ class Retention:
             arrays = chunk.arrays()
             keep.append(np.flatnonzero(self.mask(arrays.__getitem__)) + (c << ROW_BITS))
         pos = np.concatenate(keep)
-        return batch if len(pos) == batch.rows else batch.select(pos).described(batch.description)
+        return batch if len(pos) == batch.rows else batch.select(pos).with_description(batch.description)
 
     def kept(self, hits: Hits) -> Hits:
         """The hits that stay."""

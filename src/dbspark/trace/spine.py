@@ -29,9 +29,11 @@ from typing import Any
 import numpy as np
 
 from dbspark.columnar import Batch, SortKey, merge
-from dbspark.columnar.batch import INT64_MAX, NO_PLACE, Place, Plan, bounds, run
+from dbspark.columnar.batch_index import NO_INDEX_REF, IndexRef
 from dbspark.columnar.chunk import CHUNK_ROWS, Chunk
-from dbspark.columnar.memory import Int64s
+from dbspark.columnar.memory import INT64_MAX, Int64s
+from dbspark.columnar.merge_batches import MergePlan, run_merge
+from dbspark.columnar.row_times import time_bounds
 from dbspark.kernels.memory.layout import ROW_BITS, ROW_MASK, TIMES
 from dbspark.lazy import Lazy
 from dbspark.trace.bloom_filter import Sieve
@@ -60,7 +62,7 @@ def _extended(entry: Any, lower: Antichain, last: Description) -> Any:
     description = Description(lower, last.upper, entry.description.since)
     if type(entry) is Merging:
         return replace(entry, description=description)
-    batch = entry.described(description)
+    batch = entry.with_description(description)
     if "place" in entry.__dict__:  # the same rows are stored where they were
         batch.__dict__["place"] = entry.__dict__["place"]
     return batch
@@ -390,7 +392,7 @@ class Spine:
                 merged = begun.retain(merged)
             self.stats.seconds += time.perf_counter() - started
             self.stats.merged(begun.total, merged.rows)
-            entries = (*head, merged.described(begun.description))
+            entries = (*head, merged.with_description(begun.description))
             if not merged.rows:
                 entries = self._pruned(entries)
 
@@ -523,11 +525,11 @@ class Spine:
         """How many chunks there are in all batches."""
         return self._listed.chunks
 
-    def _place(self, batch: Batch) -> Place:
+    def _place(self, batch: Batch) -> IndexRef:
         """Of a merge in progress the inputs have their indices, and the result will get one."""
         least = self.config.indexed
         made = least is not None and (batch.rows >= least or "index" in batch.__dict__)
-        return batch.index.place if made else NO_PLACE
+        return batch.index.ref if made else NO_INDEX_REF
 
     @Lazy
     def _consolidated(self) -> Batch:
@@ -538,7 +540,7 @@ class Spine:
             return merge(batches)
         if self.bound() > INT64_MAX:  # every total is summed exactly, whatever its parts are
             some = [b for b in batches if b.rows]
-            return Batch(self.sort_key, run(Plan(some, within=bounds(since=END)))).at_time(())
+            return Batch(self.sort_key, run_merge(MergePlan(some, within=time_bounds(since=END)))).at_time(())
         return merge(batches, END).at_time(())
 
     def consolidated(self) -> Batch:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dbspark.columnar import Batch, SortKey
-from dbspark.columnar.batch import merge
+from dbspark.columnar.merge_batches import merge
 from dbspark.errors import SchemaError, TimeError
 from dbspark.trace import lookup as reading
 from dbspark.trace.background_merges import Beside
@@ -137,7 +137,7 @@ class Trace:
                 raise TimeError("times of several coordinates have no next one; say what the new upper is")
             upper = Antichain.at(at[0] + 1)
         if delta.sort_key is not self.sort_key:
-            delta = delta.rearranged(self.sort_key)
+            delta = delta.sorted_by(self.sort_key)
         self.insert(delta.at_time(at, Description(self.upper, upper, self._logical)))
 
     def seal(self, upper: Antichain) -> None:
@@ -405,4 +405,4 @@ def advanced_to(batch: Batch, since: Antichain) -> Batch:
         return batch
     description: Description = batch.description
     out = merge((batch,), tuple(since.meet_of_all()))
-    return out.described(Description(description.lower, description.upper, description.since.join(since)))
+    return out.with_description(Description(description.lower, description.upper, description.since.join(since)))

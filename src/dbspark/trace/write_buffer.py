@@ -28,9 +28,11 @@ from typing import NamedTuple
 import numpy as np
 
 from dbspark.columnar import Batch, SortKey, merge
-from dbspark.columnar.batch import BUILD_ROWS, INT64_MAX, arrange_chunks, padded
 from dbspark.columnar.chunk import Chunk
-from dbspark.columnar.delta import Delta, joined
+from dbspark.columnar.delta import Delta, concat_chunks
+from dbspark.columnar.memory import INT64_MAX
+from dbspark.columnar.row_times import pad_times
+from dbspark.columnar.sort_batch import MAX_SORT_ROWS, sort_timed_chunks
 from dbspark.kernels.memory.layout import TIME
 from dbspark.kernels.merge.consolidate import survey_weights
 from dbspark.trace.background_merges import Task
@@ -72,7 +74,7 @@ class Change:
         self.sort_key = sort_key
         self.given = delta.rows
         """Rows that came, equal ones and such as cancel each other counted one by one."""
-        self.held = delta.held
+        self.held = delta.retained_bytes
         """Bytes that cannot be freed while it is here."""
         self.tick = tick
 
@@ -81,14 +83,14 @@ class Change:
         delta, batch = self._delta, self._batch
         if batch is None:
             assert delta is not None
-            self._batch = batch = delta.arranged(self.sort_key)
+            self._batch = batch = delta.sorted_by(self.sort_key)
             self._delta = None
         return batch
 
     def loose(self) -> Chunk | None:
         """The rows as kernels read them, where they are flat and in no order yet."""
         delta = self._delta
-        return None if delta is None or delta.in_order or delta.schema.nested else delta.chunk()
+        return None if delta is None or delta.is_sorted or delta.schema.nested else delta.chunk()
 
     def __int__(self) -> int:
         """By how many rows it changes what it is a change of."""
@@ -102,12 +104,12 @@ class Change:
 
 def sound(delta: Delta, sort_key: SortKey) -> Delta:
     """A delta that can be put in order at any time; raises where sums of its weights do not fit."""
-    if delta.rows and not delta.in_order:
+    if delta.rows and not delta.is_sorted:
         chunk = delta.chunk()
         info = np.empty(4, np.int64)
         survey_weights(np.array((chunk.table,), np.int64), np.array((chunk.rows,), np.int64), info)
         if int(info[0]) > INT64_MAX // delta.rows:
-            delta.arranged(sort_key)
+            delta.sorted_by(sort_key)
     return delta
 
 
@@ -131,7 +133,7 @@ def written(changes: Sequence[Change], oldest: int, patient: bool = False, count
     given = sum([change.given for change in changes])
     few = len(changes) > 1 and given <= max(2 * ROWS, min(_LONG * len(changes), MANY))
     if len(changes) > 1 and (few or not counted) and (changes[0].tick >= oldest or not counted):
-        at_once = _sorted_at_once(changes, oldest, counted, few) if given <= BUILD_ROWS else None
+        at_once = _sorted_at_once(changes, oldest, counted, few) if given <= MAX_SORT_ROWS else None
         if at_once is not None:
             return at_once
     batches = [change.batch() for change in changes]
@@ -154,14 +156,14 @@ def _sorted_at_once(changes: Sequence[Change], oldest: int, counted: bool, few: 
     if len(chunks) != len(changes):
         return None
     sort_key, ticks = changes[0].sort_key, np.array([change.tick for change in changes], np.int64)
-    whole = joined(sort_key.schema, chunks) if few else None
+    whole = concat_chunks(sort_key.schema, chunks) if few else None
     if whole is None:
-        batch = arrange_chunks(sort_key, chunks, ticks.tolist(), (oldest,))
+        batch = sort_timed_chunks(sort_key, chunks, ticks.tolist(), (oldest,))
     elif oldest >= changes[-1].tick:
         batch = Batch.from_chunk(sort_key, whole).at_time((oldest,))
     else:
         times = np.repeat(np.maximum(ticks, oldest), [change.given for change in changes])
-        batch = Batch.from_chunk(sort_key, whole.with_times(padded([times], 0, whole.rows)))
+        batch = Batch.from_chunk(sort_key, whole.with_times(pad_times([times], 0, whole.rows)))
     if not counted:
         return Written(changes, [change.given for change in changes], batch, oldest)
     found = np.concatenate([chunk.lane(TIME) for chunk in batch.chunks]) if batch.rows else np.empty(0, np.int64)

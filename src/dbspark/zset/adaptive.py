@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dbspark.columnar import Batch, SortKey, merge
-from dbspark.columnar.row_codec import UNFIT
+from dbspark.columnar.row_codec import UNENCODABLE
 from dbspark.columnar.rows import Row
 from dbspark.trace.spine import Spine, summable
 from dbspark.zset.body import Body, Log
@@ -529,7 +529,7 @@ class AdaptivePayload(Payload):
         look = body.look or body.looking()
         try:
             return total + look(row)
-        except UNFIT:
+        except UNENCODABLE:
             spine = body.reader()
             return total if spine is None else total + weight_in(spine, row)
 

@@ -121,7 +121,7 @@ class Body:
             if codec is not None:
                 directory = directory_of(codec, spine)
                 # It goes by address, and so has to keep what is there: other threads may put another one in its place.
-                look = _Looking(codec.plain.weigh, directory[0])
+                look = _Looking(codec.plain.weight, directory[0])
                 look.kept = (directory, spine)
             self.look = look
             return look

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dbspark.columnar import Batch, Schema, SortKey, merge
 from dbspark.columnar.chunk import Chunk, check_plan, gather_chunks, import_arrays
 from dbspark.columnar.memory import Int64s, int64s
-from dbspark.columnar.rows import Row, encode_rows, row_form
+from dbspark.columnar.rows import Row, encode_rows, row_normaliser
 from dbspark.errors import SchemaError
 from dbspark.kernels.lookup import probe as kp
 from dbspark.kernels.memory import layout as nd
@@ -47,7 +47,7 @@ class IndexedZSet:
             raise SchemaError("name at least one column to index by")
         sort_key = SortKey(z.schema, [z.schema.index(k) for k in key])
         spine = Spine(sort_key, (), spine_config(z.config))
-        return IndexedZSet(spine.insert_all(p.rearranged(sort_key) for p in z._payload.parts()), z.config)
+        return IndexedZSet(spine.insert_all(p.sorted_by(sort_key) for p in z._payload.parts()), z.config)
 
     @property
     def schema(self) -> Schema:
@@ -75,7 +75,7 @@ class IndexedZSet:
             raise SchemaError(f"Z-sets of different schemas cannot be added: {self.schema!r} and {other.schema!r}")
         parts = other.spine.batches if isinstance(other, IndexedZSet) else other._payload.parts()
         sort_key = self.spine.sort_key
-        return IndexedZSet(self.spine.insert_all(p.rearranged(sort_key) for p in parts), self.config)
+        return IndexedZSet(self.spine.insert_all(p.sorted_by(sort_key) for p in parts), self.config)
 
     def negate(self) -> IndexedZSet:
         batches = tuple(scaled(b, -1) for b in self.spine.batches)
@@ -110,7 +110,7 @@ class IndexedZSet:
         """The rows of one key, whole."""
         columns = list(self._key_columns)
         key_schema = self.schema.select(columns)
-        row = row_form(key_schema)(key)
+        row = row_normaliser(key_schema)(key)
         chunk = import_arrays(key_schema, encode_rows(key_schema, [row]), 1, None)
         _, pos = self._probe(self.spine.batches, chunk, _key_hashes(chunk))
         return ZSet.from_batch(self._select(pos), self.config)

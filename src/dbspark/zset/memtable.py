@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from dbspark.columnar import Batch, SortKey, merge
-from dbspark.columnar.batch import INT64_MAX, arrange
 from dbspark.columnar.chunk import Chunk, gather_chunks, import_arrays
-from dbspark.columnar.memory import Int64s, int64s, uint64s
-from dbspark.columnar.row_codec import Probe, codec_of, hash_mask
+from dbspark.columnar.memory import INT64_MAX, Int64s, int64s, uint64s
+from dbspark.columnar.row_codec import EncodedRow, codec_of, hash_mask
 from dbspark.columnar.rows import Row, encode_rows
+from dbspark.columnar.sort_batch import sort_hashed_chunk
 from dbspark.columnar.sort_key import hash_rows
 from dbspark.errors import WeightOverflowError
 from dbspark.kernels.lookup import hash_table as kt
@@ -261,7 +261,7 @@ class RobinHood:
         )  # fmt: skip
         return out
 
-    def weight_of(self, probe: Probe) -> int:
+    def weight_of(self, probe: EncodedRow) -> int:
         """The weight of the row of a probe whose hash is set."""
         schema = self.sort_key.schema
         weight: int = kt.lookup_point(
@@ -341,7 +341,7 @@ def batch_of_rows(sort_key: SortKey, rows: dict[Row, int]) -> Batch:
     weights = None if values.count(1) == len(values) else np.array(values, np.int64)
     chunk = import_arrays(sort_key.schema, encode_rows(sort_key.schema, list(rows)), len(rows), weights)
     row_hash = hash_rows(chunk, sort_key.row_nodes)
-    return arrange(sort_key, chunk, row_hash, row_hash)
+    return sort_hashed_chunk(sort_key, chunk, row_hash, row_hash)
 
 
 class Memtable:
@@ -473,7 +473,7 @@ class Memtable:
         if table is None or not len(table):
             return weight
         codec = codec_of(self.sort_key.schema)
-        made = None if codec is None else codec.probe(row)
+        made = None if codec is None else codec.encode(row)
         if made is None:
             probe = batch_of_rows(self.sort_key, {row: 1}).chunks[0]
             return weight + int(table.weights_of(probe)[0])

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 
 from dbspark.columnar import Batch, SortKey, merge
-from dbspark.columnar.batch import INT64_MAX
 from dbspark.columnar.chunk import Chunk, gather_chunks
-from dbspark.columnar.memory import Int64s
-from dbspark.columnar.row_codec import Codec, Directory, codec_of
+from dbspark.columnar.memory import INT64_MAX, Int64s
+from dbspark.columnar.row_codec import DirectoryAddress, RowCodec, codec_of
 from dbspark.columnar.rows import Row, decode_arrays
 from dbspark.kernels.memory import layout as nd
 from dbspark.lazy import Lazy
@@ -389,13 +388,13 @@ class BatchPayload(Payload):
 def weight_in(spine: Spine, row: Row) -> int:
     """The total weight of a canonical row."""
     codec = codec_of(spine.sort_key.schema)
-    weight = None if codec is None else codec.weigh(row, directory_of(codec, spine))
+    weight = None if codec is None else codec.weight(row, directory_of(codec, spine))
     return int(spine.weights_of(batch_of_rows(spine.sort_key, {row: 1}))[0]) if weight is None else weight
 
 
-def directory_of(codec: Codec, spine: Spine) -> Directory:
+def directory_of(codec: RowCodec, spine: Spine) -> DirectoryAddress:
     """The directory of a spine, made once; two threads that make it at a time go on with the same one."""
-    made: Directory | None = spine.__dict__.get("_directory")
+    made: DirectoryAddress | None = spine.__dict__.get("_directory")
     if made is None:
         made = spine.__dict__.setdefault("_directory", codec.directory(spine.sources))
     return made

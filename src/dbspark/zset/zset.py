@@ -19,18 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-
-from dbspark.columnar import Batch, Schema, SchemaLike, SortKey
-from dbspark.columnar.batch import INT64_MAX
 from dbspark.columnar.frames import arrow_of
-from dbspark.columnar.memory import Int64s
-from dbspark.columnar.rows import Row, decode_arrays, row_form
+from dbspark.columnar.memory import INT64_MAX, Int64s
 from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels.memory import layout as nd
 from dbspark.zset.adaptive import AdaptivePayload
 from dbspark.zset.config import ZSetConfig, current
 from dbspark.zset.memtable import overflow
 from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, same_rows, scaled
+
+from dbspark.columnar import Batch, Schema, SchemaLike, SortKey
+from dbspark.columnar.rows import Row, decode_arrays, row_normaliser
 
 if TYPE_CHECKING:
     from dbspark.zset.indexed import IndexedZSet
@@ -76,7 +75,7 @@ class ZSet:
         """An empty Z-set."""
         sort_key = SortKey(Schema.of(schema))
         self._payload = _empty(sort_key, current() if config is None else config)
-        self._form = row_form(sort_key.schema)
+        self._form = row_normaliser(sort_key.schema)
 
     @staticmethod
     def _of(payload: Payload, form: Callable[[Any], Row]) -> ZSet:
@@ -124,7 +123,7 @@ class ZSet:
     def from_batch(batch: Batch, config: ZSetConfig | None = None) -> ZSet:
         """From a batch, sharing its memory."""
         empty = ZSet(batch.schema, config)
-        batch = batch.rearranged(empty._payload.sort_key)
+        batch = batch.sorted_by(empty._payload.sort_key)
         return ZSet._of(empty._payload.plus_batches((batch,)), empty._form)
 
     # ------------------------------------------------------------------ what it is
