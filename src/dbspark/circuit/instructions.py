@@ -1,4 +1,4 @@
-"""Operators as instructions for `kernels.vm.operators`: for each kind of operator, the lines that do its step.
+"""Operators as instructions for `kernels.vm.interpreter`: for each kind of operator, the lines that do its step.
 
 An operator has an instruction where its columns are flat and whatever else it is made of has one: conditions and values
 as code (`operators.function.Coded`), aggregates that one kernel folds. All others step by themselves.
@@ -18,7 +18,7 @@ from dbspark.columnar import SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.vm import expressions as kv
-from dbspark.kernels.vm import operators as km
+from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import result_columns as ks
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, GroupAggregate
 from dbspark.operators.aggregate import Sum as SumOf

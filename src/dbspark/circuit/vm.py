@@ -1,4 +1,4 @@
-"""A circuit as a program for `kernels.vm.operators`: small ticks in one call.
+"""A circuit as a program for `kernels.vm.interpreter`: small ticks in one call.
 
 Operators stay what a circuit is made of. Those that have an instruction are written into a program; between them may
 stand others, which step as always, on what the program has given so far. A tick runs the program where its deltas are
@@ -32,8 +32,8 @@ from dbspark.columnar.chunk import Chunk
 from dbspark.columnar.delta import Delta, Parts
 from dbspark.columnar.memory import allocate
 from dbspark.kernels.lookup.index import append
-from dbspark.kernels.vm import layouts as kr
-from dbspark.kernels.vm import operators as km
+from dbspark.kernels.vm import interpreter as km
+from dbspark.kernels.vm import registers as kr
 from dbspark.operators.linear import Exchange
 from dbspark.operators.operator import Arranged, State
 from dbspark.trace.directory import Own

@@ -39,12 +39,13 @@ def wait() -> None:
 
 
 def machine_is_there() -> bool:
-    """Whether programs can be run without waiting for a compiler: `kernels.vm.operators` is read, or has been compiled.
+    """Whether programs can be run without waiting for a compiler: `kernels.vm.interpreter` is read, or has been
+    compiled.
 
     It takes a while to compile, longer than most ticks would take without it. So it is read when it is first asked
     for, and where it has never been compiled on this machine, a thread compiles it while ticks go on without.
     """
-    from dbspark.kernels.vm import operators as machine
+    from dbspark.kernels.vm import interpreter as machine
 
     run: Any = machine.run
     if run.signatures:
@@ -59,7 +60,7 @@ def machine_is_there() -> bool:
 
 def compile_machine() -> None:
     """Compile the machine, if that has not been done."""
-    from dbspark.kernels.vm import operators as machine
+    from dbspark.kernels.vm import interpreter as machine
 
     run: Any = machine.run
     run.compile((types.int64,) * 6)

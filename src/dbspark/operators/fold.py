@@ -2,9 +2,9 @@
 
 The general way (`dbspark.operators.aggregate`) asks each aggregate for its new columns and puts rows of state together
 from them, as Arrow arrays: right for all of them, and some fifty calls for a tick of a hundred rows. Where all
-aggregates of an operator only add, one kernel groups, finds and adds (`kernels.aggregate.fold`), and the rows of state
-that go and come are gathered from where they are. One of the aggregates may be min or max: its value is gathered as the
-key is. What comes out is the same.
+aggregates of an operator only add, one kernel groups, finds and adds (`kernels.aggregate.accumulators`), and the rows
+of state that go and come are gathered from where they are. One of the aggregates may be min or max: its value is
+gathered as the key is. What comes out is the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dbspark.columnar.delta import Delta
 from dbspark.columnar.memory import allocate, int64s
 from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError
-from dbspark.kernels.aggregate import fold as kf
+from dbspark.kernels.aggregate import accumulators as kf
 from dbspark.kernels.memory import layout as nd
 from dbspark.operators.operator import Arranged
 from dbspark.trace.spine import Spine

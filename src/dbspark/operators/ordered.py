@@ -2,7 +2,7 @@
 
 Takes a stream arranged by key and ordered inside it. For the keys in the delta, the first rows before the tick are
 taken away and the first rows after it are given. Both are found in one walk along the rows of a key
-(`kernels.aggregate.top_one`), and only where they differ rows are gathered. Cost: limit + offset rows for every key
+(`kernels.aggregate.top_k`), and only where they differ rows are gathered. Cost: limit + offset rows for every key
 touched, however many rows it has. Rows of weight n count n times.
 
 A limit without an order takes the rows that come first in the arrangement: some rows, always the same.
@@ -20,7 +20,7 @@ from dbspark.columnar import SortKey
 from dbspark.columnar.chunk import check_plan
 from dbspark.columnar.delta import Delta, rows_at
 from dbspark.columnar.memory import int64s
-from dbspark.kernels.aggregate.top_one import change_of_first
+from dbspark.kernels.aggregate.top_k import change_of_first
 from dbspark.kernels.merge.consolidate import OVERFLOW
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.spine import Spine

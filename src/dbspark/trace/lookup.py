@@ -22,7 +22,7 @@ from dbspark.columnar.rows import encode_rows, row_form
 from dbspark.columnar.sort_key import hash_rows
 from dbspark.errors import SchemaError
 from dbspark.kernels.lookup import probe as kp
-from dbspark.kernels.lookup.ends import ends_of_keys
+from dbspark.kernels.lookup.first_rows import ends_of_keys
 from dbspark.kernels.lookup.row_lookup import LEAST
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.merge import merge_timed as kt

@@ -57,7 +57,7 @@ from dbspark.kernels.memory.layout import (
     WIDTH,
 )
 from dbspark.kernels.sort.row_order import equal_bytes, rising, small_integer
-from dbspark.kernels.vm.layouts import DONE, ODD
+from dbspark.kernels.vm.registers import DONE, ODD
 
 LOAD: Final = 0
 """slot, side, node"""

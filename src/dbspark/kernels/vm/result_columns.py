@@ -43,7 +43,7 @@ from dbspark.kernels.memory.layout import (
     WIDTH,
 )
 from dbspark.kernels.vm.expressions import slot_bytes
-from dbspark.kernels.vm.layouts import ODD, ROOM, filled, take
+from dbspark.kernels.vm.registers import ODD, ROOM, filled, take
 
 PASSED: Final = 0
 """As it is, from a node of a side."""

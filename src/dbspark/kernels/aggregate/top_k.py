@@ -17,7 +17,7 @@ import numpy as np
 
 from dbspark.kernels.jit import add_overflows, borrowing, i64, inlined, kernel, load_i64, load_u64, prefetch
 from dbspark.kernels.lookup.bloom_filter import covered_batches, sift
-from dbspark.kernels.lookup.ends import order_of
+from dbspark.kernels.lookup.first_rows import order_of
 from dbspark.kernels.lookup.index import (
     BATCHES,
     NOWHERE,

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dbspark.kernels.aggregate.group import LIMBS, count_rows, finish_sums, group_rows, sum_integers
-from dbspark.kernels.aggregate.top_one import BEYOND, end_of_run, first_row, one_key
+from dbspark.kernels.aggregate.top_k import BEYOND, end_of_run, first_row, one_key
 from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i64, load_u64, prefetch
 from dbspark.kernels.lookup.bloom_filter import count_keys, lowest_batches
 from dbspark.kernels.lookup.index import (

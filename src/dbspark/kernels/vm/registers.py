@@ -1,4 +1,4 @@
-"""Registers and arenas of `kernels.vm.operators`, and how instructions end.
+"""Registers and arenas of `kernels.vm.interpreter`, and how instructions end.
 
 A *register* is a delta: the address of the node table of a chunk, how many rows it has, and what is known of its
 weights. An *arena* is memory that is taken from one end to the other. There are two: what instructions work with is

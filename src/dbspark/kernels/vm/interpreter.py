@@ -2,7 +2,7 @@
 
 Between two kernels there are microseconds of Python; a tick of a hundred rows is fifty kernels of a microsecond each.
 So what operators do to small deltas is written down once as a *program*: lines of numbers, each an instruction with the
-registers that it reads and writes (`kernels.vm.layouts`). `run` goes through a program from one line to another. What
+registers that it reads and writes (`kernels.vm.registers`). `run` goes through a program from one line to another. What
 comes out is what the operators would have given (`dbspark.operators`); `dbspark.circuit.vm` writes programs and
 takes up the results.
 
@@ -22,9 +22,9 @@ from typing import Final
 
 import numpy as np
 
-from dbspark.kernels.aggregate.fold import fold_groups
+from dbspark.kernels.aggregate.accumulators import fold_groups
 from dbspark.kernels.aggregate.group import sum_rows
-from dbspark.kernels.aggregate.top_one import change_of_first
+from dbspark.kernels.aggregate.top_k import change_of_first
 from dbspark.kernels.jit import (
     brief,
     copy_bytes,
@@ -60,7 +60,7 @@ from dbspark.kernels.merge.consolidate import OVERFLOW, lane, lane_mask
 from dbspark.kernels.sort.sort_rows import SURVEY, fill_arena, plan_rows, scratch_bytes
 from dbspark.kernels.vm.constraints import breaks
 from dbspark.kernels.vm.expressions import evaluate, slot_bytes
-from dbspark.kernels.vm.layouts import (
+from dbspark.kernels.vm.registers import (
     DONE,
     INDEX,
     LARGEST,
