@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dbspark.circuit import Builder, Circuit
 from dbspark.circuit import vm as circuit_program
 from dbspark.circuit.executor import as_zset
-from dbspark.circuit.vm import LIMIT, MOST
+from dbspark.circuit.vm import MAX_BUFFERED_TICKS, MAX_VM_ROWS
 from dbspark.columnar import Schema
 from dbspark.columnar.delta import Delta
 from dbspark.kernels.preload import compile_machine
@@ -125,18 +125,18 @@ def test_states_take_in_several_small_ticks_at_once():
     circuit = joined().circuit()
     circuit.tick({"t": [(i, i) for i in range(1000)], "o": [(i, 1) for i in range(1000)]})
     taken, seen = [], []
-    for i in range(3 * MOST):
+    for i in range(3 * MAX_BUFFERED_TICKS):
         circuit.tick({"o": [(i, 2)]})
         taken.append(circuit._taken)
         seen.append(sum(circuit.tally().rows().values()))
     changed = [i for i in range(1, len(taken)) if taken[i] is not taken[i - 1]]
-    assert changed == [MOST - 1, 2 * MOST - 1, 3 * MOST - 1]
+    assert changed == [MAX_BUFFERED_TICKS - 1, 2 * MAX_BUFFERED_TICKS - 1, 3 * MAX_BUFFERED_TICKS - 1]
     waiting = [i for i in range(1, len(taken)) if i not in changed]
     # What waits is counted: the row that comes, and its group's sum, which goes and comes.
     assert all(seen[i] == seen[i - 1] + 3 for i in waiting)
 
 
-@pytest.mark.parametrize("size", [600, LIMIT + 1], ids=["large for a program", "too large for one"])
+@pytest.mark.parametrize("size", [600, MAX_VM_ROWS + 1], ids=["large for a program", "too large for one"])
 def test_a_large_tick_is_taken_in_at_once_with_those_before_it(size):
     one, other = joined().circuit(), Circuit(joined().graph, programs=False)
     for change in (
@@ -148,7 +148,7 @@ def test_a_large_tick_is_taken_in_at_once_with_those_before_it(size):
     ):
         assert deltas(one, change) == deltas(other, change)
         if len(change.get("o", ())) == size:
-            assert not one._late
+            assert not one._buffered
     assert one.state_rows() == other.state_rows()
 
 
@@ -156,16 +156,16 @@ def test_heavy_rows_are_not_kept_waiting():
     circuit = joined().circuit()
     for heavy in (1 << 40, 1 << 62):
         circuit.tick({"o": {(1, 1): heavy}})
-        assert not circuit._late
+        assert not circuit._buffered
     circuit.tick({"o": {(2, 1): 1}})  # with so much there, sums are looked after at every tick
     circuit.tick({"o": {(3, 1): 1}})
-    assert not circuit._late
+    assert not circuit._buffered
     circuit.tick({"o": {(1, 1): -(1 << 62) - (1 << 40), (2, 1): -1, (3, 1): -1}})
     assert not any(circuit.state_rows().values())
 
 
 def test_a_program_that_runs_out_of_memory_is_given_more(monkeypatch):
-    monkeypatch.setattr(circuit_program, "_ROOM", 8)
+    monkeypatch.setattr(circuit_program, "_MIN_ARENA_BYTES", 8)
     one, other = several().circuit(), Circuit(several().graph, programs=False)
     for size in (1, 50, 400, 1):
         change = {"t": [(i, i) for i in range(size)], "o": [(i // 2, i) for i in range(size)]}

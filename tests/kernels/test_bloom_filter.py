@@ -9,13 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.kernels.lookup import bloom_filter as kv
-from dbspark.kernels.lookup.index import COUNTS, COVERED, DIRECTORY, SHIFT, SIEVE
+from dbspark.kernels.lookup.directory import (
+    DIR_COUNTERS,
+    DIR_FILTER,
+    DIR_FILTER_BATCHES,
+    DIR_FILTER_SHIFT,
+    DIRECTORY_WORDS,
+)
 from tests.kernels.build import HASHES, Item, chunk_of
 
 
 @numba.njit
 def _sifted(directory: int, keys: Any, some: Any, which: Any) -> int:
-    return kv.sift(directory, keys.ctypes.data, len(keys), some, which)
+    return kv.filter_keys(directory, keys.ctypes.data, len(keys), some, which)
 
 
 @numba.njit
@@ -28,8 +34,8 @@ class Sieve:
 
     def __init__(self, keys: list[int], bits: int, covered: int = 3) -> None:
         self.words, self.counts = np.zeros(1 << bits, np.uint64), np.zeros(2, np.int64)
-        self.directory = np.zeros(DIRECTORY, np.int64)
-        self.directory[[SIEVE, SHIFT, COVERED, COUNTS]] = (
+        self.directory = np.zeros(DIRECTORY_WORDS, np.int64)
+        self.directory[[DIR_FILTER, DIR_FILTER_SHIFT, DIR_FILTER_BATCHES, DIR_COUNTERS]] = (
             self.words.ctypes.data, 64 - bits, covered, self.counts.ctypes.data,
         )  # fmt: skip
         self.new = self.add(keys, bits) if keys else 0
@@ -39,7 +45,7 @@ class Sieve:
         new: int = kv.add_keys(self.words.ctypes.data, 64 - bits, chunk.table, 0, len(keys))
         return new
 
-    def sift(self, keys: list[int]) -> list[tuple[int, int]]:
+    def filter_keys(self, keys: list[int]) -> list[tuple[int, int]]:
         some, which = np.zeros(len(keys), np.uint64), np.zeros(len(keys), np.int64)
         n = _sifted(self.directory.ctypes.data, np.array(keys, np.uint64), some, which)
         return list(zip(which[:n].tolist(), some[:n].tolist(), strict=True))
@@ -54,7 +60,7 @@ def test_no_key_that_was_put_in_is_held_back(keys: list[int], others: list[int],
     sieve = Sieve(keys, bits)
     assert sieve.new <= len(set(keys))
     asked = sorted(keys + others)
-    passed = sieve.sift(asked)
+    passed = sieve.filter_keys(asked)
     assert [asked[i] for i, _ in passed] == [k for _, k in passed]
     assert [i for i, _ in passed] == sorted({i for i, _ in passed})
     assert {i for i, k in enumerate(asked) if k in set(keys)} <= {i for i, _ in passed}
@@ -70,14 +76,14 @@ def test_few_others_pass(rows: int, most: float) -> None:
     keys, others = rng.integers(0, 2**64, (2, rows << 10), dtype=np.uint64).tolist()
     sieve = Sieve(keys, 10)
     assert len(keys) * 0.95 < sieve.new <= len(keys)
-    assert len(sieve.sift(others)) < most * len(others)
+    assert len(sieve.filter_keys(others)) < most * len(others)
     assert sieve.add(keys, 10) == 0, "what is known is not new"
 
 
 def test_without_a_sieve_keys_are_counted_and_searched_for_everywhere() -> None:
     sieve = Sieve([], 1, covered=0)
-    assert sieve.sift([1, 1, 5]) == []
+    assert sieve.filter_keys([1, 1, 5]) == []
     assert sieve.lowest([1, 1, 5]) == [0, 0, 0]
     assert sieve.counts.tolist() == [4, 0]
-    sieve.directory[COUNTS] = 0  # nobody counts
-    assert sieve.sift([1, 1, 5]) == []
+    sieve.directory[DIR_COUNTERS] = 0  # nobody counts
+    assert sieve.filter_keys([1, 1, 5]) == []

@@ -16,7 +16,8 @@ from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.chunk import import_arrays
 from dbspark.kernels.lookup import probe as kp
 from dbspark.kernels.lookup import row_lookup as kw
-from dbspark.kernels.lookup.index import DIRECTORY, PLACE, fill_index
+from dbspark.kernels.lookup.directory import DIRECTORY_WORDS, INDEX_REF_WORDS
+from dbspark.kernels.lookup.index import fill_index
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.merge.consolidate import OVERFLOW
 from dbspark.trace.directory import directory_of
@@ -72,7 +73,7 @@ def test_rows_are_found_with_the_weight_that_they_have(drawn: Any, strangers: li
     assert found.tolist() == [weights.get(p.row, 0) for p in probes]
 
     places = np.full(len(probes), -99, np.int64)
-    kw.locate(*sources(batches), chunk.table, len(probes), *ONE_COLUMN, places)
+    kw.find_rows(*sources(batches), chunk.table, len(probes), *ONE_COLUMN, places)
     first = [item.row for item in groups[0]]
     for probe, place in zip(probes, places.tolist(), strict=True):
         if probe.row in first:
@@ -90,7 +91,7 @@ def test_nothing_is_found_where_there_is_nothing() -> None:
         out = np.full(2, -99, np.int64)
         assert kw.sum_weights(*sources(batches), chunk.table, 2, *ONE_COLUMN, out) == 0
         assert out.tolist() == [0, 0]
-        kw.locate(*sources(batches), chunk.table, 2, *ONE_COLUMN, out)
+        kw.find_rows(*sources(batches), chunk.table, 2, *ONE_COLUMN, out)
         assert out.tolist() == [-1, -1]
         for find in (kp.probe_ranges, kp.walk_ranges, through_indices):
             ranges = np.full((2, len(batches), 3), -99, np.int64)
@@ -126,7 +127,7 @@ def test_a_total_beyond_int64_is_reported(weights: tuple[int, int], overflows: b
 
 def through_indices(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
     """With indices of different sizes, and one batch in three without any."""
-    places, kept = np.zeros((len(starts) - 1, PLACE), np.int64), []
+    places, kept = np.zeros((len(starts) - 1, INDEX_REF_WORDS), np.int64), []
     for b in range(len(starts) - 1):
         if b % 3 < 2:
             bits = 1 + 5 * (b % 2)
@@ -135,8 +136,8 @@ def through_indices(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any,
             fill_index(tables[mine], lens[mine], 0, 64 - bits, kept[-1])
             places[b, :2] = kept[-1].ctypes.data, 64 - bits
     directory, kept_too = directory_of((tables, lens, fences, starts), places)
-    total: int = kp.probe_indexed(directory, keys, ranges)
-    assert kept_too[0].size == 8 * DIRECTORY
+    total: int = kp.probe_directory(directory, keys, ranges)
+    assert kept_too[0].size == 8 * DIRECTORY_WORDS
     return total
 
 

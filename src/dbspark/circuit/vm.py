@@ -31,7 +31,7 @@ from dbspark.columnar.batch import Index, surveyed
 from dbspark.columnar.chunk import Chunk
 from dbspark.columnar.delta import Delta, Parts
 from dbspark.columnar.memory import allocate
-from dbspark.kernels.lookup.index import append
+from dbspark.kernels.lookup.directory import append
 from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import registers as kr
 from dbspark.operators.linear import Exchange
@@ -39,9 +39,9 @@ from dbspark.operators.operator import Arranged, State
 from dbspark.trace.directory import Own
 from dbspark.trace.spine import Spine
 
-LIMIT: Final = km.CHUNK
+MAX_VM_ROWS: Final = km.CHUNK
 """Rows of a delta up to which a tick is run as a program."""
-MOST: Final = 64
+MAX_BUFFERED_TICKS: Final = 64
 """Ticks that states take in at once."""
 _WAITING: Final = 4096
 """Rows that a state takes in at once."""
@@ -53,7 +53,7 @@ _LIGHT: Final = 1 << 31
 """Weights from which on it is not."""
 _BOUND: Final = 1 << 62
 """Where the sum of all weights of a state may be so large, nothing is kept waiting."""
-_ROOM: Final = 1 << 13
+_MIN_ARENA_BYTES: Final = 1 << 13
 """Bytes of an arena at the least."""
 _REGISTER: Final = Struct(f"{kr.REGISTER}q")
 _BYTES: Final = 8 * kr.REGISTER
@@ -61,14 +61,14 @@ _STATE: Final = Struct(f"{km.STATE}q")
 _WORD: Final = Struct("q")
 
 
-class Guarded(NamedTuple):
+class TableConstraint(NamedTuple):
     """The table that a source is the change of: its order, and whether its keys are unique."""
 
     sort_key: SortKey
     unique: bool
 
 
-class Check(Protocol):
+class TableCheck(Protocol):
     """Somebody who has to know whether a table stays one under the change of a source."""
 
     place: int
@@ -77,7 +77,7 @@ class Check(Protocol):
     """Whether it is to list the change there when all is done."""
 
 
-class Late(NamedTuple):
+class BufferedTick(NamedTuple):
     """What a tick has brought that states have not taken in yet."""
 
     told: bytes
@@ -85,7 +85,7 @@ class Late(NamedTuple):
     arena: Any
 
 
-class Counts(NamedTuple):
+class StateRowCounts(NamedTuple):
     """Numbers in memory, which are read when somebody asks: where each of them is."""
 
     at: Mapping[str, int]
@@ -96,10 +96,12 @@ class Counts(NamedTuple):
             yield name, _WORD.unpack_from(self.memory, place)[0]
 
 
-class Program:
+class OperatorVM:
     """The operators of a circuit, as far as they have instructions."""
 
-    def __init__(self, graph: Graph, schedule: Sequence[Node], tables: Mapping[str, Guarded] | None = None) -> None:
+    def __init__(
+        self, graph: Graph, schedule: Sequence[Node], tables: Mapping[str, TableConstraint] | None = None
+    ) -> None:
         """`tables`: sources whose rows may have to be checked, by name."""
         self.mask = hashing._mask
         registers = Registers(hashing._mask_word)
@@ -153,12 +155,12 @@ class Program:
                 begin = len(code)
                 code += found.lines(int(node.id in self.kept))
                 cuts.append((begin, len(code)))
-        self.wanted: dict[str, tuple[int, SortKey]] = {}
+        self.sorted_outputs: dict[str, tuple[int, SortKey]] = {}
         """For outputs that may be wanted in order: the register of the rows, and their order."""
         begin = len(code)
         for name, node in graph.outputs.items():
             if node.id in registers.of and node.kind == "delta":
-                out, by_row = self.wanted[name] = registers.new(), SortKey(node.schema)
+                out, by_row = self.sorted_outputs[name] = registers.new(), SortKey(node.schema)
                 code += arranging(by_row, registers.of[node.id], out, 1, registers.mask, flags[name])
         for node_id, taken in self.later.items():
             code += line(km.LIST, taken, registers.states.index(node_id), self._most_listed)
@@ -177,14 +179,14 @@ class Program:
         """Where the machine counts the rows that states have not taken in."""
         self._listed: Mapping[str, State] | None = None
         """The states whose batches are listed in directories of our own, if they are, and the ticks behind them."""
-        self._late: tuple[Late, ...] | None = None
+        self._buffered: tuple[BufferedTick, ...] | None = None
         self._owns = {n: Own(self._lines, self.states.index(n) * _STATE.size) for n in self.later}
-        self._most = MOST
+        self._most = MAX_BUFFERED_TICKS
         self._arenas, _ = _memory(2 * kr.ARENA)
         self._arena = memoryview(self._arenas).cast("q")
         self._addresses = self._registers.address, self._lines.address, self._arenas.address
         self._temporary = allocate(1 << 19)
-        self._room = _ROOM
+        self._room = _MIN_ARENA_BYTES
         """Bytes that a tick is given to keep things in."""
 
     @property
@@ -215,10 +217,10 @@ class Program:
         self,
         values: dict[str, Any],
         states: Mapping[str, State],
-        late: tuple[Late, ...] = (),
-        wanted: Collection[str] = (),
-        checks: Mapping[str, Check] | None = None,
-    ) -> Tick | None:
+        buffered: tuple[BufferedTick, ...] = (),
+        sorted_outputs: Collection[str] = (),
+        checks: Mapping[str, TableCheck] | None = None,
+    ) -> VmRun | None:
         """One tick after those that are late, with outputs in order where wanted so; None: it is for the operators.
 
         `checks`: for sources that are to be checked, where the directory of their table is.
@@ -228,26 +230,26 @@ class Program:
         rows = 0
         for node, _ in self._head:
             value = values[node]
-            if value.rows > LIMIT or type(value) is Parts:
+            if value.rows > MAX_VM_ROWS or type(value) is Parts:
                 return None
             rows += value.rows
         much = rows >= _MUCH
-        if much and not late:
+        if much and not buffered:
             self._point(states)
-        elif late is not self._late or states is not self._listed:
-            self._list(states, late)
+        elif buffered is not self._buffered or states is not self._listed:
+            self._list(states, buffered)
         while True:
-            tick = Tick(self, values, states, self._room)
-            self._write(tick, wanted, checks)
+            tick = VmRun(self, values, states, self._room)
+            self._write(tick, sorted_outputs, checks)
             status = self._run(tick, int(much))
             used, kept = self._arena[kr.USED], self._arena[kr.ARENA + kr.USED]
             if status == kr.DONE:
                 # The next tick is given half as much again as this one has used.
-                self._room = max(_ROOM, min(self._room, 2 * kept), kept + kept // 2)
-                tick.late = self._and_one(late, tick)
-                tick.enough |= much
+                self._room = max(_MIN_ARENA_BYTES, min(self._room, 2 * kept), kept + kept // 2)
+                tick.buffered = self._and_one(buffered, tick)
+                tick.flush |= much
                 if self._listed is not None:
-                    self._late = tick.late
+                    self._buffered = tick.buffered
                 return tick
             if status == kr.ODD:
                 return None
@@ -255,7 +257,7 @@ class Program:
                 self._temporary = allocate(2 * used)
             self._room = max(self._room, 2 * kept)
 
-    def unchecked(self, checks: dict[str, Any]) -> None:
+    def remove_made_checks(self, checks: dict[str, Any]) -> None:
         """Leave those checks that the program does not make."""
         for name, _ in self._checked:
             if name in checks and checks[name].place:
@@ -263,60 +265,62 @@ class Program:
 
     def _point(self, states: Mapping[str, State]) -> None:
         """Have all states read where they are, in directories that are not our own."""
-        self._listed = self._late = None
+        self._listed = self._buffered = None
         for node in self.later:
             spine = states[node][0]
             _STATE.pack_into(self._lines, self.states.index(node) * _STATE.size, spine.directory, spine.chunks, -1)
 
-    def _list(self, states: Mapping[str, State], late: tuple[Late, ...]) -> None:
+    def _list(self, states: Mapping[str, State], buffered: tuple[BufferedTick, ...]) -> None:
         """Write directories anew."""
-        self._listed, self._most, self._late = states, MOST, late
+        self._listed, self._most, self._buffered = states, MAX_BUFFERED_TICKS, buffered
         for node, register in self.later.items():
             at, spine = self.states.index(node) * _STATE.size, states[node][0]
-            self._owns[node].copy(spine, MOST + 1)
+            self._owns[node].copy(spine, MAX_BUFFERED_TICKS + 1)
             if spine.bound() > _BOUND:
                 self._most = 1
             waiting = 0
-            for told, _ in late:
+            for told, _ in buffered:
                 table, rows, *_ = _REGISTER.unpack_from(told, register * _BYTES)
                 waiting += rows
                 if rows:
                     append(self._lines.address + at, table, rows)
             _WORD.pack_into(self._lines, at + 8 * km.WAITING, waiting)
 
-    def _and_one(self, late: tuple[Late, ...], tick: Tick) -> tuple[Late, ...]:
+    def _and_one(self, buffered: tuple[BufferedTick, ...], tick: VmRun) -> tuple[BufferedTick, ...]:
         """The ticks that are late, and one more."""
         cells, begin = self._cells, self._most_listed * kr.REGISTER
         most = cells[begin + kr.ROWS]
         if not most:
-            return late
-        tick.enough = (
+            return buffered
+        tick.flush = (
             most >= _FEW
             or cells[begin + km.LISTED] >= _WAITING
             or cells[begin + kr.LARGEST] >= _LIGHT
-            or len(late) + 1 >= self._most
+            or len(buffered) + 1 >= self._most
         )
-        return (*late, Late(tick.told, tick.arena))
+        return (*buffered, BufferedTick(tick.told, tick.arena))
 
-    def taken_in(self, states: Mapping[str, State], late: Sequence[Late]) -> dict[str, State]:
+    def flushed_states(self, states: Mapping[str, State], buffered: Sequence[BufferedTick]) -> dict[str, State]:
         """The states that change when they take in what is late."""
         out: dict[str, State] = {}
         for node, register in self.later.items():
             before = states[node][0]
-            found = [_batch(told, arena, register, before.sort_key) for told, arena in late]
+            found = [_batch(told, arena, register, before.sort_key) for told, arena in buffered]
             batches = [batch for batch in found if batch.rows]
             if batches:
                 out[node] = (before.insert(batches[0] if len(batches) == 1 else merge(batches)),)
         return out
 
-    def late_rows(self, late: Sequence[Late]) -> Counts:
+    def buffered_rows(self, buffered: Sequence[BufferedTick]) -> StateRowCounts:
         """By state, rows that it has not taken in."""
-        if late is self._late:
-            return Counts(self._waiting_at, self._lines.to_pybytes())
-        rows = [sum([_REGISTER.unpack_from(t.told, r * _BYTES)[kr.ROWS] for t in late]) for r in self.later.values()]
-        return Counts({n: 8 * i for i, n in enumerate(self.later)}, Struct(f"{len(rows)}q").pack(*rows))
+        if buffered is self._buffered:
+            return StateRowCounts(self._waiting_at, self._lines.to_pybytes())
+        rows = [
+            sum([_REGISTER.unpack_from(t.told, r * _BYTES)[kr.ROWS] for t in buffered]) for r in self.later.values()
+        ]
+        return StateRowCounts({n: 8 * i for i, n in enumerate(self.later)}, Struct(f"{len(rows)}q").pack(*rows))
 
-    def _write(self, tick: Tick, wanted: Collection[str], checks: Mapping[str, Check] | None) -> None:
+    def _write(self, tick: VmRun, sorted_outputs: Collection[str], checks: Mapping[str, TableCheck] | None) -> None:
         """Fill the registers and lines that a tick begins with."""
         cells, arena = self._cells, self._arena
         for node, at in self._head:
@@ -327,14 +331,14 @@ class Program:
             check = checks.get(name) if checks else None
             cells[at], cells[at + 1] = (0, 0) if check is None else (check.place, check.listing)
         for name, at in self._flags:
-            cells[at] = name in wanted
+            cells[at] = name in sorted_outputs
         for i, node in self.others:
             spine = tick.before[node][0]
             _STATE.pack_into(self._lines, i * _STATE.size, spine.directory, spine.chunks, 0)
         arena[0], arena[1], arena[2] = self._temporary.address, 0, self._temporary.size
         arena[3], arena[4], arena[5] = tick.arena.address, 0, tick.arena.size
 
-    def _run(self, tick: Tick, much: int) -> int:
+    def _run(self, tick: VmRun, much: int) -> int:
         for step in self.steps:
             if isinstance(step, tuple):
                 status = km.run(*step, *self._addresses, much)
@@ -352,12 +356,23 @@ class Program:
         return kr.DONE
 
 
-class Tick:
+class VmRun:
     """One run of a program, and what it wrote."""
 
-    __slots__ = ("_batches", "_chunks", "_program", "_values", "arena", "before", "enough", "late", "states", "told")
+    __slots__ = (
+        "_batches",
+        "_chunks",
+        "_program",
+        "_values",
+        "arena",
+        "before",
+        "buffered",
+        "flush",
+        "states",
+        "told",
+    )
 
-    def __init__(self, program: Program, values: dict[str, Any], states: Mapping[str, State], room: int) -> None:
+    def __init__(self, program: OperatorVM, values: dict[str, Any], states: Mapping[str, State], room: int) -> None:
         self._program = program
         self._values = dict(values)
         self._chunks: dict[str, Chunk] = {}
@@ -370,9 +385,9 @@ class Tick:
         """Those that have changed."""
         self.told = b""
         """All registers."""
-        self.late: tuple[Late, ...] = ()
+        self.buffered: tuple[BufferedTick, ...] = ()
         """Ticks that states have not taken in, this one included."""
-        self.enough = False
+        self.flush = False
         """Whether they should now."""
 
     def word(self, node: str) -> tuple[int, int]:
@@ -405,7 +420,7 @@ class Tick:
 
     def in_order(self, name: str) -> Batch:
         """An output in order, where it was wanted so."""
-        register, sort_key = self._program.wanted[name]
+        register, sort_key = self._program.sorted_outputs[name]
         return self._batch(register, sort_key)
 
     def inserted(self, node: str) -> Spine:
@@ -492,4 +507,4 @@ def _lying(nodes: Collection[str], written: Mapping[str, Instruction]) -> set[st
     return found
 
 
-__all__ = ["LIMIT", "Check", "Counts", "Guarded", "Late", "Program", "Tick"]
+__all__ = ["MAX_VM_ROWS", "BufferedTick", "OperatorVM", "StateRowCounts", "TableCheck", "TableConstraint", "VmRun"]

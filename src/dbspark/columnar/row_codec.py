@@ -84,7 +84,7 @@ class Encoding:
         self.places = places
         self.size = size
         self.pool: list[Probe] = []
-        space |= {"pool": self.pool, "make": self._make, "kernel": kw.weigh_point, "hashing": hashing}
+        space |= {"pool": self.pool, "make": self._make, "kernel": kw.point_weight, "hashing": hashing}
         packing = [
             *lines, "try:", "    probe = pool.pop()", "except IndexError:", "    probe = make()",
             "buffer = probe.buffer", "try:", *["    " + line for line in store or ["pass"]],
@@ -216,13 +216,13 @@ class Codec:
                 weight = encoding.weigh(directory[0], row)
             except UNFIT:
                 continue
-            return None if weight == kw.LEAST else weight
+            return None if weight == kw.INT64_MIN else weight
         return None
 
     def directory(self, sources: tuple[Any, Any, Any, Any]) -> Directory:
         """What `weigh` wants to know of some batches, given as `Spine.sources`. They are ordered by the whole row."""
         schema = self.plain.schema
-        directory: Int64s = kw.directory_of(*sources, schema.columns, schema.node_count)
+        directory: Int64s = kw.point_directory(*sources, schema.columns, schema.node_count)
         return directory.ctypes.data, (directory, sources)
 
 

@@ -88,14 +88,14 @@ class Fold:
         rows, used = chunk.rows, np.zeros(1, np.int64)
         acc = int64s(self.words * rows)
         key_pos, acc_pos, weights = int64s(2 * rows), int64s(2 * rows), int64s(2 * rows)
-        n = kf.fold_groups(
+        n = kf.update_accumulators(
             chunk.table, rows, self.key_nodes, hashing._mask, spine.directory, len(tables), self.state_keys,
             self._state.schema.columns, self.nodes, self.count, self.folds, acc, key_pos, acc_pos, weights,
             self.value, self._source.columns, more, more_chunks, leads, used,
         )  # fmt: skip
-        if n == kf.LARGE:
+        if n == kf.FALL_BACK:
             return None
-        if n == kf.WRONG:
+        if n == kf.SUM_OVERFLOW:
             raise DbsparkError("a sum is beyond 38 digits, which no decimal holds; nothing was applied")
         keys = chunk.select(self._key, self._key_schema)
         leading = leads.ctypes.data + leads.strides[0] * np.arange(used[0]) if arranged else keys.table

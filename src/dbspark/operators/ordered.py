@@ -20,7 +20,7 @@ from dbspark.columnar import SortKey
 from dbspark.columnar.chunk import check_plan
 from dbspark.columnar.delta import Delta, rows_at
 from dbspark.columnar.memory import int64s
-from dbspark.kernels.aggregate.top_k import change_of_first
+from dbspark.kernels.aggregate.top_k import top_k_change
 from dbspark.kernels.merge.consolidate import OVERFLOW
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.spine import Spine
@@ -43,7 +43,7 @@ class TopK(Operator):
         room = 2 * given.delta.rows  # a row that comes or goes moves one other, if both are of weight one
         while True:
             pos, weights = int64s(room), int64s(room)
-            n = change_of_first(
+            n = top_k_change(
                 whole.directory, self.sort_key.key_nodes, schema.columns, schema.node_count, self.offset, self.limit,
                 pos, weights,
             )  # fmt: skip

@@ -26,7 +26,7 @@ from dbspark.columnar.memory import copied
 from dbspark.columnar.rows import encode_rows, row_form
 from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.kernels.vm.constraints import breaks_table
+from dbspark.kernels.vm.constraints import violates_constraints
 from dbspark.operators.join import distinct_keys
 from dbspark.trace.background_merges import Task
 from dbspark.trace.history import History
@@ -146,7 +146,7 @@ class Checking:
         sort_key, schema, unique = table.sort_key, table.schema, int(bool(table.primary_key))
         own = int(self._spine is None)
         return any(
-            breaks_table(
+            violates_constraints(
                 self._directory, chunk.table, chunk.rows, own, sort_key.key_nodes, schema.columns,
                 schema.node_count, unique,
             )

@@ -19,7 +19,7 @@ from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.batch import times_at
 from dbspark.columnar.delta import Delta
 from dbspark.errors import TimeError
-from dbspark.kernels.lookup.index import append
+from dbspark.kernels.lookup.directory import append_batch
 from dbspark.kernels.memory.layout import ROW_BITS
 from dbspark.trace import Antichain, Trace
 from dbspark.trace.config import DEFAULT, SpineConfig
@@ -116,7 +116,7 @@ class History:
         if batch is not None and not batch.rows:
             return
         if batch is not None and self.has_room(batch.rows):
-            append(self.place, batch.chunks[0].table, batch.rows)
+            append_batch(self.place, batch.chunks[0].table, batch.rows)
             self._room -= 1
             self._read = None
         else:

@@ -1,8 +1,10 @@
-"""Registers and arenas of `kernels.vm.interpreter`, and how instructions end.
+"""Registers, arenas and statuses of the operator VM (`kernels.vm.interpreter`).
 
-A *register* is a delta: the address of the node table of a chunk, how many rows it has, and what is known of its
-weights. An *arena* is memory that is taken from one end to the other. There are two: what instructions work with is
-over with the tick, what leaves the program is kept.
+A *register* holds a delta: the address of the node table of a chunk, its rows, and what is known about them.
+
+An *arena* is memory that is allocated from front to back and freed as a whole. There are two, described one after the
+other: *scratch* is overwritten by the next tick; *retained* memory holds what leaves the VM and belongs to its readers.
+Instructions write nowhere else, so a run that ends with another status than STATUS_OK has changed nothing.
 """
 
 from __future__ import annotations
@@ -12,62 +14,66 @@ from typing import Final
 from dbspark.kernels.jit import i64, inlined, load_i64, store_i64
 from dbspark.kernels.memory.layout import ALIGN
 
-DONE: Final = 0
-ROOM: Final = 1
-"""There is not enough memory: one of the arenas has to be larger."""
-ODD: Final = 2
-"""Something that is not for the machine: it has to be done the other way."""
+STATUS_OK: Final = 0
+STATUS_ARENA_FULL: Final = 1
+"""An arena is too small: run again with as much memory as has been requested (`ARENA_USED`)."""
+STATUS_FALL_BACK: Final = 2
+"""The VM cannot do this tick (values or weights beyond int64, an error to raise): the operators have to."""
 
-TABLE: Final = 0
-"""The words of a register: the address of its node table, its rows, the survey of its weights where it is in order
-(`kernels.merge.consolidate.survey_weights`), the bytes from the node table on that are its own, and where its index is,
-if it has one."""
-ROWS: Final = 1
-LARGEST: Final = 2
-SIZE: Final = 6
-INDEX: Final = 7
-REGISTER: Final = 8
+REG_TABLE: Final = 0
+"""Address of the node table."""
+REG_ROWS: Final = 1
+REG_SURVEY: Final = 2
+"""Four words for a sorted delta: the survey of its weights (`kernels.merge.consolidate.survey_weights`)."""
+REG_SIZE: Final = 6
+"""Bytes from the node table on that belong to this delta; other columns lie in the memory of other chunks."""
+REG_INDEX: Final = 7
+"""Address of the words of its index (`kernels.lookup.index`), or 0."""
+REGISTER_WORDS: Final = 8
 
-BASE: Final = 0
-"""The words of an arena: its address, how much of it is used, its size. The one that is kept follows the other."""
-USED: Final = 1
-LIMIT: Final = 2
-ARENA: Final = 3
-
-
-@inlined
-def register(regs: int, r: int) -> int:
-    return regs + r * (8 * REGISTER)
+ARENA_BASE: Final = 0
+"""Address."""
+ARENA_USED: Final = 1
+"""Bytes requested so far, which may be more than there are."""
+ARENA_LIMIT: Final = 2
+"""Size in bytes."""
+ARENA_WORDS: Final = 3
 
 
 @inlined
-def arena_of(memory: int, kept: int) -> int:
-    """The arena of what is over with the tick, or of what is kept."""
-    return memory + kept * (8 * ARENA)
+def register_at(regs: int, r: int) -> int:
+    """The address of register r."""
+    return regs + r * (8 * REGISTER_WORDS)
 
 
 @inlined
-def take(arena: int, size: int) -> int:
-    """Memory of an arena, 0 where there is not enough; what was asked for is counted."""
-    used = load_i64(arena, USED)
-    more = (size + ALIGN - 1) // ALIGN * ALIGN
-    store_i64(arena, USED, used + more)
-    return load_i64(arena, BASE) + used if used + more <= load_i64(arena, LIMIT) else i64(0)
+def arena_of(memory: int, retained: int) -> int:
+    """The scratch arena, or with `retained` = 1 the retained one."""
+    return memory + retained * (8 * ARENA_WORDS)
 
 
 @inlined
-def empty(reg: int) -> int:
-    """A register without rows."""
-    for k in range(REGISTER):
+def arena_take(arena: int, size: int) -> int:
+    """Allocate memory in an arena; returns 0 where there is not enough, and counts the request all the same."""
+    used = load_i64(arena, ARENA_USED)
+    rounded = (size + ALIGN - 1) // ALIGN * ALIGN
+    store_i64(arena, ARENA_USED, used + rounded)
+    return load_i64(arena, ARENA_BASE) + used if used + rounded <= load_i64(arena, ARENA_LIMIT) else i64(0)
+
+
+@inlined
+def set_empty(reg: int) -> int:
+    """Set a register to a delta without rows."""
+    for k in range(REGISTER_WORDS):
         store_i64(reg, k, i64(0))
-    return i64(DONE)
+    return i64(STATUS_OK)
 
 
 @inlined
-def filled(reg: int, table: int, rows: int, size: int) -> int:
-    """A register with the rows of a chunk."""
-    empty(reg)
-    store_i64(reg, TABLE, table)
-    store_i64(reg, ROWS, rows)
-    store_i64(reg, SIZE, size)
-    return i64(DONE)
+def set_rows(reg: int, table: int, rows: int, size: int) -> int:
+    """Set a register to the rows of a chunk."""
+    set_empty(reg)
+    store_i64(reg, REG_TABLE, table)
+    store_i64(reg, REG_ROWS, rows)
+    store_i64(reg, REG_SIZE, size)
+    return i64(STATUS_OK)
