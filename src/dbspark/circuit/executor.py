@@ -120,9 +120,7 @@ class Circuit:
         for name, node in self._sources.items():
             change = inputs.get(name)
             values[node.id] = Delta.empty(node.schema) if change is None else as_delta(change, node)
-        states, given, held, buffered, flush = self._by_program(values, in_order, checks) or self._by_operators(
-            values
-        )
+        states, given, held, buffered, flush = self._by_program(values, in_order, checks) or self._by_operators(values)
         outputs = {name: finished(value) for name, value in given.items()}
         # Nothing above has changed anything; nothing below can fail.
         self._take(states)

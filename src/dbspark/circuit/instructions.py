@@ -286,7 +286,8 @@ def _(operator: Join, node: Node, registers: Registers) -> Instruction | None:
     def lines(kept: int) -> list[int]:
         return line(
             km.JOIN, *sides, *states, out, kept, int(operator.null_safe), nodes, operator.schema.node_count,
-            len(keys[0]), len(code), kv.slot_count(code), len(columns) // ks.COLUMN_WORDS, *keys[0], *keys[1], *code, *columns,
+            len(keys[0]), len(code), kv.slot_count(code), len(columns) // ks.COLUMN_WORDS, *keys[0], *keys[1], *code,
+            *columns,
         )  # fmt: skip
 
     return Instruction(lines, kept=None if residual is None else residual.coded)

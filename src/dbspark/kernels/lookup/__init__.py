@@ -1,1 +1,1 @@
-"""Look-ups: batch directories, hash indices, Bloom filters; probes by key, by row and by range; the memtable's table."""
+"""Look-ups: batch directories, hash indices, Bloom filters; probes by key, row and range; the memtable's hash table."""
