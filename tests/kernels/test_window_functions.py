@@ -4,7 +4,6 @@ import itertools
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +45,8 @@ NUMBERS = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)
 def test_sums_of_frames_are_exact(drawn: Any) -> None:
     values, _, lo, hi = drawn
     sums, out = np.empty((len(values) + 1, 3), np.uint64), np.empty((len(values), 2), np.uint64)
-    kw.sum_prefixes(column_of(values, "BIGINT").table, sums)
+    column = column_of(values, "BIGINT")
+    kw.sum_prefixes(column.table, sums)
     limit = [np.uint64(w) for w in words_of(LIMIT)]
     assert kw.frame_sums(sums, lo, hi, *limit, out) == 0
     expected = [sum(v for v in values[a:b] if v is not None) for a, b in zip(lo, hi, strict=True)]
@@ -76,7 +76,8 @@ def test_averages_are_rounded_half_away_from_zero(sums: list[tuple[int, int]], f
 def test_sums_of_floats_are_added_from_left_to_right(drawn: Any) -> None:
     values, _, lo, hi = drawn
     out = np.empty(len(values))
-    kw.float_sums(column_of(values, "DOUBLE").table, lo, hi, out)
+    column = column_of(values, "DOUBLE")
+    kw.float_sums(column.table, lo, hi, out)
     for found, a, b in zip(out.tolist(), lo, hi, strict=True):
         total = 0.0
         for value in values[a:b]:
@@ -89,7 +90,8 @@ def test_sums_of_floats_are_added_from_left_to_right(drawn: Any) -> None:
 def test_the_extreme_of_a_frame_is_that_of_its_values(largest: bool, drawn: Any) -> None:
     values, starts, lo, hi = drawn
     queue, out = np.empty(len(values), np.int64), np.empty(len(values), np.int64)
-    kw.frame_extremes(column_of(values, "BIGINT").table, nd.LANES + 1, starts, lo, hi, int(largest), queue, out)
+    column = column_of(values, "BIGINT")
+    kw.frame_extremes(column.table, nd.LANES + 1, starts, lo, hi, int(largest), queue, out)
     for row, a, b in zip(out.tolist(), lo, hi, strict=True):
         known = [v for v in values[a:b] if v is not None]
         if known:
@@ -105,7 +107,6 @@ ROWS = st.dictionaries(st.tuples(st.integers(0, 2), st.integers(-2, 2)), st.just
 
 @given(ROWS)
 def test_peers_are_the_rows_with_equal_order_columns(rows: Any) -> None:
-    sort_key = SortKey(PAIR, (0,), [(1, False, False)])
     three = Schema.parse("k BIGINT, n BIGINT, id BIGINT")
     sort_key = SortKey(three, (0,), [(1, False, False)])
     batch = rows_batch(sort_key, {(k, n, i): 1 for k, n in rows for i in range(1 + abs(n))})
@@ -148,7 +149,7 @@ def test_range_ends_are_the_first_rows_at_or_beyond_a_bound(
 ) -> None:
     values, starts, _, _ = drawn
     parts = [sorted(values[a:b], reverse=descending) for a, b in itertools.pairwise(starts)]
-    column = column_of([v for part in parts for v in part], "BIGINT").table
+    column = column_of([v for part in parts for v in part], "BIGINT")
 
     def keys(plus: int) -> tuple[Any, Any, Any]:
         high, low, valid = (
@@ -156,7 +157,7 @@ def test_range_ends_are_the_first_rows_at_or_beyond_a_bound(
             np.empty(len(values), np.uint64),
             np.empty(len(values), np.bool_),
         )
-        kw.range_keys(column, float(plus), -1 if plus < 0 else 0, np.uint64(plus & WORD), high, low, valid)
+        kw.range_keys(column.table, float(plus), -1 if plus < 0 else 0, np.uint64(plus & WORD), high, low, valid)
         return high, low, valid
 
     out = np.empty(len(values), np.int64)
@@ -173,7 +174,7 @@ def test_range_ends_are_the_first_rows_at_or_beyond_a_bound(
 
 def test_float_bounds_are_added_as_floats() -> None:
     high, low, valid = np.empty(3, np.int64), np.empty(3, np.uint64), np.empty(3, np.bool_)
-    column = pa.array([1.5, None, float("nan")])
-    kw.range_keys(column_of(column.to_pylist(), "DOUBLE").table, 2.0, 0, np.uint64(0), high, low, valid)
+    column = column_of([1.5, None, float("nan")], "DOUBLE")
+    kw.range_keys(column.table, 2.0, 0, np.uint64(0), high, low, valid)
     assert valid.tolist() == [True, False, True]
     assert low[0] < low[2], "NaN is above all numbers"
