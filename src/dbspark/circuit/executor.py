@@ -150,13 +150,7 @@ class Circuit:
             outputs[name] = tick.value(node)
             if name in in_order and name in self._program.sorted_outputs:
                 outputs[name] = outputs[name].known(tick.in_order(name))
-        return (
-            tick.states,
-            outputs,
-            {n.id: tick.value(n.inputs[0]) for n in self._delays},
-            tick.buffered,
-            tick.flush,
-        )
+        return tick.states, outputs, {n.id: tick.value(n.inputs[0]) for n in self._delays}, tick.buffered, tick.flush
 
     def _by_operators(self, values: dict[str, Any]) -> Done:
         """Every operator by itself."""
