@@ -165,7 +165,7 @@ class Listed:
 
 class Own:
     """A directory of somebody's own: that of a spine, behind which he lists more batches
-    (`kernels.lookup.index.append`)."""
+    (`kernels.lookup.directory.append_batch`)."""
 
     __slots__ = ("_at", "_kept", "_memory", "_room")
 
