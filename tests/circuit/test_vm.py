@@ -1,4 +1,4 @@
-"""Ticks as programs: the same as operator by operator, whatever a tick is like and whenever states are looked at."""
+"""The operator VM gives what the operators give, whatever a tick is like and whenever states are read."""
 
 import random
 
@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbspark.circuit import Builder, Circuit
-from dbspark.circuit import vm as circuit_program
+from dbspark.circuit import vm as circuit_vm
 from dbspark.circuit.executor import as_zset
-from dbspark.circuit.vm import LIMIT, MOST
+from dbspark.circuit.vm import BUFFER_LIMITS, MAX_VM_ROWS
 from dbspark.columnar import Schema
 from dbspark.columnar.delta import Delta
 from dbspark.kernels.preload import compile_operator_vm
@@ -21,7 +21,7 @@ from tests.zset.model import contents, plus
 PAIR = "k BIGINT, n BIGINT"
 ROWS = st.tuples(st.integers(0, 4), st.integers(-2, 3))
 CHANGE = entries(ROWS, ANY_WEIGHTS, 5)
-ACTIONS = st.sampled_from(["go on", "go on", "go on", "look", "count", "undo"])
+ACTIONS = st.sampled_from(["go on", "go on", "go on", "read", "count", "undo"])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -37,21 +37,21 @@ def total(change):
     return plus(*({row: w} for row, w in change))
 
 
-def several(odd=False):
-    """Joins, groups, firsts and distinct rows over shared states; with `odd`, an operator without an instruction."""
+def queries(uncompiled=False):
+    """Joins, groups, top-k and distinct rows over shared states; with `uncompiled`, operators without instructions."""
     b = Builder()
     t, o = b.source("t", PAIR), b.source("o", PAIR)
     both = b.join(t, o, ["k"], select=[(0, "k"), (0, "n"), (1, "n")])
     b.output("both", both)
     groups = b.aggregate(t, ["k"], rows=("count", "n"), total=("sum", "n"))
     b.output("groups", groups)
-    b.output("the same groups", b.project(groups, ["k", "rows", "total"]))  # over the memory of the others
+    b.output("the same groups", b.project(groups, ["k", "rows", "total"]))  # shares the memory of "groups"
     b.output("totals of the same", b.project(b.project(groups, ["k", "rows", "total"]), ["total", "k"]))
     b.output("the same", b.project(t, ["k", "n"]))
     b.output("first", b.top(t, ["k"], [("n", "desc")], 2))
     b.output("once", b.distinct(b.project(o, ["k"])))
     b.output("again", b.join(o, t, ["k"], select=[(0, "n"), (1, "n")]))
-    if odd:
+    if uncompiled:
         b.output("outer", b.join(t, o, ["k"], "left", select=[(0, "k"), (1, "n")]))
         b.output("before", b.delay(both))
     return b
@@ -66,21 +66,21 @@ def deltas(circuit, change):
     return {name: contents(z) for name, z in circuit.tick(change).items()}
 
 
-@pytest.mark.parametrize("odd", [False, True], ids=["all have instructions", "some step by themselves"])
+@pytest.mark.parametrize("uncompiled", [False, True], ids=["all have instructions", "some step by themselves"])
 @given(ticks=st.lists(st.tuples(CHANGE, CHANGE, ACTIONS), max_size=24))
 @settings(deadline=None)
-def test_programs_give_what_operators_give_whenever_states_are_looked_at(odd, ticks):
-    one, other = several(odd).circuit(), Circuit(several(odd).graph, programs=False)
+def test_the_vm_gives_what_operators_give_whenever_states_are_read(uncompiled, ticks):
+    one, other = queries(uncompiled).circuit(), Circuit(queries(uncompiled).graph, programs=False)
     for left, right, action in ticks:
         change = {"t": total(left), "o": total(right)}
-        if action == "undo":  # a tick that is taken back has not happened
+        if action == "undo":  # a tick that is undone has not happened
             before, rows = one.snapshot(), one.tally().rows()
             one.tick(change)
             one.reset(before)
             assert one.tally().rows() == rows
             continue
         assert deltas(one, change) == deltas(other, change)
-        if action == "look":
+        if action == "read":
             assert batches(one) == batches(other)
         elif action == "count":
             kept = one.tally().rows()
@@ -89,28 +89,28 @@ def test_programs_give_what_operators_give_whenever_states_are_looked_at(odd, ti
     assert one.state_rows() == other.state_rows()
 
 
-SIEVED = SpineConfig(fanout=4, at_once=16, step=64, credit=3, indexed=16, sieved=32)
+FILTERED = SpineConfig(fanout=4, at_once=16, step=64, credit=3, indexed=16, sieved=32)
 
 
-@pytest.mark.parametrize("programs", [False, True], ids=["operators", "programs"])
+@pytest.mark.parametrize("programs", [False, True], ids=["operators", "VM"])
 @pytest.mark.parametrize("seed", range(3))
-def test_keys_that_are_mostly_new_are_held_back_and_nothing_is_missed(programs, seed):
+def test_a_bloom_filter_rejects_most_new_keys_and_misses_none(programs, seed):
     rng = random.Random(seed)
-    one, other = Circuit(several(True).graph, SIEVED, programs), Circuit(several(True).graph, programs=False)
-    held, sieves = {"t": {}, "o": {}}, []
+    one, other = Circuit(queries(True).graph, FILTERED, programs), Circuit(queries(True).graph, programs=False)
+    contents_of, filters = {"t": {}, "o": {}}, []
     for tick in range(60):
         change = {}
-        for name, rows in held.items():
+        for name, rows in contents_of.items():
             new = [(rng.randrange(20 * tick, 20 * tick + 40), rng.randrange(5)) for _ in range(rng.randrange(1, 30))]
-            gone = {row: -w for row, w in rng.sample(sorted(rows.items()), min(len(rows), rng.randrange(8)))}
-            change[name] = plus(dict.fromkeys(new, 1), gone)
-            held[name] = plus(rows, change[name])
+            retracted = {row: -w for row, w in rng.sample(sorted(rows.items()), min(len(rows), rng.randrange(8)))}
+            change[name] = plus(dict.fromkeys(new, 1), retracted)
+            contents_of[name] = plus(rows, change[name])
         assert deltas(one, change) == deltas(other, change)
-        sieves += [s._sieve for spines in one._taken.values() for s in spines if s._sieve is not None]
-    assert any(s.told is not None for s in sieves)
-    change = {name: {row: -w for row, w in rows.items()} for name, rows in held.items()}
+        filters += [s._sieve for spines in one._taken.values() for s in spines if s._sieve is not None]
+    assert any(s.told is not None for s in filters)
+    change = {name: {row: -w for row, w in rows.items()} for name, rows in contents_of.items()}
     assert deltas(one, change) == deltas(other, change)
-    deltas(one, {"t": {}, "o": {}})  # what is delayed has come out
+    deltas(one, {"t": {}, "o": {}})  # the delay emits its last value
     assert not any(one.state_rows().values())
 
 
@@ -121,23 +121,23 @@ def joined():
     return b
 
 
-def test_states_take_in_several_small_ticks_at_once():
+def test_states_insert_several_buffered_ticks_at_once():
     circuit = joined().circuit()
     circuit.tick({"t": [(i, i) for i in range(1000)], "o": [(i, 1) for i in range(1000)]})
-    taken, seen = [], []
-    for i in range(3 * MOST):
+    states, rows = [], []
+    for i in range(3 * BUFFER_LIMITS.ticks):
         circuit.tick({"o": [(i, 2)]})
-        taken.append(circuit._taken)
-        seen.append(sum(circuit.tally().rows().values()))
-    changed = [i for i in range(1, len(taken)) if taken[i] is not taken[i - 1]]
-    assert changed == [MOST - 1, 2 * MOST - 1, 3 * MOST - 1]
-    waiting = [i for i in range(1, len(taken)) if i not in changed]
-    # What waits is counted: the row that comes, and its group's sum, which goes and comes.
-    assert all(seen[i] == seen[i - 1] + 3 for i in waiting)
+        states.append(circuit._taken)
+        rows.append(sum(circuit.tally().rows().values()))
+    changed = [i for i in range(1, len(states)) if states[i] is not states[i - 1]]
+    assert changed == [BUFFER_LIMITS.ticks - 1, 2 * BUFFER_LIMITS.ticks - 1, 3 * BUFFER_LIMITS.ticks - 1]
+    buffered = [i for i in range(1, len(states)) if i not in changed]
+    # Buffered rows are counted: the row inserted, and the sum of its group, retracted and inserted.
+    assert all(rows[i] == rows[i - 1] + 3 for i in buffered)
 
 
-@pytest.mark.parametrize("size", [600, LIMIT + 1], ids=["large for a program", "too large for one"])
-def test_a_large_tick_is_taken_in_at_once_with_those_before_it(size):
+@pytest.mark.parametrize("size", [600, MAX_VM_ROWS + 1], ids=["large for the VM", "too large for it"])
+def test_a_large_tick_flushes_the_buffered_ticks(size):
     one, other = joined().circuit(), Circuit(joined().graph, programs=False)
     for change in (
         {"t": [(i, i) for i in range(5)]},
@@ -148,38 +148,38 @@ def test_a_large_tick_is_taken_in_at_once_with_those_before_it(size):
     ):
         assert deltas(one, change) == deltas(other, change)
         if len(change.get("o", ())) == size:
-            assert not one._late
+            assert not one._buffered
     assert one.state_rows() == other.state_rows()
 
 
-def test_heavy_rows_are_not_kept_waiting():
+def test_heavy_rows_are_not_buffered():
     circuit = joined().circuit()
     for heavy in (1 << 40, 1 << 62):
         circuit.tick({"o": {(1, 1): heavy}})
-        assert not circuit._late
-    circuit.tick({"o": {(2, 1): 1}})  # with so much there, sums are looked after at every tick
+        assert not circuit._buffered
+    circuit.tick({"o": {(2, 1): 1}})  # where a sum of weights might overflow, every tick is inserted
     circuit.tick({"o": {(3, 1): 1}})
-    assert not circuit._late
+    assert not circuit._buffered
     circuit.tick({"o": {(1, 1): -(1 << 62) - (1 << 40), (2, 1): -1, (3, 1): -1}})
     assert not any(circuit.state_rows().values())
 
 
-def test_a_program_that_runs_out_of_memory_is_given_more(monkeypatch):
-    monkeypatch.setattr(circuit_program, "_ROOM", 8)
-    one, other = several().circuit(), Circuit(several().graph, programs=False)
+def test_a_run_out_of_memory_is_repeated_with_more(monkeypatch):
+    monkeypatch.setattr(circuit_vm, "_MIN_ARENA_BYTES", 8)
+    one, other = queries().circuit(), Circuit(queries().graph, programs=False)
     for size in (1, 50, 400, 1):
         change = {"t": [(i, i) for i in range(size)], "o": [(i // 2, i) for i in range(size)]}
         assert deltas(one, change) == deltas(other, change)
     assert one.state_rows() == other.state_rows()
 
 
-def test_what_is_given_away_outlives_the_ticks_that_follow():
-    """They may lie in the memory of what came in, or of their tick; nobody has asked for their order yet."""
-    circuit, other = several().circuit(), Circuit(several().graph, programs=False)
-    given_away, expected = [], []
+def test_results_outlive_the_following_ticks():
+    """They may lie in the memory of the inputs or of their tick, and have not been sorted yet."""
+    circuit, other = queries().circuit(), Circuit(queries().graph, programs=False)
+    results, expected = [], []
     for i in range(40):
         change = {"t": [(i % 7, i), (i % 3, -i)], "o": {(i % 5, i): 1, (i % 2, 3): 2}}
-        given_away.append(circuit.step({"t": delta_of(change["t"]), "o": delta_of(list(change["o"]))}))
+        results.append(circuit.step({"t": delta_of(change["t"]), "o": delta_of(list(change["o"]))}))
         expected.append(deltas(other, {"t": change["t"], "o": list(change["o"])}))
-    circuit.tick({"t": [(i, i) for i in range(3000)]})  # the program gets other working memory
-    assert [{name: contents(as_zset(d)) for name, d in out.items()} for out in given_away] == expected
+    circuit.tick({"t": [(i, i) for i in range(3000)]})  # the VM gets other scratch memory
+    assert [{name: contents(as_zset(d)) for name, d in out.items()} for out in results] == expected

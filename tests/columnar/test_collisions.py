@@ -182,7 +182,7 @@ def test_every_row_is_found_with_its_weight_and_no_other(mask: int, data: st.Dat
         size = (schema.columns, schema.node_count)
         assert kw.sum_weights(tables, lens, fences, starts, chunk.table, chunk.rows, *size, out) == 0
         assert out.tolist() == [total.get(row, 0) for row in asked]
-        kw.locate(tables, lens, fences, starts, chunk.table, chunk.rows, *size, out)
+        kw.find_rows(tables, lens, fences, starts, chunk.table, chunk.rows, *size, out)
         begins = np.cumsum([0, *made[0].lens])
         places = [-1 if p < 0 else int(begins[p >> nd.ROW_BITS]) + (p & nd.ROW_MASK) for p in out.tolist()]
         assert places == [first.get(row, -1) for row in asked]

@@ -1,24 +1,32 @@
-"""Chunks, and sources of merges, whose hashes are chosen instead of computed.
+"""Inputs of kernels: chunks whose hashes are chosen, batches with their own hashes, registers of the operator VM.
 
 Kernels do not check the hash lanes, so a test can choose them: clustered keys, the ends of the range, collisions
 between different values. An `Item` is one row of the schema `v BIGINT`; items sort as batches do, by (key hash, row
 hash, value) with NULL first. `sources` lays sorted items out in chunks, some of them slices with odd offsets.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import strategies as st
-
-from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.chunk import Chunk, import_arrays
+from dbspark.columnar.memory import allocate
+from dbspark.kernels.lookup.directory import INDEX_REF_WORDS
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.merge.consolidate import merge_ranges
 from dbspark.kernels.merge.split import choose_split
+from dbspark.trace.directory import directory_of, sources_of
+from hypothesis import strategies as st
 from tests.strategies import choices
+
+from dbspark.columnar import Batch, Schema, SortKey
+from dbspark.kernels.vm import expressions as kv
+from dbspark.kernels.vm import interpreter as km
+from dbspark.kernels.vm import registers as kr
+from dbspark.kernels.vm import result_columns as ks
 
 TOP = 2**64 - 1
 ONE_COLUMN = (1, nd.LANES + 1)
@@ -211,3 +219,89 @@ def spread(values: range, weight: int = 1) -> list[Item]:
 
 def cut(items: list[Item], size: int) -> Batch:
     return batch_of(items, range(size, len(items), size))
+
+
+# ------------------------------------------------------------------------------------------------------- real batches
+
+
+def rows_batch(sort_key: SortKey, rows: Mapping[tuple[Any, ...], int]) -> Batch:
+    """Weighted rows as a batch, with computed hashes."""
+    weights = np.array(list(rows.values()), np.int64)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * sort_key.schema.columns
+    arrays = [pa.array(c, t) for c, t in zip(columns, sort_key.schema.types, strict=True)]
+    return Batch.from_arrow(pa.table(arrays, names=sort_key.schema.names), sort_key, weights)
+
+
+def directory(batches: Sequence[Batch]) -> tuple[int, Any]:
+    """The address of a directory of batches without indices and filter, and what has to be kept alive for it."""
+    sources, index_refs = sources_of(tuple(batches)), np.zeros((len(batches), INDEX_REF_WORDS), np.int64)
+    address, kept = directory_of(sources, index_refs)
+    return address, (sources, index_refs, kept)
+
+
+def sum_of(changes: Iterable[Mapping[Any, int]]) -> dict[Any, int]:
+    """The sum of weighted rows, without zeros."""
+    out: Counter[Any] = Counter()
+    for change in changes:
+        for row, weight in change.items():
+            out[row] += weight
+    return {row: weight for row, weight in out.items() if weight}
+
+
+def column_of(values: Sequence[Any], ddl: str) -> Chunk:
+    """A chunk of one column."""
+    schema = Schema.parse(f"v {ddl}")
+    return import_arrays(schema, [pa.array(values, schema.types[0])], len(values), None)
+
+
+# ------------------------------------------------------------------------------------------------------- operator VM
+
+
+class VM:
+    """Registers and arenas for code of `kernels.vm.interpreter`, without states."""
+
+    def __init__(self, registers: int, scratch: int = 1 << 17, retained: int = 1 << 17) -> None:
+        self._registers = np.zeros((registers, kr.REGISTER_WORDS), np.int64)
+        self.arenas = [allocate(scratch), allocate(retained)]
+        self._arena_words = np.zeros((2, kr.ARENA_WORDS), np.int64)
+        self._inputs: list[Chunk] = []
+
+    def load(self, register: int, chunk: Chunk) -> None:
+        self._inputs.append(chunk)
+        self._registers[register, :2] = chunk.table, chunk.rows
+
+    def run(self, code: Sequence[int]) -> int:
+        for words, arena in zip(self._arena_words, self.arenas, strict=True):
+            words[:] = arena.address, 0, arena.size
+        array = np.array(code, np.int64)
+        addresses = [a.ctypes.data for a in (array, self._registers, self._arena_words)]
+        status: int = km.run(addresses[0], len(array), addresses[1], 0, addresses[2], 0)
+        return status
+
+    def used(self, arena: int) -> int:
+        """Bytes requested from an arena."""
+        return int(self._arena_words[arena, kr.ARENA_USED])
+
+    def rows(self, register: int, schema: Schema, arena: int = 1) -> list[tuple[Any, ...]]:
+        """The rows of a result, each with its weight last."""
+        table, rows = self._registers[register, :2].tolist()
+        if not rows:
+            return []
+        memory = self.arenas[arena]
+        chunk = Chunk(schema, rows, memory.slice(table - memory.address), self._inputs)
+        columns = [chunk.array(c).to_pylist() for c in range(schema.columns)]
+        return list(zip(*columns, chunk.lane(nd.WEIGHT).tolist(), strict=True))
+
+
+def project(schema: Schema, columns: Sequence[int], test: Sequence[int] = (), code: Sequence[int] = ()) -> list[int]:
+    """The instruction that filters register 0 and computes result columns into register 1."""
+    slots = max(kv.slot_count(test), kv.slot_count(code))
+    return kv.line(
+        km.PROJECT, 0, 1, 1, schema.node_count, len(test), len(code), len(columns) // ks.COLUMN_WORDS, slots,
+        *test, *code, *columns,
+    )  # fmt: skip
+
+
+def passed(*columns: int) -> list[int]:
+    """Result columns that pass through."""
+    return [word for c in columns for word in (ks.PASS_THROUGH, 0, nd.LANES + c, 0, 0)]

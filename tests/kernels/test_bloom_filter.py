@@ -1,4 +1,4 @@
-"""Sieves: a key that was put in is never held back; of others most are, each counted once."""
+"""Bloom filters: an added key always passes, most others are rejected, and each is counted once."""
 
 from typing import Any
 
@@ -9,13 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.kernels.lookup import bloom_filter as kv
-from dbspark.kernels.lookup.index import COUNTS, COVERED, DIRECTORY, SHIFT, SIEVE
+from dbspark.kernels.lookup.directory import (
+    DIR_COUNTERS,
+    DIR_FILTER,
+    DIR_FILTER_BATCHES,
+    DIR_FILTER_SHIFT,
+    DIRECTORY_WORDS,
+)
 from tests.kernels.build import HASHES, Item, chunk_of
 
 
 @numba.njit
-def _sifted(directory: int, keys: Any, some: Any, which: Any) -> int:
-    return kv.sift(directory, keys.ctypes.data, len(keys), some, which)
+def _passing(directory: int, keys: Any, passing: Any, numbers: Any) -> int:
+    return kv.filter_keys(directory, keys.ctypes.data, len(keys), passing, numbers)
 
 
 @numba.njit
@@ -23,13 +29,13 @@ def _lowest(directory: int, keys: Any) -> Any:
     return kv.lowest_batches(directory, keys.ctypes.data, len(keys))
 
 
-class Sieve:
-    """Words with some keys, in a directory of so many batches."""
+class Filter:
+    """A filter with some keys that covers the first batches of a directory."""
 
     def __init__(self, keys: list[int], bits: int, covered: int = 3) -> None:
         self.words, self.counts = np.zeros(1 << bits, np.uint64), np.zeros(2, np.int64)
-        self.directory = np.zeros(DIRECTORY, np.int64)
-        self.directory[[SIEVE, SHIFT, COVERED, COUNTS]] = (
+        self.directory = np.zeros(DIRECTORY_WORDS, np.int64)
+        self.directory[[DIR_FILTER, DIR_FILTER_SHIFT, DIR_FILTER_BATCHES, DIR_COUNTERS]] = (
             self.words.ctypes.data, 64 - bits, covered, self.counts.ctypes.data,
         )  # fmt: skip
         self.new = self.add(keys, bits) if keys else 0
@@ -39,10 +45,10 @@ class Sieve:
         new: int = kv.add_keys(self.words.ctypes.data, 64 - bits, chunk.table, 0, len(keys))
         return new
 
-    def sift(self, keys: list[int]) -> list[tuple[int, int]]:
-        some, which = np.zeros(len(keys), np.uint64), np.zeros(len(keys), np.int64)
-        n = _sifted(self.directory.ctypes.data, np.array(keys, np.uint64), some, which)
-        return list(zip(which[:n].tolist(), some[:n].tolist(), strict=True))
+    def filter_keys(self, keys: list[int]) -> list[tuple[int, int]]:
+        passing, numbers = np.zeros(len(keys), np.uint64), np.zeros(len(keys), np.int64)
+        n = _passing(self.directory.ctypes.data, np.array(keys, np.uint64), passing, numbers)
+        return list(zip(numbers[:n].tolist(), passing[:n].tolist(), strict=True))
 
     def lowest(self, keys: list[int]) -> list[int]:
         out: list[int] = _lowest(self.directory.ctypes.data, np.array(keys, np.uint64)).tolist()
@@ -50,34 +56,34 @@ class Sieve:
 
 
 @given(st.lists(HASHES, max_size=80), st.lists(HASHES, max_size=80), st.integers(1, 8))
-def test_no_key_that_was_put_in_is_held_back(keys: list[int], others: list[int], bits: int) -> None:
-    sieve = Sieve(keys, bits)
-    assert sieve.new <= len(set(keys))
-    asked = sorted(keys + others)
-    passed = sieve.sift(asked)
-    assert [asked[i] for i, _ in passed] == [k for _, k in passed]
+def test_no_added_key_is_rejected(keys: list[int], others: list[int], bits: int) -> None:
+    bloom = Filter(keys, bits)
+    assert bloom.new <= len(set(keys))
+    looked_up = sorted(keys + others)
+    passed = bloom.filter_keys(looked_up)
+    assert [looked_up[i] for i, _ in passed] == [k for _, k in passed]
     assert [i for i, _ in passed] == sorted({i for i, _ in passed})
-    assert {i for i, k in enumerate(asked) if k in set(keys)} <= {i for i, _ in passed}
-    held = len(set(asked) - {k for _, k in passed})
-    assert sieve.counts.tolist() == [len(set(asked)), held], "of keys beside each other one is counted"
-    reached = {i for i, _ in passed}
-    assert sieve.lowest(asked) == [0 if i in reached else 3 for i in range(len(asked))]
+    assert {i for i, k in enumerate(looked_up) if k in set(keys)} <= {i for i, _ in passed}
+    rejected = len(set(looked_up) - {k for _, k in passed})
+    assert bloom.counts.tolist() == [len(set(looked_up)), rejected], "equal neighbours are counted once"
+    passing = {i for i, _ in passed}
+    assert bloom.lowest(looked_up) == [0 if i in passing else 3 for i in range(len(looked_up))]
 
 
 @pytest.mark.parametrize(("rows", "most"), [(4, 0.01), (8, 0.05)])
-def test_few_others_pass(rows: int, most: float) -> None:
+def test_most_other_keys_are_rejected(rows: int, most: float) -> None:
     rng = np.random.default_rng(rows)
     keys, others = rng.integers(0, 2**64, (2, rows << 10), dtype=np.uint64).tolist()
-    sieve = Sieve(keys, 10)
-    assert len(keys) * 0.95 < sieve.new <= len(keys)
-    assert len(sieve.sift(others)) < most * len(others)
-    assert sieve.add(keys, 10) == 0, "what is known is not new"
+    bloom = Filter(keys, 10)
+    assert len(keys) * 0.95 < bloom.new <= len(keys)
+    assert len(bloom.filter_keys(others)) < most * len(others)
+    assert bloom.add(keys, 10) == 0, "no key sets a new bit"
 
 
-def test_without_a_sieve_keys_are_counted_and_searched_for_everywhere() -> None:
-    sieve = Sieve([], 1, covered=0)
-    assert sieve.sift([1, 1, 5]) == []
-    assert sieve.lowest([1, 1, 5]) == [0, 0, 0]
-    assert sieve.counts.tolist() == [4, 0]
-    sieve.directory[COUNTS] = 0  # nobody counts
-    assert sieve.sift([1, 1, 5]) == []
+def test_without_a_filter_keys_are_counted_and_searched_for_everywhere() -> None:
+    bloom = Filter([], 1, covered=0)
+    assert bloom.filter_keys([1, 1, 5]) == []
+    assert bloom.lowest([1, 1, 5]) == [0, 0, 0]
+    assert bloom.counts.tolist() == [4, 0]
+    bloom.directory[DIR_COUNTERS] = 0  # no counters
+    assert bloom.filter_keys([1, 1, 5]) == []

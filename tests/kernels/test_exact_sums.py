@@ -1,4 +1,4 @@
-"""Exact sums of floats against fractions: nothing is lost on the way, and what comes out is rounded once, to even."""
+"""Exact sums of floats against fractions: no digit is lost, and results are rounded once, to even."""
 
 import math
 from fractions import Fraction
@@ -26,7 +26,7 @@ WEIGHTS = st.sampled_from([1, 1, 1, -1, -1, 2, -3, 2**31, 2**32, 2**32 - 1, -(2*
 
 
 class Sums:
-    """The sums of some groups, kept as the kernel stores them."""
+    """Sums by group, in their stored form."""
 
     def __init__(self, groups, schema=DOUBLE):
         self.schema = schema
@@ -62,7 +62,7 @@ class Sums:
         self.stored = sums
 
     def exact(self):
-        """What is stored, as fractions."""
+        """The stored sums as fractions."""
         return [stored_value(one) for one in self.stored.to_pylist()]
 
     def rounded(self):
@@ -123,14 +123,14 @@ def test_sums_are_those_of_fractions_stored_in_one_form_and_rounded_once(ticks, 
 
 
 @given(rows=st.lists(st.tuples(st.floats(width=32, allow_nan=False, allow_infinity=False), WEIGHTS), max_size=10))
-def test_floats_of_four_bytes_are_the_numbers_they_are(rows):
+def test_float32_values_are_summed_exactly(rows):
     sums = Sums(1, FLOAT)
     sums.add([x for x, _ in rows], [w for _, w in rows], [0] * len(rows))
     assert sums.exact() == [sum((Fraction(x) * w for x, w in rows), Fraction(0))]
 
 
 @given(rows=ROWS, data=st.data())
-def test_whatever_is_taken_back_leaves_nothing(rows, data):
+def test_retracting_every_row_leaves_an_empty_sum(rows, data):
     values, weights, ids = ([row[c] for row in rows] for c in range(3))
     sums = Sums(3)
     sums.add(values, weights, ids)
@@ -168,7 +168,7 @@ def test_without_a_mask_every_row_counts():
     assert sums.counts.tolist() == [3]
 
 
-def test_a_group_without_an_old_sum_begins_at_nothing():
+def test_a_group_without_an_old_sum_begins_at_zero():
     sums = Sums(2)
     sums.add([1.0, 2.0], [1, 1], [0, 1])
     sums.add([10.0, 20.0], [1, 1], [0, 1], rows=[1, -1])
@@ -218,7 +218,7 @@ def test_any_stored_sum_is_rounded_to_the_nearest_float(limbs, first, negative):
     assert sums.rounded() == [nearest(number)]
 
 
-def test_the_largest_weights_of_the_largest_floats_have_room():
+def test_the_largest_weights_of_the_largest_floats_fit():
     sums = Sums(1)
     rows = 1000
     sums.add([TOP] * rows, [MAX] * rows, [0] * rows)
@@ -230,7 +230,7 @@ def test_the_largest_weights_of_the_largest_floats_have_room():
     assert sums.stored.to_pylist() == [b""]
 
 
-def test_too_little_room_is_said_and_nothing_is_written_beyond_it():
+def test_an_output_that_is_too_short_is_reported_and_not_overrun():
     sums = Sums(40)
     ids = [g for g in range(40) for _ in range(2)]
     sums.add([2.0**1000, 2.0**-1000] * 40, [1] * 80, ids, room=1)

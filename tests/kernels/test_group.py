@@ -40,7 +40,7 @@ def keyed(draw: st.DrawFn) -> Any:
 
 @given(data=keyed(), mask=MASKS)
 def test_groups_are_numbered_in_the_order_of_their_first_rows(data, mask):
-    """Whatever the hashes are worth: keys that only collide are different groups."""
+    """Also with weak hashes: colliding keys are different groups."""
     schema, key, table = data
     with weakened_hash(mask):
         chunk = chunk_of(schema, table)
@@ -57,7 +57,7 @@ def test_groups_are_numbered_in_the_order_of_their_first_rows(data, mask):
 
 
 @pytest.mark.parametrize("mask", [0xFFFF_FFFF_FFFF_FFFF, 0xFF])
-def test_many_groups_are_as_well_told_apart(mask):
+def test_the_table_of_groups_grows(mask):
     rng = np.random.default_rng(1)
     values = rng.integers(0, 3000, 9000)
     schema = Schema.parse("k BIGINT")
@@ -73,7 +73,7 @@ def test_many_groups_are_as_well_told_apart(mask):
 
 
 @given(data=keyed(), mask=MASKS)
-def test_the_keys_of_a_batch_are_given_once_each(data, mask):
+def test_the_keys_of_a_batch_are_found_once_each(data, mask):
     schema, key, table = data
     with weakened_hash(mask):
         batch = Batch.from_arrow(table, SortKey(schema, key))
@@ -128,7 +128,7 @@ def test_the_weights_of_a_key_are_added_up_over_all_batches(data, mask):
         [-(2**32)],
     ],
 )
-def test_the_sign_of_the_weight_of_a_key_is_right_whatever_it_is_and_the_rest_where_it_fits(weights):
+def test_weights_of_keys_saturate_with_the_right_sign(weights):
     schema = Schema.parse("k BIGINT, n BIGINT")
     sort_key = SortKey(schema, [0])
     table = pa.table({"k": pa.array([1] * len(weights), pa.int64()), "n": pa.array(range(len(weights)), pa.int64())})
@@ -173,7 +173,7 @@ def totals_of(rows: Any, groups: int, dtype: pa.DataType) -> Any:
 @pytest.mark.parametrize("ddl", NUMBERS)
 @given(data=st.data())
 def test_sums_of_integers_and_decimals_are_exact(ddl, data):
-    """Added to what was there before, and judged by whether the total has a place in 38 digits."""
+    """New sums are old sums plus the rows; a total of more than 38 digits is reported."""
     schema = Schema.parse(f"v {ddl}")
     dtype = schema.types[0]
     groups = 3
@@ -195,10 +195,10 @@ def test_sums_of_integers_and_decimals_are_exact(ddl, data):
         given_old = b"".join(n.to_bytes(16, "little", signed=True) for n in old)
         kept, out = pa.py_buffer(given_old), np.zeros(2 * groups, np.int64)
         old_row = np.arange(groups) if tick else np.full(groups, -1)
-        wrong = kg.finish_sums(limbs, kept.address, old_row, out.ctypes.data)
+        overflow = kg.finish_sums(limbs, kept.address, old_row, out.ctypes.data)
         totals = [a + b for a, b in zip(old, sums, strict=True)]
-        assert wrong == any(abs(t) >= 10**38 for t in totals)
-        if wrong:
+        assert overflow == any(abs(t) >= 10**38 for t in totals)
+        if overflow:
             return
         raw = out.tobytes()
         old = [int.from_bytes(raw[16 * g : 16 * g + 16], "little", signed=True) for g in range(groups)]
@@ -206,7 +206,7 @@ def test_sums_of_integers_and_decimals_are_exact(ddl, data):
 
 
 @pytest.mark.parametrize("total", [10**38 - 1, 10**38, -(10**38) + 1, -(10**38), 2**127 - 1, -(2**127), 0, -1])
-def test_a_sum_is_judged_by_38_digits(total):
+def test_a_sum_of_more_than_38_digits_is_reported(total):
     half = total // 2
     schema = Schema.parse("v DECIMAL(38, 0)")
     array = pa.array([Decimal(0)], schema.types[0])
@@ -273,10 +273,24 @@ def test_decimal_sums_are_divided_exactly_and_rounded_half_up(pairs, digits):
     sums = pa.py_buffer(b"".join(s.to_bytes(16, "little", signed=True) for s, _ in pairs))
     out = np.zeros(2 * len(pairs), np.int64)
     counts = np.array([c for _, c in pairs], np.int64)
-    wrong = kg.divide_sums(sums.address, counts, 10**digits, out.ctypes.data)
+    overflow = kg.divide_sums(sums.address, counts, 10**digits, out.ctypes.data)
     expected = [rounded_half_up(s * 10**digits, c) for s, c in pairs]
-    assert wrong == any(abs(e) >= 10**38 for e in expected)
+    assert overflow == any(abs(e) >= 10**38 for e in expected)
     raw = out.tobytes()
     for i, number in enumerate(expected):
         if abs(number) < 10**38:
             assert int.from_bytes(raw[16 * i : 16 * i + 16], "little", signed=True) == number
+
+
+# ---------------------------------------------------------------------- runs
+
+
+@given(rows=st.lists(st.tuples(st.integers(0, 1), st.none() | st.integers(0, 1), st.integers(0, 1)), max_size=12))
+def test_runs_begin_where_the_group_or_a_column_changes(rows):
+    schema = Schema.parse("a BIGINT, b BIGINT")
+    chunk = chunk_of(schema, pa.table({n: pa.array([r[i] for r in rows], pa.int64()) for i, n in ((1, "a"), (2, "b"))}))
+    groups, out = np.array([r[0] for r in rows], np.int64), np.empty(len(rows), np.int64)
+    nodes = np.array([nd.LANES, nd.LANES + 1], np.int64)
+    tables = np.array([chunk.table], np.int64)
+    kg.run_starts(tables, np.arange(len(rows)), groups, nodes, schema.node_count, out)
+    assert out.tolist() == [int(i == 0 or rows[i] != rows[i - 1]) for i in range(len(rows))]

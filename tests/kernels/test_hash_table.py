@@ -1,4 +1,4 @@
-"""The Robin-Hood table against a dict, under random changes, with hashes chosen to crowd a few slots.
+"""The Robin Hood table against a dict, under random changes, with hashes chosen to crowd a few slots.
 
 After every change the table must answer like the dict, and its slots must keep the shape that makes searching
 short: no gap between a slot and its home, and never a poorer slot behind a richer one.
@@ -111,7 +111,7 @@ def test_the_table_answers_like_a_dict_after_every_change(steps: list[Any]) -> N
             table.resize(argument)
         else:
             delta = argument
-            if what == "retract":  # some of what is there, so that slots are deleted from the middle of runs
+            if what == "retract":  # rows of the table, so that slots are deleted from the middle of runs
                 items = [Item(*row, -w) for row, w in known.items()]
                 delta, factor = distinct(i for i in items if argument.random() < 0.6), 1
                 if not delta:
@@ -178,7 +178,7 @@ def test_touches_count_changes_of_known_rows() -> None:
         (1, INT64_MAX - 1, 1, False),
     ],
 )
-def test_an_overflow_is_foreseen(held: int | None, added: int, factor: int, overflows: bool) -> None:
+def test_an_overflow_is_reported_before_it_happens(held: int | None, added: int, factor: int, overflows: bool) -> None:
     table = Table(64)
     table.upsert([Item(0, 9, 9, 5), *([Item(0, 1, 1, held)] if held is not None else [])], 1)
     assert table.would_overflow([Item(0, 9, 9, 1), Item(0, 1, 1, added)], factor) is overflows
@@ -205,7 +205,7 @@ def test_positions_lists_every_row_with_its_weight(drawn: Any) -> None:
 
 
 @given(several(1, 1), st.randoms(use_true_random=False))
-def test_rows_of_one_hash_are_put_in_the_order_of_their_values(drawn: Any, random: Any) -> None:
+def test_rows_with_equal_hashes_are_sorted_by_value(drawn: Any, random: Any) -> None:
     groups, batches = drawn
     items = sorted(groups[0], key=lambda i: (i.hash, -1 if i.value is None else i.value))
     items = [a for i, a in enumerate(items) if i == 0 or (a.hash, a.value) != (items[i - 1].hash, items[i - 1].value)]

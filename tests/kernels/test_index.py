@@ -1,4 +1,4 @@
-"""Where a key is: searches and indices against bisection.
+"""Finding a key hash in a batch, with and without an index, against bisection.
 
 Hashes are chosen, so that the interpolating search meets what it guesses worst, and an index what it can tell apart
 least: clusters, gaps, the ends of the range, one value everywhere.
@@ -10,13 +10,13 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
+from dbspark.kernels.memory import layout as nd
+from dbspark.trace.directory import directory_of, sources_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.columnar import Batch
 from dbspark.kernels.lookup import index as ks
-from dbspark.kernels.memory import layout as nd
-from dbspark.trace.directory import directory_of, sources_of
 from tests.kernels.build import HASHES, TOP, Item, batch_of
 
 
@@ -78,10 +78,10 @@ def _found(directory: int, keys: Any, out: Any) -> None:
         out[i] = ks.find_key(directory, 0, keys[i])
 
 
-def found(batch: Batch, keys: list[int], place: Any) -> list[int]:
+def found(batch: Batch, keys: list[int], index_ref: Any) -> list[int]:
     """The number of the first row of each key, -1 where there is none."""
     out = np.empty(len(keys), np.int64)
-    kept = directory_of(sources_of((batch,)), np.array([place], np.int64))
+    kept = directory_of(sources_of((batch,)), np.array([index_ref], np.int64))
     _found(kept[0], np.array(keys, np.uint64), out)
     starts = np.cumsum([0, *batch.lens])
     return [-1 if p < 0 else int(starts[p >> nd.ROW_BITS]) + (p & nd.ROW_MASK) for p in out.tolist()]
@@ -96,11 +96,15 @@ def rows_of(plain: list[int]) -> list[Item]:
 
 
 def near(plain: list[int]) -> list[int]:
-    some = {k + d for k in plain for d in (-1, 0, 1)} | {0, 1, 2**63, TOP}
-    return sorted(k for k in some if 0 <= k <= TOP)
+    keys = {k + d for k in plain for d in (-1, 0, 1)} | {0, 1, 2**63, TOP}
+    return sorted(k for k in keys if 0 <= k <= TOP)
 
 
-@pytest.mark.parametrize("cuts", [(), (1,), range(0, 700, 7), (300, 301, 303)], ids=["one", "first", "many", "some"])
+@pytest.mark.parametrize(
+    "cuts",
+    [(), (1,), range(0, 700, 7), (300, 301, 303)],
+    ids=["one chunk", "a first row", "many chunks", "short chunks"],
+)
 @pytest.mark.parametrize("shape", [s for s in SHAPES if s != "none"])
 def test_keys_are_found_through_an_index_and_without_one(shape: str, cuts: Any) -> None:
     plain = SHAPES[shape](np.random.default_rng(5)).tolist()
@@ -108,14 +112,14 @@ def test_keys_are_found_through_an_index_and_without_one(shape: str, cuts: Any) 
     for bits in (1, 4, 9):
         words = np.zeros(1 << bits, np.uint64)
         ks.fill_index(batch.tables, batch.lens, 0, 64 - bits, words)
-        place = words.ctypes.data, 64 - bits, 0, 0
-        assert found(batch, near(plain), place) == expected(plain, near(plain))
+        index_ref = words.ctypes.data, 64 - bits, 0, 0
+        assert found(batch, near(plain), index_ref) == expected(plain, near(plain))
     assert found(batch, near(plain), (0, 0, 0, 0)) == expected(plain, near(plain))
 
 
 @given(st.lists(HASHES, min_size=1, max_size=50), st.lists(st.integers(1, 50), max_size=5), st.data())
-def test_a_part_is_found_through_the_index_of_the_whole(keys: list[int], cuts: list[int], data: st.DataObject) -> None:
-    """Chunks and rows go from the front, in several steps, as a merge reads them."""
+def test_the_rest_of_a_batch_uses_the_index_of_the_whole(keys: list[int], cuts: list[int], data: st.DataObject) -> None:
+    """A merge consumes chunks and rows from the front, in several steps."""
     plain = sorted(keys * 2)  # enough rows for an index
     whole = batch_of(rows_of(plain), cuts)
     assert (whole.index.ref[0] != 0) == (whole.rows >= 8)
@@ -124,14 +128,17 @@ def test_a_part_is_found_through_the_index_of_the_whole(keys: list[int], cuts: l
         chunks = data.draw(st.integers(0, len(whole.chunks) - 1))
         whole = Batch(whole.sort_key, whole.chunks[chunks:]).with_index_of(whole, chunks, 0)
         rows = data.draw(st.integers(1, whole.chunks[0].rows))
-        gone, whole = whole, whole.slice(rows).with_index_of(whole, 0, rows) if rows < whole.rows else whole.slice(rows)
+        before, whole = (
+            whole,
+            whole.slice(rows).with_index_of(whole, 0, rows) if rows < whole.rows else whole.slice(rows),
+        )
         plain = plain[len(plain) - whole.rows :]
         if (
-            rows == gone.chunks[0].rows and whole.rows
-        ):  # a chunk that is read is dropped, as `MergePlan.unread_inputs` does
-            whole = Batch(gone.sort_key, gone.chunks[1:]).with_index_of(gone, 1, 0)
+            rows == before.chunks[0].rows and whole.rows
+        ):  # a consumed chunk is dropped, as `MergePlan.unread_inputs` does
+            whole = Batch(before.sort_key, before.chunks[1:]).with_index_of(before, 1, 0)
 
 
-def test_a_batch_of_longer_chunks_than_an_index_can_number_has_none() -> None:
+def test_a_batch_with_chunks_too_long_for_an_index_has_none() -> None:
     batch = batch_of(rows_of(list(range((1 << ks.INDEX_ROW_BITS) + 1))))
     assert batch.index.ref == (0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Looking for keys and rows in sorted chunks, against dicts.
+"""Probing sorted chunks by key, against dicts.
 
 Hashes are chosen, so that different rows share them, in one chunk and across chunks.
 """
@@ -9,19 +9,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from dbspark.columnar.chunk import import_arrays
+from dbspark.kernels.lookup.directory import DIRECTORY_WORDS, INDEX_REF_WORDS
+from dbspark.kernels.memory import layout as nd
+from dbspark.trace.directory import directory_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.columnar import Batch, Schema, SortKey
-from dbspark.columnar.chunk import import_arrays
 from dbspark.kernels.lookup import probe as kp
-from dbspark.kernels.lookup import row_lookup as kw
-from dbspark.kernels.lookup.index import DIRECTORY, PLACE, fill_index
-from dbspark.kernels.memory import layout as nd
-from dbspark.kernels.memory.layout import OVERFLOW
-from dbspark.trace.directory import directory_of
-from tests.kernels.build import HASHES, TOP, Item, at, batch_of, chunk_of, several, sorted_items
-from tests.strategies import INT64_MAX
+from dbspark.kernels.lookup.index import fill_index
+from tests.kernels.build import HASHES, TOP, at, several
 
 ONE_COLUMN = (1, nd.LANES + 1)
 
@@ -54,94 +52,27 @@ def test_weights_at_reads_the_weight_of_each_position(drawn: Any, data: st.DataO
     assert out.tolist() == [at(groups, batches, p).weight for p in pos]
 
 
-# ------------------------------------------------------------------------------------------------------- rows
-
-
-@given(several(1, 4), sorted_items(max_size=10), st.data())
-def test_rows_are_found_with_the_weight_that_they_have(drawn: Any, strangers: list[Item], data: st.DataObject) -> None:
-    groups, batches = drawn
-    known = st.sampled_from([item for group in groups for item in group])
-    relatives = known.map(lambda i: i._replace(value=data.draw(st.none() | st.integers(0, 5))))
-    probes = data.draw(st.lists(known | relatives, max_size=15)) + strangers
-    chunk = chunk_of(probes, data.draw(st.sampled_from([0, 5])))
-    found = np.full(len(probes), -99, np.int64)
-    assert kw.sum_weights(*sources(batches), chunk.table, len(probes), *ONE_COLUMN, found) == 0
-    weights: dict[Any, int] = {}
-    for item in (i for group in groups for i in group):
-        weights[item.row] = weights.get(item.row, 0) + item.weight
-    assert found.tolist() == [weights.get(p.row, 0) for p in probes]
-
-    places = np.full(len(probes), -99, np.int64)
-    kw.locate(*sources(batches), chunk.table, len(probes), *ONE_COLUMN, places)
-    first = [item.row for item in groups[0]]
-    for probe, place in zip(probes, places.tolist(), strict=True):
-        if probe.row in first:
-            assert at(groups, batches, place).row == probe.row
-            assert place >> nd.ROW_BITS < len(batches[0].chunks), "not in the first batch"
-        else:
-            assert place == -1
-
-
-def test_nothing_is_found_where_there_is_nothing() -> None:
-    probes = [Item(1, 1, 1, 1), Item(TOP, TOP, None, 1)]
-    chunk = chunk_of(probes)
-    empty = Batch(SortKey(chunk.schema), ())
-    for batches in ([empty], [empty, empty]):
-        out = np.full(2, -99, np.int64)
-        assert kw.sum_weights(*sources(batches), chunk.table, 2, *ONE_COLUMN, out) == 0
-        assert out.tolist() == [0, 0]
-        kw.locate(*sources(batches), chunk.table, 2, *ONE_COLUMN, out)
-        assert out.tolist() == [-1, -1]
-        for find in (kp.probe_ranges, kp.walk_ranges, through_indices):
-            ranges = np.full((2, len(batches), 3), -99, np.int64)
-            assert find(*sources(batches), np.array([0, TOP], np.uint64), ranges) == 0
-            assert not ranges[:, :, 2].any()
-
-
-@pytest.mark.parametrize("cuts", [(), range(1, 60), (30,)])
-def test_colliding_rows_are_found_by_value_across_chunks(cuts: Any) -> None:
-    items = [Item(8, 9, v, v + 1) for v in range(0, 120, 2)]
-    batch = batch_of(items, list(cuts))
-    probe = chunk_of([Item(8, 9, v, 1) for v in range(125)])
-    out = np.empty(125, np.int64)
-    kw.sum_weights(*sources([batch, batch]), probe.table, 125, *ONE_COLUMN, out)
-    assert out.tolist() == [2 * (v + 1) if v % 2 == 0 and v < 120 else 0 for v in range(125)]
-
-
-@pytest.mark.parametrize(
-    ("weights", "overflows"),
-    [((INT64_MAX, 1), True), ((-INT64_MAX, -1), True), ((INT64_MAX, -INT64_MAX), False), ((INT64_MAX - 1, 1), False)],
-)
-def test_a_total_beyond_int64_is_reported(weights: tuple[int, int], overflows: bool) -> None:
-    batches = [batch_of([Item(1, 1, 1, 7), Item(2, 2, 2, w)]) for w in weights]
-    probe = chunk_of([Item(1, 1, 1, 1), Item(2, 2, 2, 1)])
-    out = np.empty(2, np.int64)
-    told = kw.sum_weights(*sources(batches), probe.table, 2, *ONE_COLUMN, out)
-    assert told == (OVERFLOW if overflows else 0)
-    assert overflows or out.tolist() == [14, sum(weights)]
-
-
 # ------------------------------------------------------------------------------------------------------- keys
 
 
 def through_indices(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
     """With indices of different sizes, and one batch in three without any."""
-    places, kept = np.zeros((len(starts) - 1, PLACE), np.int64), []
+    index_refs, kept = np.zeros((len(starts) - 1, INDEX_REF_WORDS), np.int64), []
     for b in range(len(starts) - 1):
         if b % 3 < 2:
             bits = 1 + 5 * (b % 2)
-            mine = slice(starts[b], starts[b + 1])
+            part = slice(starts[b], starts[b + 1])
             kept.append(np.zeros(1 << bits, np.uint64))
-            fill_index(tables[mine], lens[mine], 0, 64 - bits, kept[-1])
-            places[b, :2] = kept[-1].ctypes.data, 64 - bits
-    directory, kept_too = directory_of((tables, lens, fences, starts), places)
-    total: int = kp.probe_indexed(directory, keys, ranges)
-    assert kept_too[0].size == 8 * DIRECTORY
+            fill_index(tables[part], lens[part], 0, 64 - bits, kept[-1])
+            index_refs[b, :2] = kept[-1].ctypes.data, 64 - bits
+    directory, kept_too = directory_of((tables, lens, fences, starts), index_refs)
+    total: int = kp.probe_directory(directory, keys, ranges)
+    assert kept_too[0].size == 8 * DIRECTORY_WORDS
     return total
 
 
 @pytest.mark.parametrize(
-    "find", [kp.probe_ranges, kp.walk_ranges, through_indices], ids=["searched", "walked", "indexed"]
+    "find", [kp.probe_ranges, kp.walk_ranges, through_indices], ids=["searched", "merged", "indexed"]
 )
 @given(several(1, 4), st.lists(HASHES, max_size=8), st.booleans(), st.data())
 def test_ranges_hold_exactly_the_rows_of_each_key(
@@ -196,13 +127,22 @@ def _keyed(schema: Schema, key: int, rows: list[Any], cuts: list[int]) -> Batch:
     return Batch(SortKey(schema, (key,)), chunks)
 
 
+def test_no_key_is_found_in_empty_batches() -> None:
+    empty = Batch(SortKey(PAIRS), ())
+    for batches in ([empty], [empty, empty]):
+        for find in (kp.probe_ranges, kp.walk_ranges, through_indices):
+            ranges = np.full((2, len(batches), 3), -99, np.int64)
+            assert find(*sources(batches), np.array([0, TOP], np.uint64), ranges) == 0
+            assert not ranges[:, :, 2].any()
+
+
 KEY = st.none() | st.integers(-1, 7)
 ROWS = st.lists(st.tuples(KEY, st.sampled_from(["a", "b", None])), max_size=15)
 CUTS = st.lists(st.integers(1, 15), max_size=4)
 
 
 @given(st.lists(st.tuples(ROWS, CUTS), min_size=1, max_size=3), st.lists(st.tuples(st.floats(), KEY), min_size=1))
-def test_expanding_ranges_leaves_out_keys_that_only_collide(groups: Any, probes: list[Any]) -> None:
+def test_expanding_ranges_drops_keys_that_only_collide(groups: Any, probes: list[Any]) -> None:
     batches = [_keyed(PAIRS, 0, list(rows), cuts) for rows, cuts in groups]
     groups = [sorted(rows, key=lambda r: 0 if r[0] is None else r[0] % 3) for rows, _ in groups]
     probe = _keyed(PROBES, 1, list(probes), []).chunks[0]

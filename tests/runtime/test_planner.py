@@ -12,7 +12,7 @@ from dbspark.operators.function import Function
 from dbspark.operators.join import Join
 from dbspark.runtime.balanced_joins import chosen
 from dbspark.runtime.placement import broadcastable
-from tests.circuit.test_forms import QUERIES, SCHEMA, TICKS
+from tests.circuit.test_optimise import QUERIES, SCHEMA, TICKS
 from tests.operators.model import Run, plus
 from tests.runtime.shards import Shards
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.circuit import Builder, Circuit
-from dbspark.circuit.vm import Guarded
+from dbspark.circuit.vm import TableConstraint
 from dbspark.columnar import Schema
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.kernels.preload import compile_operator_vm
@@ -66,7 +66,7 @@ class InCircuit(Alone):
         rows = b.source(table.name, table.schema)
         b.output("groups", b.aggregate(rows, ["k"], n=("count", "s")))
         b.output("keys", b.distinct(b.project(rows, ["k"])))  # one operator would not be worth a program
-        guarded = Guarded(table.sort_key, bool(table.primary_key))
+        guarded = TableConstraint(table.sort_key, bool(table.primary_key))
         self._circuit = Circuit(b.graph, tables={table.name: guarded})
 
     def apply(self, operations: list[Operation], tick: int) -> None:

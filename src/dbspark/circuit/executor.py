@@ -16,17 +16,18 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from dbspark.circuit.graph import Graph, Node
-from dbspark.circuit.vm import Counts, Guarded, Late, Program
-from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.errors import CircuitError
-from dbspark.kernels.preload import operator_vm_ready
 from dbspark.operators.operator import State
 from dbspark.trace.background_merges import Beside
 from dbspark.trace.config import DEFAULT, SpineConfig
 from dbspark.zset import ZSet
 
-Done = tuple[dict[str, State], dict[str, Any], dict[str, Any], tuple[Late, ...], bool]
+from dbspark.circuit.vm import BufferedTick, OperatorVM, StateRowCounts, TableConstraint
+from dbspark.columnar import Batch, SortKey
+from dbspark.kernels.preload import operator_vm_ready
+
+Done = tuple[dict[str, State], dict[str, Any], dict[str, Any], tuple[BufferedTick, ...], bool]
 """What a tick has computed: states that have changed, outputs, what delays hold, what states have not taken in, and
 whether they should now."""
 
@@ -35,12 +36,12 @@ class NodeTally(NamedTuple):
     """Rows that nodes keep, before consolidation, at one moment."""
 
     taken: Mapping[str, int]
-    late: Counts | None = None
+    buffered: StateRowCounts | None = None
 
     def rows(self) -> dict[str, int]:
         """By the id of the node."""
         out = dict(self.taken)
-        for node, more in () if self.late is None else self.late.items():
+        for node, more in () if self.buffered is None else self.buffered.items():
             out[node] += more
         return out
 
@@ -53,7 +54,7 @@ class Circuit:
         graph: Graph,
         config: SpineConfig = DEFAULT,
         programs: bool = True,
-        tables: Mapping[str, Guarded] | None = None,
+        tables: Mapping[str, TableConstraint] | None = None,
     ) -> None:
         """`config`: of the spines of all states. Without `programs` operators always step by themselves.
 
@@ -75,11 +76,11 @@ class Circuit:
         }
         self._counted: tuple[Any, dict[str, int]] = None, {}
         """States, and the rows in them."""
-        self._late: tuple[Late, ...] = ()
+        self._buffered: tuple[BufferedTick, ...] = ()
         """What the last ticks have brought that states have not taken in (`circuit.vm`)."""
         self._held: dict[str, Any] = {n.id: _seed(n) for n in self._delays}
         self._programmed = programs
-        self._program: Program | None = None
+        self._program: OperatorVM | None = None
         self._tables = tables
 
     def tick(self, inputs: Mapping[str, Any] | None = None) -> dict[str, ZSet]:
@@ -95,7 +96,7 @@ class Circuit:
         """Run one tick on what streams carry; returns the outputs as streams carry them.
 
         Those `in_order` are known by whole rows in order as well, which costs less now than when they are asked.
-        `checks`: by source, whoever has to know whether its table stays one (`circuit.vm.Check`). Those who are
+        `checks`: by source, whoever has to know whether its table stays one (`circuit.vm.TableCheck`). Those who are
         left when this returns have to look for themselves.
         """
         return self._run(inputs, complete, in_order, checks)
@@ -114,21 +115,21 @@ class Circuit:
         if not inputs.keys() <= self._sources.keys():
             unknown = ", ".join(sorted(set(inputs) - set(self._sources)))
             raise CircuitError(f"no source {unknown}; the sources are {', '.join(self._sources)}")
-        if not self._late:  # else all directories of the program would be written anew
+        if not self._buffered:  # else all directories of the program would be written anew
             self._take_over()
         values: dict[str, Any] = dict(self._held)
         for name, node in self._sources.items():
             change = inputs.get(name)
             values[node.id] = Delta.empty(node.schema) if change is None else as_delta(change, node)
-        states, given, held, late, enough = self._by_program(values, in_order, checks) or self._by_operators(values)
+        states, given, held, buffered, flush = self._by_program(values, in_order, checks) or self._by_operators(values)
         outputs = {name: finished(value) for name, value in given.items()}
         # Nothing above has changed anything. To take states in may fail: for want of memory, or because a merge beside
         # the ticks has failed.
         before = self.snapshot()
         try:
             self._take(states)
-            self._late = late
-            if enough:
+            self._buffered = buffered
+            if flush:
                 self._take_in()
         except BaseException:
             self.reset(before)
@@ -142,21 +143,21 @@ class Circuit:
     ) -> Done | None:
         """A small tick as one call, as far as operators have instructions; None where it is not for that."""
         if self._program is None and self._programmed and operator_vm_ready():
-            self._program = Program(self.graph, self._schedule, self._tables)
+            self._program = OperatorVM(self.graph, self._schedule, self._tables)
             self._programmed = self._program.useful
         if self._program is None or not self._programmed:
             return None
-        tick = self._program.run(values, self._taken, self._late, in_order, checks)
+        tick = self._program.run(values, self._taken, self._buffered, in_order, checks)
         if tick is None:
             return None
         if checks:
-            self._program.unchecked(checks)
+            self._program.remove_made_checks(checks)
         outputs = {}
         for name, node in self.graph.outputs.items():
             outputs[name] = tick.value(node)
-            if name in in_order and name in self._program.wanted:
+            if name in in_order and name in self._program.sorted_outputs:
                 outputs[name] = outputs[name].add_sorted(tick.in_order(name))
-        return tick.states, outputs, {n.id: tick.value(n.inputs[0]) for n in self._delays}, tick.late, tick.enough
+        return tick.states, outputs, {n.id: tick.value(n.inputs[0]) for n in self._delays}, tick.buffered, tick.flush
 
     def _by_operators(self, values: dict[str, Any]) -> Done:
         """Every operator by itself."""
@@ -182,13 +183,13 @@ class Circuit:
 
     @_states.setter
     def _states(self, states: dict[str, State]) -> None:
-        self._taken, self._late = states, ()
+        self._taken, self._buffered = states, ()
 
     def _take_in(self) -> None:
-        if self._late:
+        if self._buffered:
             assert self._program is not None
-            self._take(self._program.taken_in(self._taken, self._late))
-            self._late = ()
+            self._take(self._program.flushed_states(self._taken, self._buffered))
+            self._buffered = ()
 
     def _take(self, states: Mapping[str, State]) -> None:
         """States that have changed."""
@@ -225,21 +226,21 @@ class Circuit:
 
     def snapshot(self) -> Any:
         """Everything that a tick changes, as it is now; a value, which costs nothing to take."""
-        return self._taken, self._late, self._held, self.tick_number
+        return self._taken, self._buffered, self._held, self.tick_number
 
     def reset(self, snapshot: Any) -> None:
         """Go back to a snapshot."""
-        self._taken, self._late, self._held, self.tick_number = snapshot
+        self._taken, self._buffered, self._held, self.tick_number = snapshot
 
     def tally(self) -> NodeTally:
         """What keeps rows at this moment, and how many; it costs next to nothing to ask for it at every tick."""
         if self._counted[0] is not self._taken:
             counts = {node: sum([s.rows for s in spines]) for node, spines in self._taken.items() if spines}
             self._counted = self._taken, counts
-        if not self._late:
+        if not self._buffered:
             return NodeTally(self._counted[1])
         assert self._program is not None
-        return NodeTally(self._counted[1], self._program.late_rows(self._late))
+        return NodeTally(self._counted[1], self._program.buffered_rows(self._buffered))
 
     def state_rows(self) -> dict[str, int]:
         """Rows kept by each node that keeps any, by label."""

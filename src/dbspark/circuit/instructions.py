@@ -1,4 +1,4 @@
-"""Operators as instructions for `kernels.vm.operators`: for each kind of operator, the lines that do its step.
+"""Operators as instructions for `kernels.vm.interpreter`: for each kind of operator, the lines that do its step.
 
 An operator has an instruction where its columns are flat and whatever else it is made of has one: conditions and values
 as code (`operators.function.Coded`), aggregates that one kernel folds. All others step by themselves.
@@ -18,7 +18,7 @@ from dbspark.columnar import SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.vm import expressions as kv
-from dbspark.kernels.vm import operators as km
+from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import result_columns as ks
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, GroupAggregate
 from dbspark.operators.aggregate import Sum as SumOf
@@ -92,7 +92,7 @@ def arranging(
 
 def passed(columns: Sequence[tuple[int, int]]) -> list[int]:
     """Columns of either side as they are: (side, column)."""
-    return [word for side, c in columns for word in (ks.PASSED, side, nd.LANES + c, 0, 0)]
+    return [word for side, c in columns for word in (ks.PASS_THROUGH, side, nd.LANES + c, 0, 0)]
 
 
 def _all(schema: Schema) -> list[int]:
@@ -103,7 +103,7 @@ def _placed(code: Sequence[int], place: Callable[[int], tuple[int, int]]) -> lis
     """Code whose columns are found where `place` says: (side, column)."""
     out, at = list(code), 0
     while at < len(out):
-        if out[at] in (kv.LOAD, kv.TEXT_AMONG):
+        if out[at] in (kv.LOAD, kv.STRING_IN_SET):
             side, column = place(out[at + 4])
             out[at + 3], out[at + 4] = side, nd.LANES + column
         at += out[at + 1]
@@ -113,9 +113,9 @@ def _placed(code: Sequence[int], place: Callable[[int], tuple[int, int]]) -> lis
 def _projecting(
     given: int, out: int, kept: int, schema: Schema, test: Sequence[int], code: Sequence[int], columns: Sequence[int]
 ) -> list[int]:
-    slots = max(kv.slots_of(test), kv.slots_of(code))
+    slots = max(kv.slot_count(test), kv.slot_count(code))
     return line(
-        km.PROJECT, given, out, kept, schema.node_count, len(test), len(code), len(columns) // ks.COLUMN, slots,
+        km.PROJECT, given, out, kept, schema.node_count, len(test), len(code), len(columns) // ks.COLUMN_WORDS, slots,
         *test, *code, *columns,
     )  # fmt: skip
 
@@ -257,7 +257,7 @@ def _(operator: TopK, node: Node, registers: Registers) -> Instruction:
 
     def lines(kept: int) -> list[int]:
         return line(
-            km.FIRST, given, state, out, kept, operator.offset, operator.limit, schema.columns, schema.node_count,
+            km.TOP_K, given, state, out, kept, operator.offset, operator.limit, schema.columns, schema.node_count,
             len(key), *key, *_all(schema),
         )  # fmt: skip
 
@@ -286,7 +286,8 @@ def _(operator: Join, node: Node, registers: Registers) -> Instruction | None:
     def lines(kept: int) -> list[int]:
         return line(
             km.JOIN, *sides, *states, out, kept, int(operator.null_safe), nodes, operator.schema.node_count,
-            len(keys[0]), len(code), kv.slots_of(code), len(columns) // ks.COLUMN, *keys[0], *keys[1], *code, *columns,
+            len(keys[0]), len(code), kv.slot_count(code), len(columns) // ks.COLUMN_WORDS, *keys[0], *keys[1], *code,
+            *columns,
         )  # fmt: skip
 
     return Instruction(lines, kept=None if residual is None else residual.coded)
@@ -304,12 +305,12 @@ def _(operator: GroupAggregate, node: Node, registers: Registers) -> Instruction
         arranged, more = registers.of[node.inputs[1].id], registers.state(node.inputs[1])
     state, rows, inserted, out = registers.state(node), registers.new(), registers.new(), registers.new()
     registers.of[node.id] = out
-    origins = [word for side, n in fold.origins.tolist() for word in (ks.PASSED, side, n, 0, 0)]
+    origins = [word for side, n in fold.origins.tolist() for word in (ks.PASS_THROUGH, side, n, 0, 0)]
     template = state_schema.template
     folds, values = fold.folds.ravel().tolist(), fold.value.tolist()
     described = [word for pair in fold.described for word in pair]
     folding = (
-        km.FOLD, given, state, arranged, more, rows, registers.mask, operator.source.columns, state_schema.columns,
+        km.AGGREGATE, given, state, arranged, more, rows, registers.mask, operator.source.columns, state_schema.columns,
         fold.nodes, fold.count, fold.words, template.ctypes.data, state_schema.node_count, len(fold.key_nodes),
         len(folds) // 5, len(values), len(described) // 2,
     )  # fmt: skip
@@ -342,7 +343,7 @@ def _results(operator: GroupAggregate) -> list[int] | None:
 
 def _result(aggregate: Aggregate, node: int) -> list[int] | None:
     if isinstance(aggregate, Count | Extreme):
-        return [ks.PASSED, 0, node, 0, 0]
+        return [ks.PASS_THROUGH, 0, node, 0, 0]
     if isinstance(aggregate, SumOf):
         if aggregate.out == pa.int64():
             return [ks.SUM64, nd.FIXED, node, node + 1, 0]

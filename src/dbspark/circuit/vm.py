@@ -1,387 +1,418 @@
-"""A circuit as a program for `kernels.vm.operators`: small ticks in one call.
+"""The operator VM of a circuit: generates its code, runs ticks of small deltas, and wraps the results.
 
-Operators stay what a circuit is made of. Those that have an instruction are written into a program; between them may
-stand others, which step as always, on what the program has given so far. A tick runs the program where its deltas are
-small, takes up what it wrote as batches and deltas, and leaves the tick to the operators where the program gives up:
-nothing has happened then.
+Operators with an instruction (`circuit.instructions`) are compiled to code for `kernels.vm.interpreter`; between pieces
+of code the others step as usual, on what the VM has computed so far. `OperatorVM.run` returns None where a tick is not
+for the VM (a large delta, weights beyond int64, an error to raise): nothing has happened then, and the operators step.
 
-What leaves the program (outputs, what other operators read, what states take in) is in memory that is kept, one piece
-for each tick. A column that is only passed on lies where it was, so whoever has it keeps that, too. Registers and
-working memory are the program's own, and are written over by the next tick.
+What leaves the VM (outputs, inputs of other operators, batches for states) is in *retained* memory, one arena for each
+tick. A column that only passes through lies in the memory of the input, so its readers keep that alive as well.
+Registers and scratch memory belong to the VM and are overwritten by the next tick.
 
-To put a small batch into a spine costs more than to compute it, so states take in what several ticks have brought at
-once. Until then those ticks are *late*: the program has directories of its own, in which the machine lists their
-batches behind those of the spines, and the circuit keeps what the ticks wrote as a value beside its states. States that
-operators without an instruction read take in every tick by itself.
+**Buffered ticks.** Inserting a small batch into a spine costs more than computing it, so states that only the VM reads
+insert the batches of several ticks at once. Until then the ticks are *buffered*:
+1. The VM has mutable directories of its own, in which the interpreter appends the batches behind those of the spines.
+2. The circuit holds the buffered ticks as an immutable value beside its states, so snapshots and resets include them.
+3. States that other operators read insert every tick by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
-
 from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.instructions import Instruction, Registers, arranging, instruction, line
-from dbspark.columnar import Batch, SortKey, merge
-from dbspark.columnar import sort_key as hashing
 from dbspark.columnar.batch_index import BatchIndex
 from dbspark.columnar.chunk import Chunk
 from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.memory import allocate
 from dbspark.columnar.sort_batch import batch_of_sorted_chunk
-from dbspark.kernels.lookup.index import append
-from dbspark.kernels.vm import layouts as kr
-from dbspark.kernels.vm import operators as km
+from dbspark.kernels.lookup.directory import append_batch
 from dbspark.operators.linear import Exchange
 from dbspark.operators.operator import Arranged, State
 from dbspark.trace.directory import Own
 from dbspark.trace.spine import Spine
 
-LIMIT: Final = km.CHUNK
-"""Rows of a delta up to which a tick is run as a program."""
-MOST: Final = 64
-"""Ticks that states take in at once."""
-_WAITING: Final = 4096
-"""Rows that a state takes in at once."""
-_MUCH: Final = 1024
-"""Rows of all deltas from which on a tick is run without the interpreter's lock, and nothing of it is kept waiting."""
-_FEW: Final = 512
-"""Rows from which on a batch is not kept waiting: to be looked up in without an index costs more than to take it in."""
-_LIGHT: Final = 1 << 31
-"""Weights from which on it is not."""
-_BOUND: Final = 1 << 62
-"""Where the sum of all weights of a state may be so large, nothing is kept waiting."""
-_ROOM: Final = 1 << 13
-"""Bytes of an arena at the least."""
-_REGISTER: Final = Struct(f"{kr.REGISTER}q")
-_BYTES: Final = 8 * kr.REGISTER
-_STATE: Final = Struct(f"{km.STATE}q")
+from dbspark.columnar import Batch, SortKey, merge
+from dbspark.columnar import sort_key as hashing
+from dbspark.kernels.vm import interpreter as km
+from dbspark.kernels.vm import registers as kr
+
+MAX_VM_ROWS: Final = km.MAX_DELTA_ROWS
+"""Rows of a delta; a tick with a larger one is left to the operators."""
+_MIN_UNLOCKED_ROWS: Final = 1024
+"""Rows of all inputs from which on the GIL is released while code runs; such ticks are not buffered."""
+_MIN_ARENA_BYTES: Final = 1 << 13
+"""Size of the retained arena of a tick, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferLimits:
+    """When states insert the buffered ticks."""
+
+    ticks: int = 64
+    """Buffered ticks."""
+    rows: int = 4096
+    """Buffered rows of one state."""
+    batch_rows: int = 512
+    """Rows of one batch: to probe a larger one in the buffer costs more than to insert it."""
+    weight: int = 1 << 31
+    """Weight of one row."""
+    state_weight: int = 1 << 62
+    """Bound on the sum of the weights of a state; nothing is buffered for a larger one, so that no sum overflows."""
+
+
+BUFFER_LIMITS: Final = BufferLimits()
+
+_REGISTER: Final = Struct(f"{kr.REGISTER_WORDS}q")
+_STATE: Final = Struct(f"{km.STATE_WORDS}q")
 _WORD: Final = Struct("q")
 
 
-class Guarded(NamedTuple):
-    """The table that a source is the change of: its order, and whether its keys are unique."""
+class TableConstraint(NamedTuple):
+    """What a table requires of the changes of its source: rows in its sort order, and unique keys or not."""
 
     sort_key: SortKey
     unique: bool
 
 
-class Check(Protocol):
-    """Somebody who has to know whether a table stays one under the change of a source."""
+class TableCheck(Protocol):
+    """Asks the VM to check that a change does not violate the constraints of its table."""
 
     place: int
-    """Where the directory of the table is; 0 where the program is not to look."""
+    """Address of the table's mutable directory; 0 where the VM is not to check."""
     listing: bool
-    """Whether it is to list the change there when all is done."""
+    """Whether the VM is to append the change to the directory when the tick succeeds."""
 
 
-class Late(NamedTuple):
-    """What a tick has brought that states have not taken in yet."""
+class BufferedTick(NamedTuple):
+    """A tick whose batches states have not inserted yet."""
 
-    told: bytes
-    """All registers."""
+    registers: bytes
+    """All registers after the tick."""
     arena: Any
 
 
-class Counts(NamedTuple):
-    """Numbers in memory, which are read when somebody asks: where each of them is."""
+class StateRowCounts(NamedTuple):
+    """Row counts by state, decoded when they are read: a copy of memory, and the offset of each count in it."""
 
     at: Mapping[str, int]
     memory: bytes
 
     def items(self) -> Iterator[tuple[str, int]]:
-        for name, place in self.at.items():
-            yield name, _WORD.unpack_from(self.memory, place)[0]
+        for name, offset in self.at.items():
+            yield name, _WORD.unpack_from(self.memory, offset)[0]
 
 
-class Program:
-    """The operators of a circuit, as far as they have instructions."""
+class OperatorVM:
+    """The compiled operators of a circuit, with the memory that they work in."""
 
-    def __init__(self, graph: Graph, schedule: Sequence[Node], tables: Mapping[str, Guarded] | None = None) -> None:
-        """`tables`: sources whose rows may have to be checked, by name."""
+    def __init__(
+        self, graph: Graph, schedule: Sequence[Node], tables: Mapping[str, TableConstraint] | None = None
+    ) -> None:
+        """`tables`: by source name, the constraints that a tick may be asked to check."""
         self.mask = hashing._mask
         registers = Registers(hashing._mask_word)
-        self.given: dict[str, int] = {}
-        """Registers of what comes from elsewhere: sources and delays first, then operators without an instruction."""
+        self.inputs: dict[str, int] = {}
+        """Registers filled from outside: sources and delays first, then operators without an instruction."""
         for node in graph:
             if node.role != "operator":
-                self._give(node, registers)
-        self._head = [(node, register * kr.REGISTER) for node, register in self.given.items()]
-        """Those that are known when a tick begins, and where their registers are."""
-        self._most_listed = registers.new()
-        """The register that says of how many rows and of which weights the batches are that states are to take in."""
-        sources = {str(n.name): self.given[n.id] for n in graph if n.role == "source" and n.id in self.given}
+                self._add_input(node, registers)
+        self._tick_inputs = [(node, register * kr.REGISTER_WORDS) for node, register in self.inputs.items()]
+        """Sources and delays, which are known when a tick begins, and the first words of their registers."""
+        self._statistics = registers.new()
+        """The register in which APPEND_TO_STATE collects sizes and weights of the buffered batches."""
+        sources = {str(n.name): self.inputs[n.id] for n in graph if n.role == "source" and n.id in self.inputs}
         checked = {n: registers.new() for n in tables or {} if n in sources}
-        self._checked = [(n, register * kr.REGISTER) for n, register in checked.items()]
-        """Where it is told where the tables' directories are, and, one behind it, whether to list changes in them."""
+        self._checked = [(n, register * kr.REGISTER_WORDS) for n, register in checked.items()]
+        """The first words of registers of checked tables: directory, and whether to append the change to it."""
         flags = {n: registers.new() for n in graph.outputs}
-        self._flags = [(n, register * kr.REGISTER + kr.ROWS) for n, register in flags.items()]
-        """Where it is told which outputs are wanted in order."""
-        written: dict[str, Instruction] = {}
-        order = _ordered(schedule, registers, written, lambda node: self._give(node, registers))
+        self._flags = [(n, register * kr.REGISTER_WORDS + kr.REG_ROWS) for n, register in flags.items()]
+        """Words that say which outputs are to be sorted."""
+        compiled: dict[str, Instruction] = {}
+        order = _compile_in_order(schedule, registers, compiled, lambda node: self._add_input(node, registers))
         outputs = {node.id for node in graph.outputs.values()}
-        read = {i.id for n in graph if n.id not in written for i in n.inputs}
-        self.written = frozenset(written)
-        self.kept = _lying(outputs | read, written) & self.written
-        self.keeps = {n: sorted(_lying({n}, written) & set(self.given)) for n in self.kept}
-        """What else has to be kept beside what a node gave."""
-        self.inserts = {n: i.inserts for n, i in written.items() if i.inserts is not None}
-        """Registers of what states take in."""
-        asked = {n.id for n in graph if n.kind == "arranged"} & self.kept
-        self.later = {n: self.inserts.pop(n) for n in list(self.inserts) if n not in asked}
-        """The same for states that only the program reads."""
+        read = {i.id for n in graph if n.id not in compiled for i in n.inputs}
+        self.compiled = frozenset(compiled)
+        self.retained = _with_shared_memory(outputs | read, compiled) & self.compiled
+        """Nodes whose results are in retained memory."""
+        self.shares = {n: sorted(_with_shared_memory({n}, compiled) & set(self.inputs)) for n in self.retained}
+        """Inputs in whose memory columns of a node's result may lie."""
+        self.inserts = {n: i.inserts for n, i in compiled.items() if i.inserts is not None}
+        """Registers of the batches that states insert in every tick."""
+        arranged = {n.id for n in graph if n.kind == "arranged"} & self.retained
+        self.buffered_inserts = {n: self.inserts.pop(n) for n in list(self.inserts) if n not in arranged}
+        """The same for states that only the VM reads."""
         self.states = list(registers.states)
-        self.others = [(i, n) for i, n in enumerate(self.states) if n not in self.later]
-        self.behind = {n.id: _behind(n) for n in schedule if isinstance(n.operator, Exchange)}
-        """Where what an exchange gives comes from."""
+        self.direct_states = [(i, n) for i, n in enumerate(self.states) if n not in self.buffered_inserts]
+        self.exchange_inputs = {n.id: _exchange_input(n) for n in schedule if isinstance(n.operator, Exchange)}
+        """The nodes whose deltas exchanges pass on."""
         self.steps: list[tuple[int, int] | Node] = []
-        """What a tick does: so many words of code from an address on, or the step of an operator."""
+        """What a tick runs: pieces of code (address, words), and operators without an instruction."""
         code: list[int] = []
-        for name, place in checked.items():
+        for name, register in checked.items():
             sort_key, unique = (tables or {})[name]
             key, schema = sort_key.key_nodes.tolist(), sort_key.schema
-            rows = int(unique), schema.columns, schema.node_count, len(key), *key
-            code += line(km.CHECK, sources[name], place, *rows)
-        cuts: list[tuple[int, int] | Node] = [(0, len(code))]
+            operands = int(unique), schema.columns, schema.node_count, len(key), *key
+            code += line(km.CHECK_TABLE, sources[name], register, *operands)
+        pieces: list[tuple[int, int] | Node] = [(0, len(code))]
         for node in order:
-            found = written.get(node.id)
+            found = compiled.get(node.id)
             if found is None:
-                cuts.append(node)
+                pieces.append(node)
             else:
                 begin = len(code)
-                code += found.lines(int(node.id in self.kept))
-                cuts.append((begin, len(code)))
-        self.wanted: dict[str, tuple[int, SortKey]] = {}
-        """For outputs that may be wanted in order: the register of the rows, and their order."""
+                code += found.lines(int(node.id in self.retained))
+                pieces.append((begin, len(code)))
+        self.sorted_outputs: dict[str, tuple[int, SortKey]] = {}
+        """For outputs that a tick may be asked to sort: register of the sorted rows, and their sort key."""
         begin = len(code)
         for name, node in graph.outputs.items():
             if node.id in registers.of and node.kind == "delta":
-                out, by_row = self.wanted[name] = registers.new(), SortKey(node.schema)
+                out, by_row = self.sorted_outputs[name] = registers.new(), SortKey(node.schema)
                 code += arranging(by_row, registers.of[node.id], out, 1, registers.mask, flags[name])
-        for node_id, taken in self.later.items():
-            code += line(km.LIST, taken, registers.states.index(node_id), self._most_listed)
-        for name, place in checked.items():
-            code += line(km.LIST_CHANGE, sources[name], place)
-        cuts.append((begin, len(code)))
-        self.of = dict(registers.of)
-        self._code, self._held = np.array(code, np.int64), [i.kept for i in written.values()]
-        self._join(cuts)
-        self._registers, _ = _memory(registers.count * kr.REGISTER)
+        for node_id, inserted in self.buffered_inserts.items():
+            code += line(km.APPEND_TO_STATE, inserted, registers.states.index(node_id), self._statistics)
+        for name, register in checked.items():
+            code += line(km.APPEND_TO_TABLE, sources[name], register)
+        pieces.append((begin, len(code)))
+        self.registers_of = dict(registers.of)
+        self._code, self._referenced = np.array(code, np.int64), [i.kept for i in compiled.values()]
+        self._set_steps(pieces)
+        self._registers = _allocate_words(registers.count * kr.REGISTER_WORDS)
         self._cells = memoryview(self._registers).cast("q")
         """The words of all registers."""
         self._cells[:] = memoryview(bytes(self._registers.size)).cast("q")
-        self._lines, _ = _memory(km.STATE * len(self.states))
-        self._waiting_at = {n: self.states.index(n) * _STATE.size + 8 * km.WAITING for n in self.later}
-        """Where the machine counts the rows that states have not taken in."""
-        self._listed: Mapping[str, State] | None = None
-        """The states whose batches are listed in directories of our own, if they are, and the ticks behind them."""
-        self._late: tuple[Late, ...] | None = None
-        self._owns = {n: Own(self._lines, self.states.index(n) * _STATE.size) for n in self.later}
-        self._most = MOST
-        self._arenas, _ = _memory(2 * kr.ARENA)
-        self._arena = memoryview(self._arenas).cast("q")
-        self._addresses = self._registers.address, self._lines.address, self._arenas.address
-        self._temporary = allocate(1 << 19)
-        self._room = _ROOM
-        """Bytes that a tick is given to keep things in."""
+        self._state_lines = _allocate_words(km.STATE_WORDS * len(self.states))
+        self._row_count_at = {
+            n: self.states.index(n) * _STATE.size + 8 * km.STATE_BUFFERED_ROWS for n in self.buffered_inserts
+        }
+        """Offsets at which the interpreter counts the buffered rows of states."""
+        self._directory_states: Mapping[str, State] | None = None
+        """The states whose batches are in the mutable directories, if they are in use, …"""
+        self._buffered: tuple[BufferedTick, ...] | None = None
+        """… and the buffered ticks behind them."""
+        self._directories = {
+            n: Own(self._state_lines, self.states.index(n) * _STATE.size) for n in self.buffered_inserts
+        }
+        self._max_ticks = BUFFER_LIMITS.ticks
+        self._arenas = _allocate_words(2 * kr.ARENA_WORDS)
+        self._arena_words = memoryview(self._arenas).cast("q")
+        self._addresses = self._registers.address, self._state_lines.address, self._arenas.address
+        self._scratch = allocate(1 << 19)
+        self._arena_bytes = _MIN_ARENA_BYTES
+        """Size of the retained arena of the next tick."""
 
     @property
     def useful(self) -> bool:
-        """Whether it does more than it costs to call it."""
-        return len(self.written) > 1
+        """Whether it has more than one operator to run; for a single one a call of the VM costs more than it saves."""
+        return len(self.compiled) > 1
 
-    def _give(self, node: Node, registers: Registers) -> None:
+    def _add_input(self, node: Node, registers: Registers) -> None:
         if node.kind == "delta" and not node.schema.nested:
-            self.given[node.id] = registers.of[node.id] = register = registers.new()
+            self.inputs[node.id] = registers.of[node.id] = register = registers.new()
             registers.given.add(register)
 
-    def _join(self, cuts: Sequence[tuple[int, int] | Node]) -> None:
-        """Pieces of code that follow each other are one step."""
-        address, last = self._code.ctypes.data, 0
-        pieces: list[Any] = []
-        for cut in cuts:
-            if isinstance(cut, Node):
-                pieces.append(cut)
-            elif pieces and not isinstance(pieces[-1], Node):
-                pieces[-1] = pieces[-1][0], cut[1]
+    def _set_steps(self, pieces: Sequence[tuple[int, int] | Node]) -> None:
+        """Join adjacent pieces of code into steps."""
+        address = self._code.ctypes.data
+        joined: list[Any] = []
+        for piece in pieces:
+            if isinstance(piece, Node):
+                joined.append(piece)
+            elif joined and not isinstance(joined[-1], Node):
+                joined[-1] = joined[-1][0], piece[1]
             else:
-                pieces.append(cut)
-        self.steps = [p if isinstance(p, Node) else (address + 8 * p[0], p[1] - p[0]) for p in pieces]
-        self.steps = [s for s in self.steps if isinstance(s, Node) or s[1] > last]
+                joined.append(piece)
+        steps = [p if isinstance(p, Node) else (address + 8 * p[0], p[1] - p[0]) for p in joined]
+        self.steps = [s for s in steps if isinstance(s, Node) or s[1] > 0]
 
     def run(
         self,
         values: dict[str, Any],
         states: Mapping[str, State],
-        late: tuple[Late, ...] = (),
-        wanted: Collection[str] = (),
-        checks: Mapping[str, Check] | None = None,
-    ) -> Tick | None:
-        """One tick after those that are late, with outputs in order where wanted so; None: it is for the operators.
+        buffered: tuple[BufferedTick, ...] = (),
+        sorted_outputs: Collection[str] = (),
+        checks: Mapping[str, TableCheck] | None = None,
+    ) -> VmRun | None:
+        """Run one tick after the buffered ones; None where the operators have to do it.
 
-        `checks`: for sources that are to be checked, where the directory of their table is.
+        `values`: by node, the deltas of sources and delays. `checks`: by source, the tables to check.
         """
         if hashing._mask is not self.mask:
             return None
         rows = 0
-        for node, _ in self._head:
+        for node, _ in self._tick_inputs:
             value = values[node]
-            if value.rows > LIMIT or type(value) is ChunkedDelta:
+            if value.rows > MAX_VM_ROWS or type(value) is ChunkedDelta:
                 return None
             rows += value.rows
-        much = rows >= _MUCH
-        if much and not late:
-            self._point(states)
-        elif late is not self._late or states is not self._listed:
-            self._list(states, late)
+        large = rows >= _MIN_UNLOCKED_ROWS
+        if large and not buffered:
+            self._use_spine_directories(states)
+        elif buffered is not self._buffered or states is not self._directory_states:
+            self._copy_directories(states, buffered)
         while True:
-            tick = Tick(self, values, states, self._room)
-            self._write(tick, wanted, checks)
+            tick = VmRun(self, values, states, self._arena_bytes)
+            self._write_inputs(tick, sorted_outputs, checks)
             try:
-                status = self._run(tick, int(much))
+                status = self._run_steps(tick, int(large))
             except BaseException:
-                self._listed = self._late = None  # what the machine has listed may not have happened
+                # Directories may hold batches of a tick that has not happened: copy them anew for the next one.
+                self._directory_states = self._buffered = None
                 raise
-            used, kept = self._arena[kr.USED], self._arena[kr.ARENA + kr.USED]
-            if status == kr.DONE:
-                # The next tick is given half as much again as this one has used.
-                self._room = max(_ROOM, min(self._room, 2 * kept), kept + kept // 2)
-                tick.late = self._and_one(late, tick)
-                tick.enough |= much
-                if self._listed is not None:
-                    self._late = tick.late
+            scratch_used = self._arena_words[kr.ARENA_USED]
+            retained_used = self._arena_words[kr.ARENA_WORDS + kr.ARENA_USED]
+            if status == kr.STATUS_OK:
+                # The next tick gets between one and a half times and twice what this one has used.
+                self._arena_bytes = max(
+                    _MIN_ARENA_BYTES, min(self._arena_bytes, 2 * retained_used), retained_used + retained_used // 2
+                )
+                tick.buffered = self._buffer(buffered, tick)
+                tick.flush |= large
+                if self._directory_states is not None:
+                    self._buffered = tick.buffered
                 return tick
-            if status == kr.ODD:
+            if status == kr.STATUS_FALL_BACK:
                 return None
-            if used > self._temporary.size:
-                self._temporary = allocate(2 * used)
-            self._room = max(self._room, 2 * kept)
+            if scratch_used > self._scratch.size:
+                self._scratch = allocate(2 * scratch_used)
+            self._arena_bytes = max(self._arena_bytes, 2 * retained_used)
 
-    def unchecked(self, checks: dict[str, Any]) -> None:
-        """Leave those checks that the program does not make."""
+    def remove_made_checks(self, checks: dict[str, Any]) -> None:
+        """Remove the checks that the VM has made; those that remain are for the caller."""
         for name, _ in self._checked:
             if name in checks and checks[name].place:
                 del checks[name]
 
-    def _point(self, states: Mapping[str, State]) -> None:
-        """Have all states read where they are, in directories that are not our own."""
-        self._listed = self._late = None
-        for node in self.later:
+    def _use_spine_directories(self, states: Mapping[str, State]) -> None:
+        """Let the code read the spines' own directories, to which it cannot append."""
+        self._directory_states = self._buffered = None
+        for node in self.buffered_inserts:
             spine = states[node][0]
-            _STATE.pack_into(self._lines, self.states.index(node) * _STATE.size, spine.directory, spine.chunks, -1)
+            at = self.states.index(node) * _STATE.size
+            _STATE.pack_into(self._state_lines, at, spine.directory, spine.chunks, -1)
 
-    def _list(self, states: Mapping[str, State], late: tuple[Late, ...]) -> None:
-        """Write directories anew."""
-        self._listed, self._most, self._late = states, MOST, late
-        for node, register in self.later.items():
+    def _copy_directories(self, states: Mapping[str, State], buffered: tuple[BufferedTick, ...]) -> None:
+        """Copy the spines' directories to mutable ones and append the buffered ticks."""
+        self._directory_states, self._max_ticks, self._buffered = states, BUFFER_LIMITS.ticks, buffered
+        for node, register in self.buffered_inserts.items():
             at, spine = self.states.index(node) * _STATE.size, states[node][0]
-            self._owns[node].copy(spine, MOST + 1)
-            if spine.bound() > _BOUND:
-                self._most = 1
-            waiting = 0
-            for told, _ in late:
-                table, rows, *_ = _REGISTER.unpack_from(told, register * _BYTES)
-                waiting += rows
+            self._directories[node].copy(spine, BUFFER_LIMITS.ticks + 1)
+            if spine.bound() > BUFFER_LIMITS.state_weight:
+                self._max_ticks = 1
+            buffered_rows = 0
+            for registers, _ in buffered:
+                table, rows, *_ = _REGISTER.unpack_from(registers, register * _REGISTER.size)
+                buffered_rows += rows
                 if rows:
-                    append(self._lines.address + at, table, rows)
-            _WORD.pack_into(self._lines, at + 8 * km.WAITING, waiting)
+                    append_batch(self._state_lines.address + at, table, rows)
+            _WORD.pack_into(self._state_lines, at + 8 * km.STATE_BUFFERED_ROWS, buffered_rows)
 
-    def _and_one(self, late: tuple[Late, ...], tick: Tick) -> tuple[Late, ...]:
-        """The ticks that are late, and one more."""
-        cells, begin = self._cells, self._most_listed * kr.REGISTER
-        most = cells[begin + kr.ROWS]
-        if not most:
-            return late
-        tick.enough = (
-            most >= _FEW
-            or cells[begin + km.LISTED] >= _WAITING
-            or cells[begin + kr.LARGEST] >= _LIGHT
-            or len(late) + 1 >= self._most
+    def _buffer(self, buffered: tuple[BufferedTick, ...], tick: VmRun) -> tuple[BufferedTick, ...]:
+        """The buffered ticks with one more, if it has changed any state; sets `tick.flush`."""
+        cells, begin = self._cells, self._statistics * kr.REGISTER_WORDS
+        batch_rows = cells[begin + kr.REG_ROWS]
+        if not batch_rows:
+            return buffered
+        tick.flush = (
+            batch_rows >= BUFFER_LIMITS.batch_rows
+            or cells[begin + km.REG_BUFFERED_ROWS] >= BUFFER_LIMITS.rows
+            or cells[begin + kr.REG_SURVEY] >= BUFFER_LIMITS.weight
+            or len(buffered) + 1 >= self._max_ticks
         )
-        return (*late, Late(tick.told, tick.arena))
+        return (*buffered, BufferedTick(tick.registers, tick.arena))
 
-    def taken_in(self, states: Mapping[str, State], late: Sequence[Late]) -> dict[str, State]:
-        """The states that change when they take in what is late."""
+    def flushed_states(self, states: Mapping[str, State], buffered: Sequence[BufferedTick]) -> dict[str, State]:
+        """The states that change when the batches of buffered ticks are inserted."""
         out: dict[str, State] = {}
-        for node, register in self.later.items():
+        for node, register in self.buffered_inserts.items():
             before = states[node][0]
-            found = [_batch(told, arena, register, before.sort_key) for told, arena in late]
+            found = [_batch(registers, arena, register, before.sort_key) for registers, arena in buffered]
             batches = [batch for batch in found if batch.rows]
             if batches:
                 out[node] = (before.insert(batches[0] if len(batches) == 1 else merge(batches)),)
         return out
 
-    def late_rows(self, late: Sequence[Late]) -> Counts:
-        """By state, rows that it has not taken in."""
-        if late is self._late:
-            return Counts(self._waiting_at, self._lines.to_pybytes())
-        rows = [sum([_REGISTER.unpack_from(t.told, r * _BYTES)[kr.ROWS] for t in late]) for r in self.later.values()]
-        return Counts({n: 8 * i for i, n in enumerate(self.later)}, Struct(f"{len(rows)}q").pack(*rows))
+    def buffered_rows(self, buffered: Sequence[BufferedTick]) -> StateRowCounts:
+        """By state, the rows of buffered ticks."""
+        if buffered is self._buffered:
+            return StateRowCounts(self._row_count_at, self._state_lines.to_pybytes())
+        rows = [
+            sum([_REGISTER.unpack_from(tick.registers, r * _REGISTER.size)[kr.REG_ROWS] for tick in buffered])
+            for r in self.buffered_inserts.values()
+        ]
+        at = {n: 8 * i for i, n in enumerate(self.buffered_inserts)}
+        return StateRowCounts(at, Struct(f"{len(rows)}q").pack(*rows))
 
-    def _write(self, tick: Tick, wanted: Collection[str], checks: Mapping[str, Check] | None) -> None:
-        """Fill the registers and lines that a tick begins with."""
-        cells, arena = self._cells, self._arena
-        for node, at in self._head:
-            cells[at], cells[at + 1] = tick.word(node)
-        at = self._most_listed * kr.REGISTER
-        cells[at + kr.ROWS] = cells[at + kr.LARGEST] = cells[at + km.LISTED] = 0
+    def _write_inputs(
+        self, tick: VmRun, sorted_outputs: Collection[str], checks: Mapping[str, TableCheck] | None
+    ) -> None:
+        """Fill the registers, states and arenas that a tick begins with."""
+        cells, arenas = self._cells, self._arena_words
+        for node, at in self._tick_inputs:
+            cells[at], cells[at + 1] = tick.register_words(node)
+        at = self._statistics * kr.REGISTER_WORDS
+        cells[at + kr.REG_ROWS] = cells[at + kr.REG_SURVEY] = cells[at + km.REG_BUFFERED_ROWS] = 0
         for name, at in self._checked:
             check = checks.get(name) if checks else None
             cells[at], cells[at + 1] = (0, 0) if check is None else (check.place, check.listing)
         for name, at in self._flags:
-            cells[at] = name in wanted
-        for i, node in self.others:
+            cells[at] = name in sorted_outputs
+        for i, node in self.direct_states:
             spine = tick.before[node][0]
-            _STATE.pack_into(self._lines, i * _STATE.size, spine.directory, spine.chunks, 0)
-        arena[0], arena[1], arena[2] = self._temporary.address, 0, self._temporary.size
-        arena[3], arena[4], arena[5] = tick.arena.address, 0, tick.arena.size
+            _STATE.pack_into(self._state_lines, i * _STATE.size, spine.directory, spine.chunks, 0)
+        arenas[0], arenas[1], arenas[2] = self._scratch.address, 0, self._scratch.size
+        arenas[3], arenas[4], arenas[5] = tick.arena.address, 0, tick.arena.size
 
-    def _run(self, tick: Tick, much: int) -> int:
+    def _run_steps(self, tick: VmRun, large: int) -> int:
         for step in self.steps:
             if isinstance(step, tuple):
-                status = km.run(*step, *self._addresses, much)
-                if status != kr.DONE:
+                status = km.run(*step, *self._addresses, large)
+                if status != kr.STATUS_OK:
                     return int(status)
-                tick.told = self._cells.tobytes()
+                tick.registers = self._cells.tobytes()
             else:
-                register = self.given.get(step.id)
+                register = self.inputs.get(step.id)
                 tick.step(step)
                 if register is not None:
-                    at = register * kr.REGISTER
-                    self._cells[at], self._cells[at + kr.ROWS] = tick.word(step.id)
+                    at = register * kr.REGISTER_WORDS
+                    self._cells[at], self._cells[at + kr.REG_ROWS] = tick.register_words(step.id)
         for node in self.inserts:
-            tick.inserted(node)
-        return kr.DONE
+            tick.state_after(node)
+        return kr.STATUS_OK
 
 
-class Tick:
-    """One run of a program, and what it wrote."""
+class VmRun:
+    """One tick of the VM: its results, which are wrapped as deltas and batches when they are read."""
 
-    __slots__ = ("_batches", "_chunks", "_program", "_values", "arena", "before", "enough", "late", "states", "told")
+    __slots__ = (
+        "_batches", "_chunks", "_values", "_vm", "arena", "before", "buffered", "flush", "registers", "states"
+    )  # fmt: skip
 
-    def __init__(self, program: Program, values: dict[str, Any], states: Mapping[str, State], room: int) -> None:
-        self._program = program
+    def __init__(self, vm: OperatorVM, values: dict[str, Any], states: Mapping[str, State], arena_bytes: int) -> None:
+        self._vm = vm
         self._values = dict(values)
         self._chunks: dict[str, Chunk] = {}
-        """What comes from elsewhere, as the machine reads it."""
+        """Inputs as the interpreter reads them."""
         self._batches: dict[str, Batch] = {}
-        """What states have taken in."""
-        self.arena = allocate(room)
+        """What states have inserted."""
+        self.arena = allocate(arena_bytes)
         self.before = states
         self.states: dict[str, State] = {}
-        """Those that have changed."""
-        self.told = b""
-        """All registers."""
-        self.late: tuple[Late, ...] = ()
-        """Ticks that states have not taken in, this one included."""
-        self.enough = False
-        """Whether they should now."""
+        """The states that have changed."""
+        self.registers = b""
+        """All registers, after the last piece of code."""
+        self.buffered: tuple[BufferedTick, ...] = ()
+        """The buffered ticks, this one included."""
+        self.flush = False
+        """Whether states are to insert the buffered ticks now."""
 
-    def word(self, node: str) -> tuple[int, int]:
-        """What the register of something that comes from elsewhere begins with."""
+    def register_words(self, node: str) -> tuple[int, int]:
+        """The first words of the register of an input: node table and rows."""
         value: Delta = self._values[node]
         if not value.rows:
             return 0, 0
@@ -389,57 +420,58 @@ class Tick:
         return chunk.table, chunk.rows
 
     def step(self, node: Node) -> None:
-        """The step of an operator that has no instruction."""
+        """The step of an operator without an instruction."""
         assert node.operator is not None
-        given = [self.value(i) for i in node.inputs]
+        inputs = [self.value(i) for i in node.inputs]
         before = self.before[node.id]
-        if node.quiet and not any(value.rows for value in given):
+        if node.quiet and not any(value.rows for value in inputs):
             self._values[node.id] = Delta.empty(node.schema)
             return
-        state, self._values[node.id] = node.operator.step(before, given)
+        state, self._values[node.id] = node.operator.step(before, inputs)
         if state is not before:
             self.states[node.id] = state
 
     def value(self, node: Node) -> Any:
-        """What a node gave."""
-        node = self._program.behind.get(node.id, node)
+        """The result of a node, as its readers take it."""
+        node = self._vm.exchange_inputs.get(node.id, node)
         found = self._values.get(node.id)
         if found is None:
             found = self._values[node.id] = self._arranged(node) if node.kind == "arranged" else self._delta(node)
         return found
 
     def in_order(self, name: str) -> Batch:
-        """An output in order, where it was wanted so."""
-        register, sort_key = self._program.wanted[name]
+        """An output that the tick was asked to sort."""
+        register, sort_key = self._vm.sorted_outputs[name]
         return self._batch(register, sort_key)
 
-    def inserted(self, node: str) -> Spine:
-        """The state of a node with what it takes in."""
+    def state_after(self, node: str) -> Spine:
+        """The state of a node after the tick."""
         before = self.before[node][0]
         if node not in self._batches:
-            self._batches[node] = batch = self._batch(self._program.inserts[node], before.sort_key)
+            self._batches[node] = batch = self._batch(self._vm.inserts[node], before.sort_key)
             if batch.rows:
                 self.states[node] = (before.insert(batch),)
         return self.states[node][0] if node in self.states else before
 
     def _arranged(self, node: Node) -> Arranged:
-        after = self.inserted(node.id)
+        after = self.state_after(node.id)
         return Arranged(self._batches[node.id], self.before[node.id][0], after)
 
     def _delta(self, node: Node) -> Delta:
-        kept = [self._chunks[n] for n in self._program.keeps[node.id] if n in self._chunks]
-        table, rows, _, _, _, _, size, _ = _REGISTER.unpack_from(self.told, self._program.of[node.id] * _BYTES)
+        shared = [self._chunks[n] for n in self._vm.shares[node.id] if n in self._chunks]
+        at = self._vm.registers_of[node.id] * _REGISTER.size
+        table, rows, _, _, _, _, size, _ = _REGISTER.unpack_from(self.registers, at)
         if not rows:
             return Delta.empty(node.schema)
-        return Delta.of_chunk(Chunk(node.schema, rows, self.arena.slice(table - self.arena.address, size), kept))
+        return Delta.of_chunk(Chunk(node.schema, rows, self.arena.slice(table - self.arena.address, size), shared))
 
     def _batch(self, register: int, sort_key: SortKey) -> Batch:
-        return _batch(self.told, self.arena, register, sort_key)
+        return _batch(self.registers, self.arena, register, sort_key)
 
 
-def _batch(told: bytes, arena: Any, register: int, sort_key: SortKey) -> Batch:
-    """What a tick wrote in order."""
-    table, rows, *survey, size, index = _REGISTER.unpack_from(told, register * _BYTES)
+def _batch(registers: bytes, arena: Any, register: int, sort_key: SortKey) -> Batch:
+    """The sorted delta in a register as a batch."""
+    table, rows, *survey, size, index = _REGISTER.unpack_from(registers, register * _REGISTER.size)
     if not rows:
         return Batch.empty(sort_key)
     chunk = Chunk(sort_key.schema, rows, arena.slice(table - arena.address, size), None)
@@ -447,54 +479,59 @@ def _batch(told: bytes, arena: Any, register: int, sort_key: SortKey) -> Batch:
     return batch.with_index(BatchIndex.at(index, rows, arena)) if index else batch
 
 
-def _behind(node: Node) -> Node:
+def _exchange_input(node: Node) -> Node:
     while isinstance(node.operator, Exchange):
         node = node.inputs[0]
     return node
 
 
-def _memory(words: int) -> tuple[Any, Struct]:
-    """Memory for some words, and how they are written and read all at once."""
-    return allocate(max(8 * words, 8)), Struct(f"{words}q")
+def _allocate_words(words: int) -> Any:
+    return allocate(max(8 * words, 8))
 
 
-def _ordered(
-    schedule: Sequence[Node], registers: Registers, written: dict[str, Instruction], give: Callable[[Node], None]
+def _compile_in_order(
+    schedule: Sequence[Node],
+    registers: Registers,
+    compiled: dict[str, Instruction],
+    add_input: Callable[[Node], None],
 ) -> list[Node]:
-    """The schedule with operators that have instructions beside each other; `written` gets those."""
+    """The schedule, with operators that have instructions as close together as possible; fills `compiled`."""
     order: list[Node] = []
-    left = list(schedule)
+    pending = list(schedule)
     done = {i.id for n in schedule for i in n.inputs if i.role != "operator"}
-    while left:
+    while pending:
         rest = []
-        for node in left:
+        for node in pending:
             found = instruction(node, registers) if all(i.id in done for i in node.inputs) else None
             if found is None:
                 rest.append(node)
             else:
-                written[node.id] = found
+                compiled[node.id] = found
                 order.append(node)
                 done.add(node.id)
-        if len(rest) == len(left):  # none has one: the first that can steps by itself
-            ready = next(n for n in left if all(i.id in done for i in n.inputs))
+        if len(rest) == len(pending):  # none has an instruction: the first whose inputs are there steps by itself
+            ready = next(n for n in pending if all(i.id in done for i in n.inputs))
             rest.remove(ready)
             order.append(ready)
             done.add(ready.id)
-            give(ready)
-        left = rest
+            add_input(ready)
+        pending = rest
     return order
 
 
-def _lying(nodes: Collection[str], written: Mapping[str, Instruction]) -> set[str]:
-    """Nodes, and those in whose memory their results may lie."""
+def _with_shared_memory(nodes: Collection[str], compiled: Mapping[str, Instruction]) -> set[str]:
+    """Nodes, and all in whose memory their results may lie."""
     found: set[str] = set()
     pending = list(nodes)
     while pending:
         node = pending.pop()
         if node not in found:
             found.add(node)
-            pending += written[node].passes if node in written else ()
+            pending += compiled[node].passes if node in compiled else ()
     return found
 
 
-__all__ = ["LIMIT", "Check", "Counts", "Guarded", "Late", "Program", "Tick"]
+__all__ = [
+    "BUFFER_LIMITS", "MAX_VM_ROWS", "BufferLimits", "BufferedTick", "OperatorVM", "StateRowCounts", "TableCheck",
+    "TableConstraint", "VmRun",
+]  # fmt: skip

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-
-from dbspark.columnar import sort_key as hashing
 from dbspark.columnar.memory import Int64s
 from dbspark.columnar.rows import Row
 from dbspark.columnar.schema import Schema
-from dbspark.kernels.lookup import row_lookup as kw
 from dbspark.kernels.memory import layout as nd
+
+from dbspark.columnar import sort_key as hashing
+from dbspark.kernels.lookup import row_lookup as kw
 
 DirectoryAddress = tuple[int, Any]
 """The address of a directory of batches (`kernels.lookup.row_lookup`), and what must stay alive while it is used."""
@@ -99,7 +99,7 @@ class RowEncoder:
         self.field_offsets = field_offsets
         self.size = size
         self.pool: list[EncodedRow] = []
-        space |= {"pool": self.pool, "new_buffer": self._new_buffer, "kernel": kw.weigh_point, "hashing": hashing}
+        space |= {"pool": self.pool, "new_buffer": self._new_buffer, "kernel": kw.point_weight, "hashing": hashing}
         packing = [
             *lines, "try:", "    encoded = pool.pop()", "except IndexError:", "    encoded = new_buffer()",
             "buffer = encoded.buffer", "try:", *["    " + line for line in store or ["pass"]],
@@ -231,13 +231,13 @@ class RowCodec:
                 weight = encoder.weight(directory[0], row)
             except UNENCODABLE:
                 continue
-            return None if weight == kw.LEAST else weight
+            return None if weight == kw.INT64_MIN else weight
         return None
 
     def directory(self, sources: tuple[Any, Any, Any, Any]) -> DirectoryAddress:
         """The directory of batches that are sorted by whole rows, from their `Spine.sources`, for `weight`."""
         schema = self.plain.schema
-        directory: Int64s = kw.directory_of(*sources, schema.columns, schema.node_count)
+        directory: Int64s = kw.point_directory(*sources, schema.columns, schema.node_count)
         return directory.ctypes.data, (directory, sources)
 
 

@@ -16,10 +16,10 @@ import pkgutil
 import threading
 from typing import Any
 
+from dbspark.kernels.jit import KERNELS
 from numba import types
 
 import dbspark.kernels
-from dbspark.kernels.jit import KERNELS
 
 _log = logging.getLogger("dbspark")
 _started = threading.Lock()
@@ -40,12 +40,12 @@ def wait() -> None:
 
 
 def operator_vm_ready() -> bool:
-    """Whether the operator VM (`kernels.vm.operators`) can run without waiting for the compiler.
+    """Whether the operator VM (`kernels.vm.interpreter`) can run without waiting for the compiler.
 
     Compiling it takes longer than most ticks would take without it. So the first call loads it from disk; where it has
     never been compiled on this machine, the first call starts a thread that compiles it, and ticks run without it.
     """
-    from dbspark.kernels.vm import operators as vm
+    from dbspark.kernels.vm import interpreter as vm
 
     run: Any = vm.run
     if run.signatures:
@@ -60,7 +60,7 @@ def operator_vm_ready() -> bool:
 
 def compile_operator_vm() -> None:
     """Load the operator VM, or compile it where no compiled one is cached."""
-    from dbspark.kernels.vm import operators as vm
+    from dbspark.kernels.vm import interpreter as vm
 
     run: Any = vm.run
     run.compile((types.int64,) * 6)

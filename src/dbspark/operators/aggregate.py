@@ -33,8 +33,8 @@ from dbspark.columnar.memory import INT64_MAX, Int64s, allocate, int64s
 from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_key import hash_rows
 from dbspark.errors import DbsparkError, SchemaError, WeightOverflowError
+from dbspark.kernels.aggregate import accumulators as kf
 from dbspark.kernels.aggregate import exact_sums as ke
-from dbspark.kernels.aggregate import fold as kf
 from dbspark.kernels.aggregate import group as kg
 from dbspark.kernels.memory import layout as nd
 from dbspark.operators.fold import Addition, Fold

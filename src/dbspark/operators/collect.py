@@ -32,7 +32,7 @@ from dbspark.columnar.delta import Delta
 from dbspark.columnar.memory import Int64s
 from dbspark.columnar.sort_key import OrderColumn
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.kernels.aggregate import moments as km
+from dbspark.kernels.aggregate import group as kg
 from dbspark.kernels.memory import layout as nd
 from dbspark.operators.aggregate import Aggregate, Average, Count, FloatSum, Sum, Touched
 from dbspark.operators.function import Function
@@ -58,7 +58,7 @@ def runs(hits: Hits, columns: Sequence[int]) -> Any:
     schema = hits.spine.sort_key.schema
     out = np.empty(len(hits), np.uint8)
     nodes = np.array([nd.LANES + c for c in columns], np.int64)
-    km.run_starts(hits.spine.sources[0], hits.pos, hits.which, nodes, schema.node_count, out)
+    kg.run_starts(hits.spine.sources[0], hits.pos, hits.which, nodes, schema.node_count, out)
     return out.astype(bool)
 
 

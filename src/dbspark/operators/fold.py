@@ -2,9 +2,9 @@
 
 The general way (`dbspark.operators.aggregate`) asks each aggregate for its new columns and puts rows of state together
 from them, as Arrow arrays: right for all of them, and some fifty calls for a tick of a hundred rows. Where all
-aggregates of an operator only add, one kernel groups, finds and adds (`kernels.aggregate.fold`), and the rows of state
-that go and come are gathered from where they are. One of the aggregates may be min or max: its value is gathered as the
-key is. What comes out is the same.
+aggregates of an operator only add, one kernel groups, finds and adds (`kernels.aggregate.accumulators`), and the rows
+of state that go and come are gathered from where they are. One of the aggregates may be min or max: its value is
+gathered as the key is. What comes out is the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dbspark.columnar.delta import Delta
 from dbspark.columnar.memory import allocate, int64s
 from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError
-from dbspark.kernels.aggregate import fold as kf
+from dbspark.kernels.aggregate import accumulators as kf
 from dbspark.kernels.memory import layout as nd
 from dbspark.operators.operator import Arranged
 from dbspark.trace.spine import Spine
@@ -88,14 +88,14 @@ class Fold:
         rows, used = chunk.rows, np.zeros(1, np.int64)
         acc = int64s(self.words * rows)
         key_pos, acc_pos, weights = int64s(2 * rows), int64s(2 * rows), int64s(2 * rows)
-        n = kf.fold_groups(
+        n = kf.update_accumulators(
             chunk.table, rows, self.key_nodes, hashing._mask, spine.directory, len(tables), self.state_keys,
             self._state.schema.columns, self.nodes, self.count, self.folds, acc, key_pos, acc_pos, weights,
             self.value, self._source.columns, more, more_chunks, leads, used,
         )  # fmt: skip
-        if n == kf.LARGE:
+        if n == kf.FALL_BACK:
             return None
-        if n == kf.WRONG:
+        if n == kf.SUM_OVERFLOW:
             raise DbsparkError("a sum is beyond 38 digits, which no decimal holds; nothing was applied")
         keys = chunk.select(self._key, self._key_schema)
         leading = leads.ctypes.data + leads.strides[0] * np.arange(used[0]) if arranged else keys.table

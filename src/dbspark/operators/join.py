@@ -239,7 +239,7 @@ class Join(Operator):
         chunk, mine, here = delta.chunks[0], delta.sort_key, spine.sort_key
         nodes = max(mine.schema.node_count, here.schema.node_count)
         info = np.empty(3, np.int64)
-        lines = kp.meet(
+        lines = kp.match_rows(
             spine.directory, chunk.table, chunk.rows, mine.key_nodes, here.key_nodes, nodes, int(self.null_safe),
             np.array(path, np.int64), PAIRS, info,
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 Takes a stream arranged by key and ordered inside it. For the keys in the delta, the first rows before the tick are
 taken away and the first rows after it are given. Both are found in one walk along the rows of a key
-(`kernels.aggregate.top_one`), and only where they differ rows are gathered. Cost: limit + offset rows for every key
+(`kernels.aggregate.top_k`), and only where they differ rows are gathered. Cost: limit + offset rows for every key
 touched, however many rows it has. Rows of weight n count n times.
 
 A limit without an order takes the rows that come first in the arrangement: some rows, always the same.
@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-
-from dbspark.columnar import SortKey
 from dbspark.columnar.chunk import check_plan
 from dbspark.columnar.delta import Delta, gather_delta
 from dbspark.columnar.memory import int64s
-from dbspark.kernels.aggregate.top_one import change_of_first
+from dbspark.kernels.aggregate.top_k import top_k_change
 from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.spine import Spine
+
+from dbspark.columnar import SortKey
 
 
 class TopK(Operator):
@@ -46,7 +46,7 @@ class TopK(Operator):
         room = 2 * given.delta.rows  # a row that comes or goes moves one other, if both are of weight one
         while True:
             pos, weights = int64s(room), int64s(room)
-            n = change_of_first(
+            n = top_k_change(
                 whole.directory, self.sort_key.key_nodes, schema.columns, schema.node_count, self.offset, self.limit,
                 pos, weights,
             )  # fmt: skip

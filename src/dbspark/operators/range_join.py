@@ -117,7 +117,7 @@ class RangeJoin(Join):
         if not len(checks) or not len(hits):
             return hits
         mask = np.empty(len(hits), np.bool_)
-        kr.which_hold(checks, keys.chunk.table, hits.which, spine.sources[0], hits.pos, self._nodes(), mask)
+        kr.which_satisfy(checks, keys.chunk.table, hits.which, spine.sources[0], hits.pos, self._nodes(), mask)
         return hits.only(mask)
 
     def weigh(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Int64s:
@@ -183,9 +183,9 @@ def _covered(spine: Spine, found: Sequence[Int64s]) -> Int64s:
     for ranges in found:
         for b in range(ranges.shape[1]):
             order = np.argsort(before[ranges[:, b, 0]] + ranges[:, b, 1])
-            rows = int64s(kr.covered(ranges, before, b, order, np.empty(0, np.int64)))
+            rows = int64s(kr.rows_in_ranges(ranges, before, b, order, np.empty(0, np.int64)))
             if len(rows):
-                kr.covered(ranges, before, b, order, rows)
+                kr.rows_in_ranges(ranges, before, b, order, rows)
                 parts.append(rows)
     return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 

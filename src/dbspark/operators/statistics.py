@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from dbspark.columnar.memory import Int64s, allocate
 from dbspark.errors import SchemaError
+from dbspark.kernels.aggregate import bit_counts as kb
 from dbspark.kernels.aggregate import moments as km
 from dbspark.operators.aggregate import Aggregate, Touched
 
@@ -469,7 +470,7 @@ class Bits(Aggregate):
         order, starts = grouped(touched.ids, touched.groups)
         offsets = np.empty(touched.groups + 1, np.int32)
         data = allocate(8 * self.out.bit_width * touched.groups)
-        used = km.count_bits(
+        used = kb.update_bit_counts(
             values, self.out.bit_width, taken.astype(np.uint8), weights, order, starts,
             *_binary_at(touched.old[at + 1]), touched.old_row, offsets, data.address,
         )  # fmt: skip
@@ -485,7 +486,7 @@ class Bits(Aggregate):
             values = np.empty(len(counts), np.int64)
             every = int(self.function == "and")
             if len(counts):
-                km.read_bits(*_binary_at(columns[1]), counts, self.out.bit_width, every, values)
+                kb.read_bits(*_binary_at(columns[1]), counts, self.out.bit_width, every, values)
         return pa.array(values.astype(self.out.to_pandas_dtype()), self.out, mask=counts == 0)
 
 

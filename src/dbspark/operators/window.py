@@ -35,7 +35,7 @@ from dbspark.columnar.delta import Delta
 from dbspark.columnar.memory import Int64s, int64s
 from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.kernels.aggregate import window as kw
+from dbspark.kernels.aggregate import window_functions as kw
 from dbspark.kernels.memory import layout as nd
 from dbspark.lazy import Lazy
 from dbspark.operators.join import distinct_keys

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, SupportsInt
 
 from dbspark.circuit.executor import Circuit, complete
 from dbspark.circuit.graph import Graph
-from dbspark.circuit.vm import Guarded
+from dbspark.circuit.vm import TableConstraint
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.operators.operator import State
@@ -108,7 +108,7 @@ class Embedded(Runtime):
         return History(table.sort_key, self._keep, tick, spine, config=config, patient=not keyed, counted=keyed)
 
     def _new_circuit(self) -> Circuit:
-        tables = {n: Guarded(t.sort_key, bool(t.primary_key)) for n, t in self.tables.items()}
+        tables = {n: TableConstraint(t.sort_key, bool(t.primary_key)) for n, t in self.tables.items()}
         return Circuit(self._program.builder.graph, MERGES, tables=tables)
 
     def _rebuilt(self, states: Mapping[str, Any], tick: int, empty: Collection[str] = ()) -> Circuit:

@@ -12,14 +12,21 @@ import pyarrow as pa
 from dbspark.columnar import Batch
 from dbspark.columnar.batch_index import IndexRef
 from dbspark.columnar.memory import Int64s, UInt64s, allocate
-from dbspark.kernels.lookup.index import DIRECTORY, PLACE, copy_directory, directory_words, list_batch, splice
+from dbspark.kernels.lookup.directory import (
+    DIRECTORY_WORDS,
+    INDEX_REF_WORDS,
+    copy_directory,
+    directory_words,
+    splice_directory,
+    write_batch_entry,
+)
 from dbspark.lazy import Lazy
 from dbspark.trace.bloom_filter import Told
 
 Sources = tuple[Int64s, Int64s, UInt64s, Int64s]
 """Node tables, lengths and fences of chunks, and where each batch's chunks start."""
 _Addresses = tuple[int, int, int, int, int]
-_DIRECTORY = Struct(f"{DIRECTORY}q")
+_DIRECTORY = Struct(f"{DIRECTORY_WORDS}q")
 _OWN = Struct("2q")
 """A directory of somebody's own: its address and the number of its chunks."""
 
@@ -128,7 +135,7 @@ class Listed:
         """The list with one more batch."""
         room, count, chunks = self._room, len(self.batches), batch.chunks
         if len(chunks) == 1 and room.written == count < room.batches and self.chunks < room.chunks:
-            list_batch(*room.addresses, self.chunks, count, chunks[0].table, batch.rows, *place)
+            write_batch_entry(*room.addresses, self.chunks, count, chunks[0].table, batch.rows, *place)
             room.written = count + 1
             return Listed((*self.batches, batch), self.chunks + 1, room)
         return self._spliced((*self.batches, batch), count, count, (batch,), (place,))
@@ -153,12 +160,12 @@ class Listed:
         words = *self._room.addresses, before, low, last, *room.addresses, len(new), *others
         given = pa.py_buffer(pack(f"{len(words)}q", *words))
         room.written = count
-        return Listed(batches, splice(given.address), room)
+        return Listed(batches, splice_directory(given.address), room)
 
 
 class Own:
     """A directory of somebody's own: that of a spine, behind which he lists more batches
-    (`kernels.lookup.index.append`)."""
+    (`kernels.lookup.directory.append_batch`)."""
 
     __slots__ = ("_at", "_kept", "_memory", "_room")
 
@@ -196,7 +203,7 @@ class _Room:
 
     def __init__(self, chunks: int, batches: int) -> None:
         self.chunks, self.batches = chunks, batches
-        self._memory = np.empty(3 * chunks + (1 + PLACE) * batches + 1, np.int64)
+        self._memory = np.empty(3 * chunks + (1 + INDEX_REF_WORDS) * batches + 1, np.int64)
         at = self._memory.ctypes.data
         starts = at + 24 * chunks
         self.addresses: _Addresses = at, at + 8 * chunks, at + 16 * chunks, starts, starts + 8 * (batches + 1)
@@ -209,7 +216,13 @@ class _Room:
         """The same as arrays."""
         n, m = self.chunks, self._memory
         starts = 3 * n + self.batches + 1
-        return m[:n], m[n : 2 * n], m[2 * n : 3 * n].view(np.uint64), m[3 * n : starts], m[starts:].reshape(-1, PLACE)
+        return (
+            m[:n],
+            m[n : 2 * n],
+            m[2 * n : 3 * n].view(np.uint64),
+            m[3 * n : starts],
+            m[starts:].reshape(-1, INDEX_REF_WORDS),
+        )
 
 
 def _nothing() -> Listed:

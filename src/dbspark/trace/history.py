@@ -23,7 +23,7 @@ from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.row_times import times_at
 from dbspark.errors import TimeError
-from dbspark.kernels.lookup.index import append
+from dbspark.kernels.lookup.directory import append_batch
 from dbspark.kernels.memory.layout import ROW_BITS
 from dbspark.trace import Antichain, Trace
 from dbspark.trace.agent import Saved, TraceAgent
@@ -126,7 +126,7 @@ class History:
         if batch is not None and not batch.rows:
             return
         if batch is not None and self.has_room(batch.rows):
-            append(self.place, batch.chunks[0].table, batch.rows)
+            append_batch(self.place, batch.chunks[0].table, batch.rows)
             self._room -= 1
             self._read = None
         else:

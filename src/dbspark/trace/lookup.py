@@ -23,8 +23,8 @@ from dbspark.columnar.rows import encode_rows, row_normaliser
 from dbspark.columnar.sort_key import hash_rows
 from dbspark.errors import SchemaError
 from dbspark.kernels.lookup import probe as kp
-from dbspark.kernels.lookup.ends import ends_of_keys
-from dbspark.kernels.lookup.row_lookup import LEAST
+from dbspark.kernels.lookup.first_rows import first_rows_of_keys
+from dbspark.kernels.lookup.row_lookup import INT64_MIN
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.kernels.merge import merge_timed as kt
@@ -149,7 +149,7 @@ def ranges_of(spine: Spine, keys: Keys, walk: bool = False) -> tuple[Int64s, int
     if walk:
         spine.stats.seek(len(keys.hashes))
         return ranges, kp.walk_ranges(*spine.sources, keys.hashes, ranges)
-    return ranges, kp.probe_indexed(spine.directory, keys.hashes, ranges)
+    return ranges, kp.probe_directory(spine.directory, keys.hashes, ranges)
 
 
 def probe(spine: Spine, keys: Keys) -> Hits:
@@ -192,14 +192,14 @@ NO_CHECKS = np.empty((0, 3), np.int64)
 
 def ends_in(
     spine: Spine, keys: Keys, ranges: Int64s, total: int, limit: int, last: bool = False,
-    checks: Any = NO_CHECKS, least: int = LEAST,
+    checks: Any = NO_CHECKS, least: int = INT64_MIN,
 ) -> Hits:  # fmt: skip
     """The same within ranges that have been found, of `total` rows: those of a least weight that satisfy `checks`."""
     schema = spine.sort_key.schema
     room = min(total, limit * len(keys))
     which, pos, weights = int64s(room), int64s(room), int64s(room)
     nodes = max(schema.node_count, keys.chunk.schema.node_count)
-    n = ends_of_keys(
+    n = first_rows_of_keys(
         spine.sources[0], spine.sources[1], ranges, keys.chunk.table, keys.nodes, spine.sort_key.key_nodes,
         schema.columns, nodes, limit, int(last), checks, least, which, pos, weights,
     )  # fmt: skip

@@ -45,7 +45,7 @@ def positions_in(batch: Batch, probe: Batch) -> Int64s:
     sources = sources_of((batch,))
     at = 0
     for chunk in probe.chunks:
-        kw.locate(*sources, chunk.table, chunk.rows, schema.columns, schema.node_count, out[at : at + chunk.rows])
+        kw.find_rows(*sources, chunk.table, chunk.rows, schema.columns, schema.node_count, out[at : at + chunk.rows])
         at += chunk.rows
     return out
 

@@ -1,1 +1,1 @@
-"""Aggregation: grouping, exact sums, statistics, first rows of groups, window frames."""
+"""Aggregation: grouping, accumulators, exact sums, moments, bit counts, incremental top-k, window functions."""

@@ -1,12 +1,15 @@
-"""Exact sums of floats.
+"""Exact sums of floats: a superaccumulator per group.
 
-A float is an integer times a power of two, so any sum of floats is an integer times 2^-1074. It is kept as that
-integer, in 32-bit limbs, of which only the stretch from the lowest to the highest that is not zero is stored: a few
-bytes for ordinary numbers. Adding and taking away are exact, so a sum does not remember what has come and gone, and its
-rounding is that of the sum itself, in whatever order the numbers came.
+Every finite float is an integer times 2^-1074, and so is every sum of floats. It is kept as that integer, in 32-bit
+limbs, of which only those from the lowest to the highest nonzero one are stored: a few bytes for ordinary numbers.
+
+Invariants:
+1. Adding and subtracting are exact: a sum depends only on the numbers in it, not on their order nor on numbers that
+   were added and removed again.
+2. Rounding happens once, when a sum is read (`round_sums`), half to even.
 
 Stored form: nothing for zero, otherwise little-endian int32: the index of the lowest limb, then the limbs, the last one
-signed. NaN and infinities are not numbers; they are counted beside the sum.
+signed. NaN and infinities are not in the sum; they are counted beside it.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from dbspark.kernels.memory.layout import DATA, FLOAT32, KIND, NODE_BYTES, START
 from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 
 LIMBS = 72
-"""2098 bits of a float and its exponents, 64 of a weight, 63 of a count of rows, and a sign."""
+"""Limbs of a sum: 2098 bits for the range of floats, 64 for a weight, 63 for a number of rows, and a sign."""
 _MANTISSA = np.uint64(0xFFFFFFFFFFFFF)
 
 
@@ -42,24 +45,24 @@ def _add_shifted(limbs: Any, value: Any, shift: int, negative: Any) -> None:
 
 @borrowing
 def _add_float(limbs: Any, bits: Any, weight: int) -> None:
-    """Add a finite float, given by its bits, times a weight."""
+    """Add a finite float (its IEEE bits) times a weight."""
     exponent = i64((bits >> np.uint64(52)) & np.uint64(0x7FF))
     mantissa = bits & _MANTISSA
     if exponent > 0:
         mantissa |= np.uint64(1) << np.uint64(52)
         exponent -= 1
     negative = (bits >> np.uint64(63)) != np.uint64(0)
-    size = weight
+    magnitude = weight
     if weight < 0:
         negative = not negative
-        size = -weight
+        magnitude = -weight
     low, high = mantissa & np.uint64(0xFFFFFFFF), mantissa >> np.uint64(32)
-    if size == 1:
+    if magnitude == 1:
         _add_shifted(limbs, low, exponent, negative)
         _add_shifted(limbs, high, exponent + 32, negative)
         return
     for part in range(2):
-        w = np.uint64(size & 0xFFFFFFFF) if part == 0 else np.uint64(size >> 32)
+        w = np.uint64(magnitude & 0xFFFFFFFF) if part == 0 else np.uint64(magnitude >> 32)
         if w == np.uint64(0):
             continue
         at = exponent + 32 * part
@@ -73,7 +76,7 @@ def _add_float(limbs: Any, bits: Any, weight: int) -> None:
 
 @inlined
 def read_sum(limbs: Any, size: int, offsets: int, data: int, row: int) -> None:
-    """Put the stored sum of a row into limbs, which are zero."""
+    """Read the stored sum of a row into limbs, which are zero before."""
     low, high = i64(load_i32(offsets, row)), i64(load_i32(offsets, row + 1))
     if high == low:
         return
@@ -92,7 +95,7 @@ def read_sum(limbs: Any, size: int, offsets: int, data: int, row: int) -> None:
 
 @inlined
 def carry_over(limbs: Any, size: int) -> None:
-    """Bring limbs to 32 bits each; the last one is signed."""
+    """Propagate carries: afterwards every limb has 32 bits, and the last one is signed."""
     carry = i64(0)
     for k in range(size - 1):
         total = limbs[k] + carry
@@ -103,7 +106,7 @@ def carry_over(limbs: Any, size: int) -> None:
 
 @inlined
 def store_sum(limbs: Any, size: int, out: Any, used: int) -> int:
-    """Carry, and append the stored form to `out`; returns the new end, -1 where there is no room."""
+    """Propagate carries and append the stored form to `out`; returns the new end, -1 where `out` is too short."""
     carry_over(limbs, size)
     first = i64(0)
     while first < size and limbs[first] == 0:
@@ -128,14 +131,14 @@ def sum_floats(
     table: int, node: int, mask: Any, order: Any, starts: Any, old_offsets: int, old_data: int, old_row: Any,
     counts: Any, special: Any, out_offsets: Any, out: Any,
 ) -> int:  # fmt: skip
-    """The new sum of each group: the old one and the floats of its rows, times weights; returns the size of `out` used.
+    """The new sum of each group: the old one and the floats of its rows, times weights.
 
-    order[starts[g]:starts[g+1]] are the rows of group g. `counts` takes the weights of rows with a value, `special`
-    those of NaN, infinity and minus infinity. Returns -1 where `out` is too small.
+    order[starts[g]:starts[g+1]] are the rows of group g. The weights of rows with a value are added to `counts`, those
+    of NaN, infinity and minus infinity to `special`. Returns how much of `out` is used; -1 where it is too small.
     """
     at = table + node * NODE_BYTES
     data, valid, start = load_i64(at, DATA), load_i64(at, VALID), load_i64(at, START)
-    short = load_i64(at, KIND) == FLOAT32
+    is_float32 = load_i64(at, KIND) == FLOAT32
     w, m = lane(table, WEIGHT), lane_mask(table, WEIGHT)
     masked = mask.shape[0] > 0
     limbs = np.zeros(LIMBS, np.int64)
@@ -151,7 +154,7 @@ def sum_floats(
                 continue
             weight = load_i64(w, i & m)
             counts[g] += weight
-            x = bits_f32(load_u32(data, start + i)) if short else bits_f64(load_u64(data, start + i))
+            x = bits_f32(load_u32(data, start + i)) if is_float32 else bits_f64(load_u64(data, start + i))
             if x != x:
                 special[g, 0] += weight
             elif x == np.inf:
@@ -169,7 +172,7 @@ def sum_floats(
 
 @kernel
 def round_sums(offsets: int, data: int, rows: int, out: Any) -> None:
-    """out[i] = the float nearest to stored sum i; ties go to even."""
+    """out[i] = the float nearest to stored sum i, ties to even."""
     limbs = np.zeros(LIMBS, np.int64)
     for i in range(rows):
         low, high = i64(load_i32(offsets, i)), i64(load_i32(offsets, i + 1))
@@ -180,7 +183,7 @@ def round_sums(offsets: int, data: int, rows: int, out: Any) -> None:
         first = i64(load_i32(base, 0))
         n = (high - low) // 4 - 1
         negative = load_i32(base, n) < 0
-        # Magnitude: complement and add one where the sum is below zero.
+        # The magnitude: complement and add one where the sum is negative.
         carry = i64(1)
         for k in range(n):
             limb = i64(load_u32(base, k + 1))
@@ -192,7 +195,7 @@ def round_sums(offsets: int, data: int, rows: int, out: Any) -> None:
         top = n - 1
         while top > 0 and limbs[top] == 0:
             top -= 1
-        # The 64 bits from the highest one down, and whether anything is below them.
+        # The 64 leading bits, and whether any bit below them is set.
         word = np.uint64(limbs[top])
         shift = i64(0)
         while word < np.uint64(0x80000000):
@@ -205,7 +208,7 @@ def round_sums(offsets: int, data: int, rows: int, out: Any) -> None:
         sticky = rest & ((np.uint64(1) << np.uint64(32 - shift)) - np.uint64(1)) != np.uint64(0)
         for k in range(top - 2):
             sticky = sticky or limbs[k] != 0
-        exponent = 32 * (first + top) + 31 - shift  # of the highest bit, above 2^-1074
+        exponent = 32 * (first + top) + 31 - shift  # of the leading bit, above 2^-1074
         # Keep 53 bits, fewer where the result is below the least normal number.
         keep = min(i64(53), exponent + 1)
         drop = 64 - keep

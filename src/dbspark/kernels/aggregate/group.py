@@ -1,10 +1,10 @@
-"""Grouping rows without sorting them, and exact sums by group.
+"""Hash grouping, and exact sums of integers and decimals by group.
 
-`group_rows` numbers groups in the order of their first row with a small hash table; keys that only collide are told
-apart by value. The other kernels take those numbers.
+`group_rows` numbers groups in the order of their first rows with a small hash table; colliding keys are told apart by
+value. The other kernels take those group numbers.
 
-Sums are exact. An integer or decimal is four 32-bit limbs and a sign, a weight two more; groups accumulate limbs as
-int64 and carry at the end, so nothing overflows on the way and a total is judged only when it is complete.
+Sums are exact. An integer or decimal is four 32-bit limbs and a sign, a weight two more; groups accumulate limbs in
+int64 and carry at the end, so nothing overflows on the way, and a total is checked only when it is complete.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from dbspark.kernels.jit import borrowing, i64, inlined, kernel
-from dbspark.kernels.lookup.probe import same_key
 from dbspark.kernels.memory.hash import fold_columns
 from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64, store_i64, store_u64
 from dbspark.kernels.memory.layout import (
@@ -25,23 +23,26 @@ from dbspark.kernels.memory.layout import (
     NULL,
     OVERFLOW,
     ROW_BITS,
+    ROW_MASK,
     START,
     VALID,
     WEIGHT,
     WIDTH,
 )
 from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
-from dbspark.kernels.sort.row_order import small_integer
+from dbspark.kernels.sort.row_order import compare_cells, small_integer
 
-_SLOTS = 1024
-"""Of the hash table for groups, to begin with."""
+from dbspark.kernels.lookup.probe import same_key
+
+_INITIAL_SLOTS = 1024
+"""Slots of the hash table for groups, before it grows."""
 LIMBS = 8
-"""Of a sum of integers: 256 bits, more than any sum of 2^63 rows times weights needs."""
+"""32-bit limbs of a sum of integers: 256 bits hold the sum of 2^63 rows of 128 bits times weights of 64."""
 
 
 @inlined
-def _slots(size: int, hashes: Any, first: Any, groups: int) -> Any:
-    """A hash table of so many slots, a power of two, with the groups that there are."""
+def _hash_slots(size: int, hashes: Any, first: Any, groups: int) -> Any:
+    """A hash table of `size` slots, a power of two, with the first `groups` groups inserted."""
     slots, mask = np.full(size, -1, np.int64), np.uint64(size - 1)
     for g in range(groups):
         at = i64(hashes[first[g]] & mask)
@@ -52,10 +53,10 @@ def _slots(size: int, hashes: Any, first: Any, groups: int) -> Any:
 
 
 @borrowing
-def _group_on(
+def _number_groups(
     table: int, key: Any, hashes: Any, nodes: int, slots: Any, begin: int, groups: int, ids: Any, first: Any
 ) -> tuple[int, int]:
-    """Go on with the rows from one on, until there are too many groups; returns the next row and how many there are."""
+    """Number the groups of rows from `begin` on, until the table is half full; returns the next row and the groups."""
     size = slots.shape[0]
     for i in range(begin, hashes.shape[0]):
         at = i64(hashes[i] & np.uint64(size - 1))
@@ -81,20 +82,22 @@ def _group_on(
 def group_rows(table: int, key: Any, hashes: Any, nodes: int, ids: Any, first: Any) -> int:
     """ids[i] = the group of row i, first[g] = its first row; returns the number of groups.
 
-    The hash table is as large as there are groups, not rows: mostly they are few, and it stays in the cache.
+    The hash table grows with the groups, not with the rows, so that for few groups it stays in the CPU's cache.
     """
-    size, groups, at = i64(_SLOTS), i64(0), i64(0)
+    size, groups, at = i64(_INITIAL_SLOTS), i64(0), i64(0)
     while at < hashes.shape[0]:
-        at, groups = _group_on(table, key, hashes, nodes, _slots(size, hashes, first, groups), at, groups, ids, first)
+        at, groups = _number_groups(
+            table, key, hashes, nodes, _hash_slots(size, hashes, first, groups), at, groups, ids, first
+        )
         size *= 8
     return groups
 
 
 @kernel
 def sum_rows(table: int, rows: int, columns: Any, mask: Any, nodes: int, pos: Any, weights: Any) -> int:
-    """Equal rows of a chunk of flat columns as one: which rows stay, and the sums of their weights, none of them zero.
+    """Consolidate a chunk of flat columns: positions of distinct rows, and the sums of their weights without zeros.
 
-    Returns how many stay, in the order in which they come; OVERFLOW where a sum is beyond int64.
+    Returns how many remain, in the order of their first occurrence; OVERFLOW where a sum is beyond int64.
     """
     hashes = np.empty(rows, np.uint64)
     fold_columns(table, columns, rows, mask, hashes)
@@ -117,24 +120,24 @@ def sum_rows(table: int, rows: int, columns: Any, mask: Any, nodes: int, pos: An
 
 @kernel
 def distinct_keys(tables: Any, lens: Any, key: Any, nodes: int, pos: Any) -> int:
-    """Positions of the first row of each key of a batch ordered by key hash; returns how many."""
+    """Write the position of the first row of each key of a batch, in its order; returns how many."""
     out = i64(0)
     begin = i64(0)
-    last = np.uint64(0)
+    previous = np.uint64(0)
     for c in range(tables.shape[0]):
         keys = lane(tables[c], KEY)
         for row in range(lens[c]):
             h = load_u64(keys, row)
-            if h != last:
+            if h != previous:
                 begin = out
-                last = h
-            found = False
+                previous = h
+            seen = False
             for g in range(begin, out):
                 p = pos[g]
                 if same_key(tables[p >> ROW_BITS], p & 0xFFFFFFFF, key, tables[c], i64(row), key, nodes):
-                    found = True
+                    seen = True
                     break
-            if not found:
+            if not seen:
                 pos[out] = i64(c) << ROW_BITS | row
                 out += 1
     return out
@@ -144,7 +147,7 @@ def distinct_keys(tables: Any, lens: Any, key: Any, nodes: int, pos: Any) -> int
 def sum_of_keys(
     tables: Any, lens: Any, ranges: Any, probe: int, probe_key: Any, key: Any, nodes: int, out: Any
 ) -> None:
-    """out[i] = the sum of the weights of all rows that have the key of probe row i, as near to it as int64 comes."""
+    """out[i] = the sum of the weights of all rows with the key of probe row i, saturating at the ends of int64."""
     for i in range(ranges.shape[0]):
         high, low = i64(0), i64(0)
         for b in range(ranges.shape[1]):
@@ -167,24 +170,24 @@ def sum_of_keys(
 
 @kernel
 def count_rows(table: int, rows: int, node: int, mask: Any, ids: Any, out: Any) -> None:
-    """Add the weights of rows, of those with a value in column `node` unless it is negative, to their groups."""
+    """Add the weights of rows to their groups; with `node` >= 0 only of rows that have a value in that column."""
     w, m = lane(table, WEIGHT), lane_mask(table, WEIGHT)
     valid, start = i64(0), i64(0)
-    nothing = False
+    all_null = False
     if node >= 0:
         at = table + node * NODE_BYTES
         valid, start = load_i64(at, VALID), load_i64(at, START)
-        nothing = load_i64(at, KIND) == NULL
+        all_null = load_i64(at, KIND) == NULL
     masked = mask.shape[0] > 0
     for i in range(rows):
-        if (masked and mask[i] == 0) or nothing or (valid != 0 and not is_valid(valid, start + i)):
+        if (masked and mask[i] == 0) or all_null or (valid != 0 and not is_valid(valid, start + i)):
             continue
         out[ids[i]] += load_i64(w, i & m)
 
 
 @borrowing
 def _add_limb(limbs: Any, g: int, k: int, value: Any, weight: int) -> None:
-    """Add a 32-bit limb times a weight, as parts that stay far below 64 bits."""
+    """Add a 32-bit limb times a weight, as partial products far below 64 bits."""
     low = weight & 0xFFFFFFFF
     high = weight >> 32
     product = np.uint64(value) * np.uint64(low)
@@ -241,11 +244,11 @@ def sum_integers(table: int, rows: int, node: int, mask: Any, ids: Any, limbs: A
 
 @kernel
 def finish_sums(limbs: Any, old: int, old_row: Any, out: int) -> int:
-    """Add the limbs of each group to its old sum and write the new one; returns 1 if one has more than 38 digits.
+    """Write the sum of each group's limbs and its old sum; returns 1 if one has more than 38 digits.
 
-    `old` is the address of 16-byte values, of which group g has number old_row[g], or none where that is negative.
+    `old` is the address of 128-bit sums; that of group g is number old_row[g], or zero where that is negative.
     """
-    wrong = i64(0)
+    overflow = i64(0)
     for g in range(limbs.shape[0]):
         if old_row[g] >= 0:
             low = load_u64(old, 2 * old_row[g])
@@ -262,19 +265,19 @@ def finish_sums(limbs: Any, old: int, old_row: Any, out: int) -> int:
         sign = i64(0xFFFFFFFF) if limbs[g, 3] & 0x80000000 else i64(0)
         for k in range(4, limbs.shape[1]):
             if limbs[g, k] != sign:
-                wrong = i64(1)
+                overflow = i64(1)
         low = np.uint64(limbs[g, 0]) | np.uint64(limbs[g, 1]) << np.uint64(32)
         high = limbs[g, 2] | limbs[g, 3] << 32
         if beyond_38_digits(low, high):
-            wrong = i64(1)
+            overflow = i64(1)
         store_u64(out, 2 * g, low)
         store_i64(out, 2 * g + 1, high)
-    return wrong
+    return overflow
 
 
 @inlined
 def beyond_38_digits(low: Any, high: int) -> Any:
-    """Whether a 128-bit integer is 10^38 or more, or its opposite is."""
+    """Whether the magnitude of a 128-bit integer is 10^38 or more."""
     if high < 0:
         low = ~low + np.uint64(1)
         high = ~high + (1 if low == np.uint64(0) else 0)
@@ -285,20 +288,20 @@ def beyond_38_digits(low: Any, high: int) -> Any:
 
 @kernel
 def narrow_sums(sums: int, rows: int, out: int) -> int:
-    """Write 128-bit sums as 64-bit ones; 1 if one does not fit."""
-    wrong = i64(0)
+    """Write 128-bit sums as 64-bit ones; returns 1 if one does not fit."""
+    overflow = i64(0)
     for g in range(rows):
         low = load_i64(sums, 2 * g)
         if load_i64(sums, 2 * g + 1) != low >> 63:
-            wrong = i64(1)
+            overflow = i64(1)
         store_i64(out, g, low)
-    return wrong
+    return overflow
 
 
 @kernel
 def divide_sums(sums: int, counts: Any, factor: int, out: int) -> int:
-    """Write sums times a small factor over counts, rounded half away from zero; 1 if one has too many digits."""
-    wrong = i64(0)
+    """Write sums * factor / counts, rounded half away from zero; returns 1 if one has more than 38 digits."""
+    overflow = i64(0)
     parts = np.empty(6, np.uint64)
     ones = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
@@ -339,10 +342,26 @@ def divide_sums(sums: int, counts: Any, factor: int, out: int) -> int:
         low = parts[0] | parts[1] << shift
         high = i64(parts[2] | parts[3] << shift)
         if parts[4] != np.uint64(0) or parts[5] != np.uint64(0) or high < 0 or beyond_38_digits(low, high):
-            wrong = i64(1)
+            overflow = i64(1)
         if negative:
             low = ~low + one
             high = ~high + (1 if low == np.uint64(0) else 0)
         store_u64(out, 2 * g, low)
         store_i64(out, 2 * g + 1, high)
-    return wrong
+    return overflow
+
+
+@kernel
+def run_starts(tables: Any, pos: Any, groups: Any, columns: Any, nodes: int, out: Any) -> None:
+    """out[i] = 1 where row i begins a run: another group than row i-1, or another value in a column; else 0."""
+    for i in range(pos.shape[0]):
+        new = i == 0 or groups[i] != groups[i - 1]
+        if not new:
+            p, q = pos[i - 1], pos[i]
+            for k in range(columns.shape[0]):
+                node = columns[k]
+                a, b = tables[p >> ROW_BITS], tables[q >> ROW_BITS]
+                if compare_cells(a, node, p & ROW_MASK, b, node, q & ROW_MASK, nodes) != 0:
+                    new = True
+                    break
+        out[i] = 1 if new else 0

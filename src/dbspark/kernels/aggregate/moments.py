@@ -1,10 +1,10 @@
-"""Exact sums of products of floats, and what statistics are made from them; bits by count; runs of equal values.
+"""Exact sums of products of floats, and central moments computed from them.
 
 A product of d floats is an integer times 2^(-1074 d), so sums of powers and products are kept as
 `kernels.aggregate.exact_sums` keeps sums: as that integer, in 32-bit limbs, in the same stored form. Nothing is rounded
-before the end. A central moment is a difference of large numbers that are almost equal, which is where floats lose
-everything; here `combine` computes it from the exact sums and the number of rows as an integer, and rounds once. What
-has come and gone is not remembered.
+before the end. A central moment is a difference of large, nearly equal numbers, where floats lose all significant
+digits; here `combine` computes it exactly from the sums and the number of rows, and rounds once. So a result depends
+only on the rows that are there, not on those that came and went.
 
 With N the number of rows and S the sums:
 
@@ -17,37 +17,25 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from dbspark.kernels.aggregate.exact_sums import carry_over, read_sum, store_sum
 from dbspark.kernels.jit import i64, inlined, kernel
-from dbspark.kernels.memory.intrinsics import (
-    f64_bits,
-    load_i8,
-    load_i16,
-    load_i32,
-    load_i64,
-    load_u32,
-    store_i32,
-    store_i64,
-    store_u8,
-    store_u16,
-)
-from dbspark.kernels.memory.layout import ROW_BITS, ROW_MASK
-from dbspark.kernels.sort.row_order import compare_cells
+from dbspark.kernels.memory.intrinsics import f64_bits, load_i32, load_u32
 
 FACTORS = 4
-"""Of a product at the most."""
-_PER_FACTOR = 66
-_ROOM = FACTORS * _PER_FACTOR + 16
-"""Limbs: 2098 bits for each factor, a weight, a count of rows, a count cubed, and a sign."""
-_ONES = np.uint64(0xFFFFFFFF)
-_SHIFT = np.uint64(32)
+"""Largest number of factors of a product."""
+_LIMBS_PER_FACTOR = 66
+"""A float is an integer of 2098 bits times 2^-1074."""
+_EXTRA_LIMBS = 16
+"""For a weight, a count of rows, a count cubed, and a sign."""
+_MAX_LIMBS = FACTORS * _LIMBS_PER_FACTOR + _EXTRA_LIMBS
+_LIMB_MASK = np.uint64(0xFFFFFFFF)
+_LIMB_BITS = np.uint64(32)
 
 
 @inlined
-def _size(degree: int) -> int:
-    """Limbs that a sum of products of so many factors has at the most."""
-    return degree * _PER_FACTOR + 16
+def _limb_count(degree: int) -> int:
+    """Limbs of a sum of products of `degree` factors, at most."""
+    return degree * _LIMBS_PER_FACTOR + _EXTRA_LIMBS
 
 
 @inlined
@@ -59,8 +47,8 @@ def _multiply(a: Any, na: int, b: Any, nb: int, out: Any) -> int:
         carry = np.uint64(0)
         for j in range(nb):
             total = a[i] * b[j] + out[i + j] + carry
-            out[i + j] = total & _ONES
-            carry = total >> _SHIFT
+            out[i + j] = total & _LIMB_MASK
+            carry = total >> _LIMB_BITS
         out[i + nb] = carry
     n = i64(na + nb)
     while n > 0 and out[n - 1] == np.uint64(0):
@@ -71,17 +59,17 @@ def _multiply(a: Any, na: int, b: Any, nb: int, out: Any) -> int:
 @inlined
 def _digits(value: Any, out: Any) -> int:
     """An unsigned 64-bit number in 32-bit digits."""
-    out[0] = value & _ONES
-    out[1] = value >> _SHIFT
+    out[0] = value & _LIMB_MASK
+    out[1] = value >> _LIMB_BITS
     return i64(2) if out[1] != np.uint64(0) else (i64(1) if out[0] != np.uint64(0) else i64(0))
 
 
 @inlined
 def _add(limbs: Any, at: int, bits: int, digits: Any, n: int, negative: Any) -> None:
-    """Add digits, shifted left by `at` limbs and less than 32 bits, to limbs."""
+    """Add digits, shifted left by `at` limbs and `bits` (below 32) bits, to limbs."""
     for k in range(n):
         wide = digits[k] << np.uint64(bits)
-        low, high = i64(wide & _ONES), i64(wide >> _SHIFT)
+        low, high = i64(wide & _LIMB_MASK), i64(wide >> _LIMB_BITS)
         if negative:
             limbs[at + k] -= low
             limbs[at + k + 1] -= high
@@ -92,7 +80,7 @@ def _add(limbs: Any, at: int, bits: int, digits: Any, n: int, negative: Any) -> 
 
 @inlined
 def _mantissa(x: float, out: Any) -> tuple[int, int]:
-    """The mantissa of a finite float that is not zero, in digits: (how many, power of two above 2^-1074)."""
+    """Write the mantissa of a finite nonzero float in digits; returns (how many, exponent above 2^-1074)."""
     bits = f64_bits(x)
     exponent = i64((bits >> np.uint64(52)) & np.uint64(0x7FF))
     mantissa = bits & np.uint64(0xFFFFFFFFFFFFF)
@@ -110,10 +98,10 @@ def sum_products(
     """The new sum of x^px y^py of each group: the old one and the products of its rows, times weights.
 
     order[starts[g]:starts[g+1]] are the rows of group g; `used` says which of them take part, all of them finite.
-    Returns the size of `out` used, -1 where it is too small.
+    Returns how much of `out` is used; -1 where it is too small.
     """
-    size = _size(px + py)
-    limbs = np.zeros(_ROOM, np.int64)
+    size = _limb_count(px + py)
+    limbs = np.zeros(_MAX_LIMBS, np.int64)
     factor = np.empty(2, np.uint64)
     product = np.empty(2 * FACTORS + 4, np.uint64)
     spare = np.empty(2 * FACTORS + 4, np.uint64)
@@ -149,7 +137,7 @@ def sum_products(
 
 @inlined
 def _magnitude(offsets: int, data: int, row: int, out: Any) -> tuple[int, int, bool]:
-    """A stored sum in digits: (how many, index of the lowest limb, whether it is below zero)."""
+    """Write the magnitude of a stored sum in digits; returns (how many, index of its lowest limb, whether negative)."""
     low, high = i64(load_i32(offsets, row)), i64(load_i32(offsets, row + 1))
     if high == low:
         return i64(0), i64(0), False
@@ -171,7 +159,7 @@ def _magnitude(offsets: int, data: int, row: int, out: Any) -> tuple[int, int, b
 
 @inlined
 def _rounded(limbs: Any, size: int) -> tuple[float, int]:
-    """The number in carried limbs as (m, e): m * 2^e, where m is an integer of 53 bits; ties go to even."""
+    """The number in carried limbs, rounded half to even, as (m, e): m * 2^e, with m an integer of 53 bits."""
     negative = limbs[size - 1] < 0
     if negative:
         carry = i64(1)
@@ -191,8 +179,8 @@ def _rounded(limbs: Any, size: int) -> tuple[float, int]:
         shift += 1
     second = np.uint64(limbs[top - 1]) if top >= 1 else np.uint64(0)
     third = np.uint64(limbs[top - 2]) if top >= 2 else np.uint64(0)
-    rest = second << _SHIFT | third
-    word = word << _SHIFT | rest >> np.uint64(32 - shift)
+    rest = second << _LIMB_BITS | third
+    word = word << _LIMB_BITS | rest >> np.uint64(32 - shift)
     sticky = rest & ((np.uint64(1) << np.uint64(32 - shift)) - np.uint64(1)) != np.uint64(0)
     for k in range(top - 2):
         sticky = sticky or limbs[k] != 0
@@ -207,16 +195,16 @@ def _rounded(limbs: Any, size: int) -> tuple[float, int]:
 
 @kernel
 def combine(offsets: Any, data: Any, counts: Any, terms: Any, degree: int, mantissas: Any, exponents: Any) -> None:
-    """For each row the sum over terms of coefficient * count^power * stored sums, rounded once.
+    """For each row the sum over terms of coefficient * count^power * product of stored sums, rounded once.
 
-    A term is (coefficient, power, column, column, …), with columns of -1 for none; all terms are of one degree. The
-    result is mantissas[i] * 2^exponents[i], which may be far beyond any float.
+    A term is (coefficient, power, column, column, …), padded with -1; all terms have the same degree. The result is
+    mantissas[i] * 2^exponents[i], which may be far outside the range of floats.
     """
-    size = _size(degree)
-    limbs = np.zeros(_ROOM, np.int64)
-    factor = np.empty(2 * _ROOM, np.uint64)
-    product = np.empty(2 * _ROOM, np.uint64)
-    spare = np.empty(2 * _ROOM, np.uint64)
+    size = _limb_count(degree)
+    limbs = np.zeros(_MAX_LIMBS, np.int64)
+    factor = np.empty(2 * _MAX_LIMBS, np.uint64)
+    product = np.empty(2 * _MAX_LIMBS, np.uint64)
+    spare = np.empty(2 * _MAX_LIMBS, np.uint64)
     for i in range(counts.shape[0]):
         limbs[:size] = 0
         count = counts[i]
@@ -246,98 +234,3 @@ def combine(offsets: Any, data: Any, counts: Any, terms: Any, degree: int, manti
         m53, e = _rounded(limbs, size)
         mantissas[i] = m53
         exponents[i] = e - 1074 * degree
-
-
-@inlined
-def _counter(data: int, k: int, width: int) -> int:
-    if width == 8:
-        return load_i64(data, k)
-    if width == 4:
-        return i64(load_i32(data, k))
-    if width == 2:
-        return i64(load_i16(data, k))
-    return i64(load_i8(data, k))
-
-
-@kernel
-def count_bits(
-    values: Any, bits: int, used: Any, weights: Any, order: Any, starts: Any,
-    old_offsets: int, old_data: int, old_row: Any, out_offsets: Any, out: int,
-) -> int:  # fmt: skip
-    """How many rows of each group have each bit, as counters of the least width that holds all; nothing for zeros.
-
-    `out` is the address of room for 8 * bits bytes for each group; returns how many of them are used.
-    """
-    counters = np.empty(64, np.int64)
-    end = i64(0)
-    out_offsets[0] = 0
-    for g in range(starts.shape[0] - 1):
-        counters[:] = 0
-        if old_row[g] >= 0:
-            low = i64(load_i32(old_offsets, old_row[g]))
-            width = (i64(load_i32(old_offsets, old_row[g] + 1)) - low) // bits
-            if width > 0:
-                for k in range(bits):
-                    counters[k] = _counter(old_data + low, i64(k), width)
-        for r in range(starts[g], starts[g + 1]):
-            i = order[r]
-            if used[i] == 0:
-                continue
-            value = np.uint64(values[i])
-            for k in range(bits):
-                if (value >> np.uint64(k)) & np.uint64(1) != np.uint64(0):
-                    counters[k] += weights[i]
-        least, most = i64(0), i64(0)
-        for k in range(bits):
-            least = min(least, counters[k])
-            most = max(most, counters[k])
-        width = i64(0)
-        if least != 0 or most != 0:
-            width = i64(1)
-            while width < 8 and (most >= i64(1) << (8 * width - 1) or least < -(i64(1) << (8 * width - 1))):
-                width *= 2
-            for k in range(bits):
-                c = counters[k]
-                if width == 8:
-                    store_i64(out + end, i64(k), c)
-                elif width == 4:
-                    store_i32(out + end, i64(k), np.int32(c))
-                elif width == 2:
-                    store_u16(out + end, i64(k), np.uint16(c & 0xFFFF))
-                else:
-                    store_u8(out + end, i64(k), np.uint8(c & 0xFF))
-        end += bits * width
-        out_offsets[g + 1] = end
-    return end
-
-
-@kernel
-def read_bits(offsets: int, data: int, counts: Any, bits: int, every: int, out: Any) -> None:
-    """out[i] = the bits that every row has, or that any has, sign-extended."""
-    for i in range(counts.shape[0]):
-        low = i64(load_i32(offsets, i))
-        width = (i64(load_i32(offsets, i + 1)) - low) // bits
-        value = np.uint64(0)
-        for k in range(bits):
-            c = _counter(data + low, i64(k), width) if width > 0 else i64(0)
-            if (c == counts[i]) if every != 0 else (c != 0):
-                value |= np.uint64(1) << np.uint64(k)
-        if bits < 64 and (value >> np.uint64(bits - 1)) != np.uint64(0):
-            value |= ~((np.uint64(1) << np.uint64(bits)) - np.uint64(1))
-        out[i] = i64(value)
-
-
-@kernel
-def run_starts(tables: Any, pos: Any, which: Any, columns: Any, nodes: int, out: Any) -> None:
-    """out[i] = 1 where row i is of another group than row i-1, or differs from it in one of the columns, else 0."""
-    for i in range(pos.shape[0]):
-        new = i == 0 or which[i] != which[i - 1]
-        if not new:
-            p, q = pos[i - 1], pos[i]
-            for k in range(columns.shape[0]):
-                node = columns[k]
-                a, b = tables[p >> ROW_BITS], tables[q >> ROW_BITS]
-                if compare_cells(a, node, p & ROW_MASK, b, node, q & ROW_MASK, nodes) != 0:
-                    new = True
-                    break
-        out[i] = 1 if new else 0

@@ -1,22 +1,23 @@
-"""Times of windows."""
+"""Bounds of tumbling and sliding time windows."""
 
 from __future__ import annotations
 
 from dbspark.kernels.jit import gil_kernel, i64
 from dbspark.kernels.memory.intrinsics import load_i64, store_i64
 
-_FAR = 1 << 62
+_MAX_TIME = 1 << 62
+"""Times beyond this are not computed here: adding constants below 2^60 might overflow."""
 
 
 @gil_kernel
 def window_bounds(times: int, rows: int, origin: int, slide: int, more: int, out: int) -> int:
-    """Write, for each time, where the last slide from `origin` on begins before it, and `more`.
+    """out[i] = `more` plus the start of the last window, at `origin` + k * `slide`, that is not after times[i].
 
-    Returns 0 where a time is so far away that this might overflow. The constants are below 2^60.
+    `times` and `out` are addresses, the constants below 2^60. Returns 0 where a time is not below 2^62, else 1.
     """
     for i in range(rows):
         time = load_i64(times, i)
-        if time >= i64(_FAR) or time <= -i64(_FAR):
+        if time >= i64(_MAX_TIME) or time <= -i64(_MAX_TIME):
             return 0
         store_i64(out, i, time - (time - origin) % slide + more)
     return 1

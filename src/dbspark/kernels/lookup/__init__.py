@@ -1,1 +1,1 @@
-"""Looking rows up: batch directories and hash indices, Bloom filters, probes by key, by row and by range."""
+"""Look-ups: batch directories, hash indices, Bloom filters; probes by key, row and range; the memtable's hash table."""

@@ -1,11 +1,11 @@
-"""A Robin-Hood hash table over rows: the index of a memtable.
+"""A Robin Hood hash table over rows: the index of a memtable.
 
-Slots hold (hash, entry); the distance of a slot from its home is computed from the hash, so it cannot overflow.
+Slots hold (hash, entry); the distance of a slot from its home slot is computed from the hash, so it cannot overflow.
 Deleting shifts the following slots back, so there are no tombstones. Entries are dense: entry e is the row at
-position `entry_pos[e]` with weight `entry_weight[e]`; a dead entry has weight 0 and no slot. Iterating is a walk
-over the entries, whose number the owner keeps below a constant times the live ones.
+position `entry_pos[e]` with weight `entry_weight[e]`; a dead entry has weight 0 and no slot. Iteration scans the
+entries; the owner keeps their number below a constant times that of the live ones.
 
-A delta may hold a row several times: what it has added so far is found through its own positions.
+A delta may contain a row several times, so the entries that it has appended so far are found through its own positions.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def _insert_slot(slot_hash: Any, slot_entry: Any, h: Any, entry: int) -> None:
     at = i64(h) & mask
     distance = i64(0)
     while slot_entry[at] != EMPTY:
-        theirs = (at - (i64(slot_hash[at]) & mask)) & mask
-        if theirs < distance:
+        their_distance = (at - (i64(slot_hash[at]) & mask)) & mask
+        if their_distance < distance:
             slot_hash[at], h = h, slot_hash[at]
             slot_entry[at], entry = entry, slot_entry[at]
-            distance = theirs
+            distance = their_distance
         at = (at + 1) & mask
         distance += 1
     slot_hash[at] = h
@@ -58,8 +58,8 @@ def _find_slot(
 ) -> int:  # fmt: skip
     """The slot of the row equal to row `row` of `table`, or -1.
 
-    Entries from `entries` on are of the delta that is being applied: their positions are in `appended`, and are those
-    of its own chunks, `sources`.
+    Entries from `entries` on belong to the delta that is being applied: `appended` has their positions, in its own
+    chunks `sources`.
     """
     mask = slot_hash.shape[0] - 1
     at = i64(h) & mask
@@ -126,7 +126,7 @@ def would_overflow(
     slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, entries: int,
     sources: Any, pos: Any, weights: Any, factor: int, columns: int, nodes: int,
 ) -> bool:  # fmt: skip
-    """Whether `upsert` would carry a weight beyond int64; asked only where weights are huge."""
+    """Whether `upsert` would make a weight overflow int64; called only where weights are huge."""
     for i in range(pos.shape[0]):
         p = pos[i]
         table = sources[p >> ROW_BITS]
@@ -144,7 +144,7 @@ def would_overflow(
 
 @kernel
 def rebuild(slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, entries: int) -> None:
-    """Fill empty slots from the live entries."""
+    """Clear the slots and insert all live entries."""
     for at in range(slot_hash.shape[0]):
         slot_entry[at] = EMPTY
     for entry in range(entries):
@@ -173,7 +173,7 @@ def lookup_point(
     slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, entries: int,
     probe: int, columns: int, nodes: int,
 ) -> int:  # fmt: skip
-    """The weight of the row equal to the one row of a probe, 0 if there is none."""
+    """The weight of the row equal to the only row of a probe chunk, 0 if there is none."""
     h = load_u64(lane(probe, HASH), 0)
     at = _find_slot(
         slot_hash, slot_entry, h, tables, entry_pos, entries, tables, entry_pos, probe, i64(0), columns, nodes
@@ -204,7 +204,7 @@ def positions(lens: Any, tables: Any, pos: Any, weights: Any) -> None:
 
 @kernel
 def sort_tied_rows(tables: Any, pos: Any, weights: Any, columns: int, nodes: int) -> None:
-    """Order rows of equal row hash by value; pos is sorted by row hash already and no two rows are equal."""
+    """Sort rows with equal row hashes by value: `pos` is sorted by row hash, and no two rows are equal."""
     n = pos.shape[0]
     for i in range(1, n):
         p = pos[i]

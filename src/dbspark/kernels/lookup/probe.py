@@ -1,11 +1,11 @@
-"""Finding keys in sorted chunks.
+"""Probing sorted batches by key: the rows of each key of a delta, in every batch of a spine.
 
-Where a key is in a batch is told by `kernels.lookup.index`, at a cost that hardly depends on the number of rows; keys
-are looked for a block at a time, each step for all of them before the next, so that they wait for memory together.
-Where probes are so many that only some hundred rows lie between one and the next, walking along both sides is faster
-(`walk_ranges`).
+There are two ways to find where a key hash lies. By index or interpolation (`kernels.lookup.index`) the cost hardly
+depends on the size of a batch; keys are looked up in blocks, so that their cache misses overlap. By a linear merge with
+the batch (`walk_ranges`) it is faster where only some hundred rows lie between one probe and the next.
 
-Hits are confirmed by comparing values, so colliding hashes cost time and nothing else.
+A range is (chunk, row, count) per probe row and batch. Hash matches are confirmed by comparing values, so collisions
+cost time and never correctness.
 """
 
 from __future__ import annotations
@@ -13,25 +13,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined, kernel
-from dbspark.kernels.lookup.bloom_filter import covered_batches, sift
-from dbspark.kernels.lookup.index import (
-    BATCHES,
-    DIRECTORY,
-    NOWHERE,
-    PLACE,
-    TABLES,
+from dbspark.kernels.lookup.directory import (
+    DIR_BATCHES,
+    DIR_TABLES,
+    DIRECTORY_WORDS,
+    INDEX_REF_WORDS,
     address,
-    begin_block,
-    describe,
-    find_chunk,
     first_chunk,
+    index_ref,
     length_at,
-    lower_bound,
-    place_of,
-    rest_of,
     table_at,
+    write_directory,
 )
 from dbspark.kernels.memory.intrinsics import load_i64, load_u64, multiply_overflows, prefetch, store_i64
 from dbspark.kernels.memory.layout import (
@@ -53,18 +46,23 @@ from dbspark.kernels.memory.layout import (
 from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 from dbspark.kernels.sort.row_order import equal_cells
 
-_BLOCK = 96
-"""Keys that are looked for at a time."""
+from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
+from dbspark.kernels.lookup.index import NOT_FOUND, find_chunk, finish_search, lower_bound, start_searches
+
+_KEYS_PER_BLOCK = 96
+"""Keys that are looked up together."""
 
 
 @gil_kernel
 def first_keys(tables: Any, out: Any) -> None:
+    """out[c] = the first key hash of chunk c: its fence."""
     for c in range(tables.shape[0]):
         out[c] = load_u64(lane(tables[c], KEY), 0)
 
 
 @kernel
 def weights_at(tables: Any, pos: Any, out: Any) -> None:
+    """out[i] = the weight of the row at pos[i]."""
     for i in range(pos.shape[0]):
         table = tables[pos[i] >> ROW_BITS]
         out[i] = load_i64(lane(table, WEIGHT), (pos[i] & ROW_MASK) & lane_mask(table, WEIGHT))
@@ -72,50 +70,52 @@ def weights_at(tables: Any, pos: Any, out: Any) -> None:
 
 @kernel
 def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
-    """What `probe_indexed` finds, in batches without an index."""
-    places, directory = np.zeros((starts.shape[0], PLACE), np.int64), np.empty(DIRECTORY, np.int64)
-    where = describe(tables, lens, fences, starts, places, directory)
-    total = ranges_of(where, address(keys), keys.shape[0], ranges)
-    return total + 0 * (places[0, 0] + directory[0])  # which are freed after their last use, and used by address
+    """`probe_directory` for batches without indices and filter, given as arrays."""
+    index_refs, directory = np.zeros((starts.shape[0], INDEX_REF_WORDS), np.int64), np.empty(DIRECTORY_WORDS, np.int64)
+    at = write_directory(tables, lens, fences, starts, index_refs, directory)
+    total = _probe_keys(at, address(keys), keys.shape[0], ranges)
+    return total + 0 * (index_refs[0, 0] + directory[0])  # keeps both arrays alive: they are used by address
 
 
 @kernel
-def probe_indexed(directory: int, keys: Any, ranges: Any) -> int:
-    """Where each key hash lies: ranges[i, b] = (chunk, row, count) in batch b; returns the number of rows in all.
+def probe_directory(directory: int, keys: Any, ranges: Any) -> int:
+    """ranges[i, b] = (chunk, row, count) of key hash i in batch b; returns the number of rows in all ranges.
 
-    `keys` may come in any order; equal ones beside each other are looked for once.
+    `keys` may come in any order; equal neighbours are looked up once.
     """
-    return ranges_of(directory, address(keys), keys.shape[0], ranges)
+    return _probe_keys(directory, address(keys), keys.shape[0], ranges)
 
 
 @inlined
-def ranges_of(directory: int, keys: int, count: int, ranges: Any) -> int:
-    """What `probe_indexed` gives, for so many keys at an address."""
+def _probe_keys(directory: int, keys: int, count: int, ranges: Any) -> int:
+    """`probe_directory` for `count` keys at an address."""
     total = i64(0)
-    near, begun, covered = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64), covered_batches(directory)
-    room = count if covered > 0 else i64(0)
-    some, which = np.empty(room, np.uint64), np.empty(room, np.int64)
-    passing = sift(directory, keys, count, some, which)
-    for b in range(load_i64(directory, BATCHES)):
-        first, last, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
+    candidates = np.empty(_KEYS_PER_BLOCK, np.int64)
+    starts = np.empty(_KEYS_PER_BLOCK, np.int64)
+    covered = covered_batches(directory)
+    space = count if covered > 0 else i64(0)
+    passing_keys, numbers = np.empty(space, np.uint64), np.empty(space, np.int64)
+    passing_count = filter_keys(directory, keys, count, passing_keys, numbers)
+    for b in range(load_i64(directory, DIR_BATCHES)):
+        first, last, ref = first_chunk(directory, b), first_chunk(directory, b + 1), index_ref(directory, b)
         for i in range(count):
             ranges[i, b, 0] = first
             ranges[i, b, 1] = ranges[i, b, 2] = 0
         if first >= last:
             continue
-        sought, number = (address(some), passing) if b < covered else (keys, count)
-        for begin in range(0, number, _BLOCK):
-            end = min(begin + _BLOCK, number)
+        sought_keys, sought_count = (address(passing_keys), passing_count) if b < covered else (keys, count)
+        for begin in range(0, sought_count, _KEYS_PER_BLOCK):
+            end = min(begin + _KEYS_PER_BLOCK, sought_count)
             before = i64(-1)
-            for j in range(begin_block(directory, first, last, place, sought, begin, end, near, begun)):
-                at, key = begin + near[j], load_u64(sought, begin + near[j])
-                i = which[at] if b < covered else at
+            for j in range(start_searches(directory, first, last, ref, sought_keys, begin, end, candidates, starts)):
+                at, key = begin + candidates[j], load_u64(sought_keys, begin + candidates[j])
+                i = numbers[at] if b < covered else at
                 if before >= 0 and key == load_u64(keys, before):
                     for k in range(3):
                         ranges[i, b, k] = ranges[before, b, k]
                 else:
-                    at = rest_of(directory, last, begun[j], key)
-                    if at != NOWHERE:
+                    at = finish_search(directory, last, starts[j], key)
+                    if at != NOT_FOUND:
                         ranges[i, b, 0], ranges[i, b, 1] = at >> ROW_BITS, at & ROW_MASK
                         ranges[i, b, 2] = _run_length(directory, last, at, key)
                 before = i
@@ -125,10 +125,10 @@ def ranges_of(directory: int, keys: int, count: int, ranges: Any) -> int:
 
 @inlined
 def _run_length(directory: int, last: int, begin: int, key: Any) -> int:
-    """How many rows from a position on, in chunks up to `last`, have a key hash; runs of few are counted one by one."""
+    """How many rows from `begin` on, in chunks before `last`, have a key hash; short runs are counted row by row."""
     c, at, count = begin >> ROW_BITS, begin & ROW_MASK, i64(0)
     while True:
-        keys, n = lane(load_i64(load_i64(directory, TABLES), c), KEY), length_at(directory, c)
+        keys, n = lane(load_i64(load_i64(directory, DIR_TABLES), c), KEY), length_at(directory, c)
         end = min(n, at + 8)
         while at < end and load_u64(keys, at) == key:
             at += 1
@@ -149,7 +149,7 @@ def _run_length(directory: int, last: int, begin: int, key: Any) -> int:
 
 @borrowing
 def _same_as_before(keys: Any, i: int, ranges: Any, b: int) -> Any:
-    """Take over the range of the probe before this one, where it was for the same key."""
+    """Copy the range of the previous probe row if it has the same key hash; returns whether it has."""
     if i == 0 or keys[i] != keys[i - 1]:
         return False
     for k in range(3):
@@ -159,9 +159,9 @@ def _same_as_before(keys: Any, i: int, ranges: Any, b: int) -> Any:
 
 @kernel
 def walk_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
-    """What `probe_ranges` finds, by a walk along both sides from the first key on; for keys in ascending order.
+    """The ranges of `probe_ranges`, by a linear merge with each batch; for keys in ascending order.
 
-    Where keys fall, the next is searched for, so the answer is right in any order.
+    A key below its predecessor is searched for anew, so the result is right in any order.
     """
     total = i64(0)
     for b in range(starts.shape[0] - 1):
@@ -214,10 +214,10 @@ def walk_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ran
 def expand_ranges(
     tables: Any, lens: Any, ranges: Any, probe: int, probe_key: Any, key: Any, nodes: int, which: Any, pos: Any
 ) -> int:
-    """Turn ranges into (probe row, position) pairs, leaving out rows whose key only collides; returns how many.
+    """Turn ranges into (probe row, position) pairs, without rows whose key only collides; returns how many.
 
-    The row at which a range begins may lie beyond its chunk; then it is counted on into the next ones. `key` and
-    `probe_key` are the node indices of the key columns here and in the probe chunk.
+    A range may begin beyond the last row of its chunk: then it begins in a later one. `key` and `probe_key` are the
+    nodes of the key columns here and in the probe chunk.
     """
     out = 0
     for i in range(ranges.shape[0]):
@@ -238,6 +238,7 @@ def expand_ranges(
 
 @borrowing
 def same_key(table_a: int, i: int, key_a: Any, table_b: int, j: int, key_b: Any, nodes: int) -> Any:
+    """Whether row i of one chunk and row j of another are equal in their key columns; NULL equals NULL."""
     for k in range(key_a.shape[0]):
         if not equal_cells(table_a, key_a[k], i, table_b, key_b[k], j, nodes):
             return False
@@ -247,10 +248,10 @@ def same_key(table_a: int, i: int, key_a: Any, table_b: int, j: int, key_b: Any,
 @kernel
 def pair_weights(probe: int, which: Any, tables: Any, pos: Any, out: Any) -> int:
     """out[i] = the product of the weights of probe row which[i] and of the row at pos[i]. Returns 0 or OVERFLOW."""
-    mine, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
+    probe_weights, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
     for i in range(which.shape[0]):
         table = tables[pos[i] >> ROW_BITS]
-        a = load_i64(mine, which[i] & mask)
+        a = load_i64(probe_weights, which[i] & mask)
         b = load_i64(lane(table, WEIGHT), (pos[i] & ROW_MASK) & lane_mask(table, WEIGHT))
         if multiply_overflows(a, b):
             return OVERFLOW
@@ -271,8 +272,8 @@ def _key_is_null(table: int, row: int, key: Any) -> Any:
 
 
 @borrowing
-def ask_for_match(table: int, row: int, key: Any) -> None:
-    """Ask for the weight of a row, and for the value or the place of the text which will be compared first."""
+def prefetch_match(table: int, row: int, key: Any) -> None:
+    """Prefetch the weight of a row and, of its first key column, the value, or the offsets of a string."""
     prefetch(lane(table, WEIGHT) + 8 * (row & lane_mask(table, WEIGHT)))
     if key.shape[0] > 0:
         at = table + key[0] * NODE_BYTES
@@ -284,62 +285,66 @@ def ask_for_match(table: int, row: int, key: Any) -> None:
 
 
 @inlined
-def _twice_as_long(lines: Any) -> Any:
+def _doubled(lines: Any) -> Any:
     out = np.empty((lines.shape[0], 2 * lines.shape[1]), np.int64)
     out[:, : lines.shape[1]] = lines
     return out
 
 
 @inlined
-def meet_rows(
+def find_matches(
     directory: int, probe: int, rows: int, probe_key: Any, key: Any, nodes: int, null_safe: int, time: Any, limit: int,
     info: Any,
 ) -> Any:  # fmt: skip
-    """All rows that match a row of a probe chunk, in no order: lines of probe rows, positions, weights and times.
+    """All matches of the rows of a probe chunk, in no order: lines of probe rows, positions, weights and times.
 
-    Lines from the fourth on are the joins of `time`, of any number of coordinates, with the times of the rows found.
-    Keys with a NULL match nothing unless `null_safe`. info = [pairs, OVERFLOW or 0, how many of the times are not
-    `time` itself]; where there are more pairs than `limit`, nothing is of use.
+    Weights are products. Lines from the fourth on are the joins of `time`, coordinate by coordinate, with the times of
+    the rows found. Keys with a NULL match nothing unless `null_safe`. info = [matches, OVERFLOW or 0, how many of the
+    times are not `time` itself]; where there are more matches than `limit`, the lines are not valid.
     """
     depth = time.shape[0]
-    room = 2 * rows + 64
-    lines = np.empty((3 + depth, room), np.int64)
+    capacity = 2 * rows + 64
+    lines = np.empty((3 + depth, capacity), np.int64)
     to = address(lines)
-    keys, mine, mask = lane(probe, KEY), lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
-    near, begun, covered = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64), covered_batches(directory)
-    some, which = np.empty(rows if covered > 0 else 0, np.uint64), np.empty(rows if covered > 0 else 0, np.int64)
-    passing = sift(directory, keys, rows, some, which)
-    out, overflow, later = i64(0), i64(0), i64(0)
-    for b in range(covered if passing == 0 else i64(0), load_i64(directory, BATCHES)):
-        first, last, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
+    keys, probe_weights, mask = lane(probe, KEY), lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
+    candidates = np.empty(_KEYS_PER_BLOCK, np.int64)
+    starts = np.empty(_KEYS_PER_BLOCK, np.int64)
+    covered = covered_batches(directory)
+    passing_keys = np.empty(rows if covered > 0 else 0, np.uint64)
+    numbers = np.empty(rows if covered > 0 else 0, np.int64)
+    passing_count = filter_keys(directory, keys, rows, passing_keys, numbers)
+    out, overflow, other_times = i64(0), i64(0), i64(0)
+    for b in range(covered if passing_count == 0 else i64(0), load_i64(directory, DIR_BATCHES)):
+        first, last, ref = first_chunk(directory, b), first_chunk(directory, b + 1), index_ref(directory, b)
         if first >= last:
             continue
-        sought, number = (address(some), passing) if b < covered else (keys, rows)
-        for begin in range(0, number, _BLOCK):
-            end = min(begin + _BLOCK, number)
+        sought_keys, sought_count = (address(passing_keys), passing_count) if b < covered else (keys, rows)
+        for begin in range(0, sought_count, _KEYS_PER_BLOCK):
+            end = min(begin + _KEYS_PER_BLOCK, sought_count)
             hits = i64(0)
-            for j in range(begin_block(directory, first, last, place, sought, begin, end, near, begun)):
-                at, i = rest_of(directory, last, begun[j], load_u64(sought, begin + near[j])), begin + near[j]
-                i = which[i] if b < covered else i
-                if at != NOWHERE and (null_safe != 0 or not _key_is_null(probe, i, probe_key)):
-                    ask_for_match(table_at(directory, at), at & ROW_MASK, key)
-                    near[hits], begun[hits] = i, at
+            for j in range(start_searches(directory, first, last, ref, sought_keys, begin, end, candidates, starts)):
+                at = finish_search(directory, last, starts[j], load_u64(sought_keys, begin + candidates[j]))
+                i = begin + candidates[j]
+                i = numbers[i] if b < covered else i
+                if at != NOT_FOUND and (null_safe != 0 or not _key_is_null(probe, i, probe_key)):
+                    prefetch_match(table_at(directory, at), at & ROW_MASK, key)
+                    candidates[hits], starts[hits] = i, at
                     hits += 1
-            # Room is made before pairs are written: an array that might become another one is counted at every pair.
-            more = i64(0)
+            # Grow before matches are written: an array that a loop may replace has its references counted at every row.
+            new_matches = i64(0)
             for j in range(hits):
-                more += _run_length(directory, last, begun[j], load_u64(keys, near[j]))
-            if out + more > room:
-                if out + more > limit:
-                    info[0], info[1], info[2] = limit + 1, overflow, later
+                new_matches += _run_length(directory, last, starts[j], load_u64(keys, candidates[j]))
+            if out + new_matches > capacity:
+                if out + new_matches > limit:
+                    info[0], info[1], info[2] = limit + 1, overflow, other_times
                     return lines
-                while out + more > room:
-                    lines = _twice_as_long(lines)
-                    room *= 2
+                while out + new_matches > capacity:
+                    lines = _doubled(lines)
+                    capacity *= 2
                 to = address(lines)
             for j in range(hits):
-                at, i = begun[j], near[j]
-                h, a = load_u64(keys, i), load_i64(mine, i & mask)
+                at, i = starts[j], candidates[j]
+                h, a = load_u64(keys, i), load_i64(probe_weights, i & mask)
                 c, row = at >> ROW_BITS, at & ROW_MASK
                 table, size = table_at(directory, at), length_at(directory, c)
                 while True:
@@ -355,32 +360,32 @@ def meet_rows(
                         if multiply_overflows(a, w):
                             overflow = i64(OVERFLOW)
                         store_i64(to, out, i)
-                        store_i64(to, room + out, c << ROW_BITS | row)
-                        store_i64(to, 2 * room + out, a * w)
+                        store_i64(to, capacity + out, c << ROW_BITS | row)
+                        store_i64(to, 2 * capacity + out, a * w)
                         if depth > 0:
-                            later += _join_times(table, row, time, to + 8 * (3 * room + out), room)
+                            other_times += _join_times(table, row, time, to + 8 * (3 * capacity + out), capacity)
                         out += 1
                     row += 1
-    info[0], info[1], info[2] = out, overflow, later
+    info[0], info[1], info[2] = out, overflow, other_times
     return lines
 
 
 @borrowing
-def _join_times(table: int, row: int, time: Any, to: int, room: int) -> int:
-    """Write the join of a time with that of a row, its coordinates `room` apart; 1 where it is not the time itself."""
-    above = i64(0)
+def _join_times(table: int, row: int, time: Any, to: int, stride: int) -> int:
+    """Write the join of `time` with the time of a row, coordinates `stride` apart; returns 1 where it is not `time`."""
+    differs = i64(0)
     for d in range(time.shape[0]):
         t = load_i64(lane(table, TIME + d), row & lane_mask(table, TIME + d))
         if t > time[d]:
-            above = i64(1)
-        store_i64(to, d * room, max(t, time[d]))
-    return above
+            differs = i64(1)
+        store_i64(to, d * stride, max(t, time[d]))
+    return differs
 
 
 @kernel
-def meet(
+def match_rows(
     directory: int, probe: int, rows: int, probe_key: Any, key: Any, nodes: int, null_safe: int, time: Any, limit: int,
     info: Any,
 ) -> Any:  # fmt: skip
-    """See `meet_rows`: the lines that it fills, of which the first info[0] numbers are of use."""
-    return meet_rows(directory, probe, rows, probe_key, key, nodes, null_safe, time, limit, info)
+    """`find_matches`, callable from Python: of each line the first info[0] numbers are valid."""
+    return find_matches(directory, probe, rows, probe_key, key, nodes, null_safe, time, limit, info)

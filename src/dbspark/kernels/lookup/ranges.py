@@ -1,12 +1,12 @@
-"""Ranges of an order column inside a key, and comparisons between the columns of two rows.
+"""Ranges of an order column inside a key, and comparisons between columns of two rows.
 
-Where a sort key is ordered by a column, its rows of one key hash rise by that column in every batch, whichever of
-them only collide. So the rows that satisfy `column < value`, or the like, are a part of the run that `probe_ranges` has
-found, and its ends are found by bisection: of the chunks, then of the rows of one.
+Where a sort key has an order column, the rows of one key hash ascend by it in every batch (of several colliding keys,
+all together). So the rows that satisfy `column < value` are a part of the run that `probe_ranges` has found, and its
+ends are found by bisection: first of the chunks, then of the rows of one.
 
-A comparison is a line of three numbers: the node of the probe's column, the node of the column here, and how the value
-here has to stand to that of the probe. NULL satisfies none; otherwise the order is that of
-`kernels.sort.row_order`, Spark's.
+A *comparison* is a line of three numbers: node of the probe's column, node of the column here, and one of the operators
+below, which reads "the value here is … that of the probe". NULL satisfies none; otherwise the order is Spark's, that of
+`kernels.sort.row_order`.
 """
 
 from __future__ import annotations
@@ -37,41 +37,41 @@ def _is_null(table: int, node: int, row: int) -> Any:
 
 
 @borrowing
-def holds(checks: Any, probe: int, i: int, table: int, row: int, nodes: int) -> Any:
-    """Whether row `row` of a chunk satisfies all comparisons with row i of the probe chunk."""
-    for k in range(checks.shape[0]):
-        theirs, mine, how = checks[k, 0], checks[k, 1], checks[k, 2]
-        if _is_null(probe, theirs, i) or _is_null(table, mine, row):
+def satisfies(comparisons: Any, probe: int, i: int, table: int, row: int, nodes: int) -> Any:
+    """Whether row `row` of a chunk satisfies all comparisons with row i of a probe chunk."""
+    for k in range(comparisons.shape[0]):
+        probe_node, node, operator = comparisons[k, 0], comparisons[k, 1], comparisons[k, 2]
+        if _is_null(probe, probe_node, i) or _is_null(table, node, row):
             return False
-        order = compare_cells(table, mine, row, probe, theirs, i, nodes)
-        if how == BELOW:
-            good = order < 0
-        elif how == AT_MOST:
-            good = order <= 0
-        elif how == AT_LEAST:
-            good = order >= 0
+        order = compare_cells(table, node, row, probe, probe_node, i, nodes)
+        if operator == BELOW:
+            satisfied = order < 0
+        elif operator == AT_MOST:
+            satisfied = order <= 0
+        elif operator == AT_LEAST:
+            satisfied = order >= 0
         else:
-            good = order > 0
-        if not good:
+            satisfied = order > 0
+        if not satisfied:
             return False
     return True
 
 
 @kernel
-def which_hold(checks: Any, probe: int, which: Any, tables: Any, pos: Any, nodes: int, out: Any) -> None:
-    """out[i] = whether the row at pos[i] satisfies all comparisons with row which[i] of the probe chunk."""
+def which_satisfy(comparisons: Any, probe: int, which: Any, tables: Any, pos: Any, nodes: int, out: Any) -> None:
+    """out[i] = whether the row at pos[i] satisfies all comparisons with row which[i] of a probe chunk."""
     for i in range(which.shape[0]):
-        out[i] = holds(checks, probe, which[i], tables[pos[i] >> ROW_BITS], pos[i] & ROW_MASK, nodes)
+        out[i] = satisfies(comparisons, probe, which[i], tables[pos[i] >> ROW_BITS], pos[i] & ROW_MASK, nodes)
 
 
 @borrowing
-def _chunk_of(before: Any, chunk: int, last: int, at: int) -> int:
-    """The chunk in chunk … last that holds row `at`, counted through all chunks."""
+def _chunk_of(row_starts: Any, chunk: int, last: int, row: int) -> int:
+    """The chunk in chunk … last that holds row `row`, numbered through all chunks."""
     a = chunk
     b = last + 1
     while b - a > 1:
         middle = (a + b) >> 1
-        if before[middle] <= at:
+        if row_starts[middle] <= row:
             a = middle
         else:
             b = middle
@@ -79,20 +79,22 @@ def _chunk_of(before: Any, chunk: int, last: int, at: int) -> int:
 
 
 @borrowing
-def _is_before(table: int, node: int, row: int, probe: int, theirs: int, i: int, word: Any, after: int,
+def _is_before(table: int, node: int, row: int, probe: int, probe_node: int, i: int, word: Any, after: int,
                nodes: int) -> Any:  # fmt: skip
-    """Whether a row lies before the first that is at least a value, or beyond it if `after` is 1."""
+    """Whether a row lies before the first that is at least (with `after` = 1: above) the value of probe row i."""
     here = load_u64(lane(table, HASH), row)
     if here != word:
         return here < word
-    order = compare_cells(table, node, row, probe, theirs, i, nodes)
+    order = compare_cells(table, node, row, probe, probe_node, i, nodes)
     return order < after
 
 
 @borrowing
-def _first(tables: Any, before: Any, node: int, first: int, chunk: int, begin: int, end: int, probe: int, theirs: int,
-           i: int, word: Any, after: int, nodes: int) -> int:  # fmt: skip
-    """The first of the rows begin … end-1, which are in chunks first … chunk, that does not lie before a value."""
+def _first_row(
+    tables: Any, row_starts: Any, node: int, first: int, chunk: int, begin: int, end: int, probe: int, probe_node: int,
+    i: int, word: Any, after: int, nodes: int,
+) -> int:  # fmt: skip
+    """The first of rows begin … end-1, in chunks first … chunk, for which `_is_before` is false; or `end`."""
     if begin >= end:
         return end
     # The first chunk whose last row does not lie before the value.
@@ -100,16 +102,16 @@ def _first(tables: Any, before: Any, node: int, first: int, chunk: int, begin: i
     b = chunk
     while a < b:
         middle = (a + b) >> 1
-        row = before[middle + 1] - before[middle] - 1
-        if _is_before(tables[middle], node, row, probe, theirs, i, word, after, nodes):
+        row = row_starts[middle + 1] - row_starts[middle] - 1
+        if _is_before(tables[middle], node, row, probe, probe_node, i, word, after, nodes):
             a = middle + 1
         else:
             b = middle
-    low = max(begin, before[a])
-    high = min(end, before[a + 1])
+    low = max(begin, row_starts[a])
+    high = min(end, row_starts[a + 1])
     while low < high:
         middle = (low + high) >> 1
-        if _is_before(tables[a], node, middle - before[a], probe, theirs, i, word, after, nodes):
+        if _is_before(tables[a], node, middle - row_starts[a], probe, probe_node, i, word, after, nodes):
             low = middle + 1
         else:
             high = middle
@@ -118,12 +120,11 @@ def _first(tables: Any, before: Any, node: int, first: int, chunk: int, begin: i
 
 @kernel
 def narrow_ranges(
-    tables: Any, before: Any, node: int, probe: int, bounds: Any, words: Any, nodes: int, ranges: Any
+    tables: Any, row_starts: Any, node: int, probe: int, bounds: Any, words: Any, nodes: int, ranges: Any
 ) -> int:
-    """Leave of each range the rows whose column `node`, by which they rise, satisfies all comparisons `bounds`.
+    """Narrow each range to the rows whose order column `node` satisfies all comparisons `bounds`; returns how many.
 
-    before[c] = rows in all chunks before c; words[k, i] = the order word of what bound k compares row i with. Returns
-    the number of rows in all.
+    row_starts[c] = rows in all chunks before c; words[k, i] = the order word of the value that bound k has in row i.
     """
     total = i64(0)
     for i in range(ranges.shape[0]):
@@ -135,60 +136,62 @@ def narrow_ranges(
                 ranges[i, b, 2] = 0
                 continue
             chunk = ranges[i, b, 0]
-            low = before[chunk] + ranges[i, b, 1]
+            low = row_starts[chunk] + ranges[i, b, 1]
             high = low + ranges[i, b, 2]
-            first = _chunk_of(before, chunk, i64(tables.shape[0] - 1), low)
-            last = _chunk_of(before, first, i64(tables.shape[0] - 1), high - 1)
-            row = low - before[first]
+            first = _chunk_of(row_starts, chunk, i64(tables.shape[0] - 1), low)
+            last = _chunk_of(row_starts, first, i64(tables.shape[0] - 1), high - 1)
+            row = low - row_starts[first]
             if _is_null(tables[first], node, row):  # NULLs come first
-                nothing = np.uint64(0)
-                low = _first(
-                    tables, before, node, first, last, low, high, tables[first], node, row, nothing, i64(1), nodes
-                )
+                lowest_word = np.uint64(0)
+                low = _first_row(
+                    tables, row_starts, node, first, last, low, high, tables[first], node, row, lowest_word, i64(1),
+                    nodes,
+                )  # fmt: skip
             for k in range(bounds.shape[0]):
-                theirs, how = bounds[k, 0], bounds[k, 2]
-                after = i64(how in (AT_MOST, ABOVE))
-                at = _first(
-                    tables, before, node, first, last, low, high, probe, theirs, i64(i), words[k, i], after, nodes
-                )
-                if how in (BELOW, AT_MOST):
+                probe_node, operator = bounds[k, 0], bounds[k, 2]
+                after = i64(operator in (AT_MOST, ABOVE))
+                at = _first_row(
+                    tables, row_starts, node, first, last, low, high, probe, probe_node, i64(i), words[k, i], after,
+                    nodes,
+                )  # fmt: skip
+                if operator in (BELOW, AT_MOST):
                     high = at
                 else:
                     low = at
             count = max(high - low, i64(0))
             if count > 0:
-                chunk = _chunk_of(before, first, last, low)
+                chunk = _chunk_of(row_starts, first, last, low)
                 ranges[i, b, 0] = chunk
-                ranges[i, b, 1] = low - before[chunk]
+                ranges[i, b, 1] = low - row_starts[chunk]
             ranges[i, b, 2] = count
             total += count
     return total
 
 
 @kernel
-def covered(ranges: Any, before: Any, batch: int, order: Any, pos: Any) -> int:
-    """Write the positions of the rows of one batch that lie in any of the ranges, once each; returns how many.
+def rows_in_ranges(ranges: Any, row_starts: Any, batch: int, order: Any, pos: Any) -> int:
+    """Write the positions of the rows of one batch that lie in any range, each once; returns how many.
 
-    `order` are the probe rows by where their ranges begin. Without room in `pos` they are only counted.
+    `order`: the probe rows, sorted by the beginnings of their ranges. With an empty `pos` rows are only counted.
     """
     out = i64(0)
-    done = i64(0)
+    written = i64(0)
     chunk = i64(0)
     for k in range(order.shape[0]):
         i = order[k]
         count = ranges[i, batch, 2]
         if count == 0:
             continue
-        begin = before[ranges[i, batch, 0]] + ranges[i, batch, 1]
+        begin = row_starts[ranges[i, batch, 0]] + ranges[i, batch, 1]
         end = begin + count
-        begin = max(begin, done)
+        begin = max(begin, written)
         if pos.shape[0] == 0:
             out += max(end - begin, i64(0))
         else:
             for at in range(begin, end):
-                while at >= before[chunk + 1]:
+                while at >= row_starts[chunk + 1]:
                     chunk += 1
-                pos[out] = chunk << ROW_BITS | (at - before[chunk])
+                pos[out] = chunk << ROW_BITS | (at - row_starts[chunk])
                 out += 1
-        done = max(done, end)
+        written = max(written, end)
     return out

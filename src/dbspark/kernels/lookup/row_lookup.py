@@ -1,8 +1,8 @@
-"""Where whole rows are, and what they weigh in all batches together.
+"""Row lookup: positions and weights of whole rows across batches.
 
-Few rows, or one (`weigh_point`), are searched for one after the other. Rows of a delta are looked for a block at a time
-(`add_weights`), each step for all of them before the next, by the indices and the sieve of a spine
-(`kernels.lookup.index`, `kernels.lookup.bloom_filter`), so that they wait for memory together.
+A few rows, or one (`point_weight`), are searched one after the other by the fences and hashes of each batch. The rows
+of a delta are looked up in blocks (`add_weights`), through the Bloom filter and the indices of a spine, each step for
+all rows of a block before the next, so that their cache misses overlap.
 """
 
 from __future__ import annotations
@@ -10,23 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
 from dbspark.kernels.jit import i64, inlined, kernel
-from dbspark.kernels.lookup.bloom_filter import covered_batches, sift
-from dbspark.kernels.lookup.index import (
-    BATCHES,
-    NOWHERE,
-    address,
-    begin_block,
-    find_chunk,
-    first_chunk,
-    length_at,
-    lower_bound,
-    place_of,
-    rest_of,
-    table_at,
-)
-from dbspark.kernels.lookup.probe import ask_for_match
+from dbspark.kernels.lookup.directory import DIR_BATCHES, address, first_chunk, index_ref, length_at, table_at
 from dbspark.kernels.memory.hash import NULL_WORD, SEED, bytes_word, double_word, fixed_word, fold
 from dbspark.kernels.memory.intrinsics import (
     add_overflows,
@@ -61,13 +46,17 @@ from dbspark.kernels.memory.layout import (
 from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_rows, equal_rows
 
-LEAST = -(1 << 63)
-"""No weight is this; a kernel that returns one weight says with it that the sum is beyond int64."""
-_TOP = np.uint64(0xFFFFFFFFFFFFFFFF)
-_NEAR = 8
-"""Rows of one key that are walked over before their hashes are searched."""
-_BLOCK = 96
-"""Rows that are looked for at a time."""
+from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
+from dbspark.kernels.lookup.index import NOT_FOUND, find_chunk, finish_search, lower_bound, start_searches
+from dbspark.kernels.lookup.probe import prefetch_match
+
+INT64_MIN = -(1 << 63)
+"""Never a weight, because it has no opposite; a kernel that returns a weight returns it where the sum overflows."""
+_MAX_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
+_MAX_SCANNED_ROWS = 8
+"""Rows of one key that are scanned before their hashes are searched."""
+_ROWS_PER_BLOCK = 96
+"""Rows that are looked up together."""
 
 
 @inlined
@@ -75,15 +64,15 @@ def find_row(
     tables: int, lens: int, fences: int, first: int, last: int,
     probe: int, row: int, key: Any, rh: Any, columns: int, nodes: int,
 ) -> int:  # fmt: skip
-    """Position in one batch of the row equal to row `row` of chunk table `probe`, or -1.
+    """Position, in chunks first … last-1, of the row equal to row `row` of the chunk `probe`, or -1.
 
-    The batch is chunks first … last-1 of those whose tables, lengths and first keys are at these addresses.
+    `tables`, `lens` and `fences` are addresses, as in a directory; `key` and `rh` are the row's key hash and row hash.
     """
     if first >= last:
         return -1
     chunk = find_chunk(fences, first, last, key)
     at = lower_bound(lane(load_i64(tables, chunk), KEY), i64(0), load_i64(lens, chunk), key)
-    near = i64(0)
+    scanned = i64(0)
     while True:
         if at >= load_i64(lens, chunk):
             chunk += 1
@@ -94,23 +83,23 @@ def find_row(
         if load_u64(lane(table, KEY), at) != key:
             return -1
         hashes = lane(table, HASH)
-        found = load_u64(hashes, at)
-        if found > rh:
+        hash_there = load_u64(hashes, at)
+        if hash_there > rh:
             return -1
-        if found == rh:
+        if hash_there == rh:
             order = compare_rows(table, at, probe, row, columns, nodes)
             if order == 0:
                 return chunk << ROW_BITS | at
             if order > 0:
                 return -1
             at += 1
-        elif near < _NEAR:
-            near += 1
+        elif scanned < _MAX_SCANNED_ROWS:
+            scanned += 1
             at += 1
         else:
-            # A key of many rows: they are sorted by row hash, so search for it instead of walking there.
+            # A key of many rows: they are sorted by row hash, so search instead of scanning on.
             above = load_i64(lens, chunk)
-            if key != _TOP:
+            if key != _MAX_HASH:
                 above = lower_bound(lane(table, KEY), at, above, key + np.uint64(1))
             at = lower_bound(hashes, at, above, rh)
 
@@ -145,13 +134,13 @@ def count_change(
     more_tables: Any, more_lens: Any, more_fences: Any, more_starts: Any,
     probe: int, rows: int, columns: int, nodes: int,
 ) -> int:  # fmt: skip
-    """How many rows more there are when the rows of the probe chunk are added to those of two lists of batches.
+    """By how much the number of distinct rows in two lists of batches changes when the probe chunk is added.
 
-    No sum overflows; that is the caller's promise.
+    The caller guarantees that no sum of weights overflows.
     """
     keys = lane(probe, KEY)
     hashes = lane(probe, HASH)
-    own = lane(probe, WEIGHT)
+    weights = lane(probe, WEIGHT)
     mask = lane_mask(probe, WEIGHT)
     change = i64(0)
     here = address(tables), address(lens), address(fences)
@@ -172,14 +161,14 @@ def count_change(
                 total += load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
         if total == 0:
             change += 1
-        elif total + load_i64(own, i & mask) == 0:
+        elif total + load_i64(weights, i & mask) == 0:
             change -= 1
     return change
 
 
 @inlined
-def _word(node: int) -> Any:
-    """The word that the first value of a flat column contributes to a hash; see `dbspark.kernels.memory.hash`."""
+def _first_value_word(node: int) -> Any:
+    """What the first value of a flat column contributes to a hash (`kernels.memory.hash`); `node` is an address."""
     kind = load_i64(node, KIND)
     valid = load_i64(node, VALID)
     if kind == NULL or (valid != 0 and not is_valid(valid, i64(0))):
@@ -202,7 +191,7 @@ def _word(node: int) -> Any:
 def _hash_point(probe: int, columns: int, mask: int) -> Any:
     h = SEED
     for column in range(LANES, LANES + columns):
-        h = fold(h, _word(probe + column * NODE_BYTES))
+        h = fold(h, _first_value_word(probe + column * NODE_BYTES))
     h &= np.uint64(mask)
     store_u64(lane(probe, HASH), 0, h)
     return h
@@ -210,15 +199,15 @@ def _hash_point(probe: int, columns: int, mask: int) -> Any:
 
 @kernel
 def hash_point(probe: int, columns: int, mask: int) -> None:
-    """Set the hash lane of a probe of one row, which is also its key lane; columns are flat."""
+    """Set the hash lane of a probe chunk of one row with flat columns; its key lane is the same memory."""
     _hash_point(probe, columns, mask)
 
 
 @kernel
-def weigh_point(directory: int, probe: int, mask: int) -> int:
-    """Hash the one row of a probe and return its total weight over all batches, or LEAST if that is beyond int64.
+def point_weight(directory: int, probe: int, mask: int) -> int:
+    """Hash the only row of a probe chunk and return its total weight over all batches; INT64_MIN if that overflows.
 
-    `directory` is the address of what `directory_of` has written: a call takes longer the more arguments it has.
+    `directory` is the address of the words of `point_directory`: one argument, because each costs time at every call.
     """
     tables, lens, fences = load_i64(directory, 0), load_i64(directory, 1), load_i64(directory, 2)
     starts, batches = load_i64(directory, 3), load_i64(directory, 4)
@@ -232,22 +221,22 @@ def weigh_point(directory: int, probe: int, mask: int) -> int:
             table = load_i64(tables, at >> ROW_BITS)
             w = load_i64(lane(table, WEIGHT), (at & ROW_MASK) & lane_mask(table, WEIGHT))
             if add_overflows(total, w):
-                return i64(LEAST)
+                return i64(INT64_MIN)
             total += w
     return total
 
 
-def directory_of(tables: Any, lens: Any, fences: Any, starts: Any, columns: int, nodes: int) -> Any:
-    """Some batches for `weigh_point`; their arrays must be kept as long as it is used."""
+def point_directory(tables: Any, lens: Any, fences: Any, starts: Any, columns: int, nodes: int) -> Any:
+    """Describe batches to `point_weight`; their arrays have to outlive the result."""
     where = [array.ctypes.data for array in (tables, lens, fences, starts)]
     return np.array([*where, len(starts) - 1, columns, nodes], np.int64)
 
 
 @kernel
-def locate(
+def find_rows(
     tables: Any, lens: Any, fences: Any, starts: Any, probe: int, rows: int, columns: int, nodes: int, out: Any
 ) -> None:
-    """out[i] = position, in the first batch, of the row equal to row i of the probe chunk, or -1."""
+    """out[i] = position in the first batch of the row equal to row i of the probe chunk, or -1."""
     keys = lane(probe, KEY)
     hashes = lane(probe, HASH)
     where = address(tables), address(lens), address(fences)
@@ -259,33 +248,33 @@ def locate(
 
 @inlined
 def add_weights(directory: int, probe: int, rows: int, columns: int, nodes: int, out: Any) -> Any:
-    """out[i] += the total weight, over the batches of a spine by whole rows, of the row equal to row i of a chunk.
+    """out[i] += the total weight of the row equal to row i of a chunk, over the batches of a spine keyed by whole rows.
 
-    False where a sum might be beyond int64: nothing is of use then.
+    Returns False where a sum might overflow int64; `out` is not valid then.
     """
     keys, covered, first_column = lane(probe, KEY), covered_batches(directory), np.full(1, LANES, np.int64)
-    near, begun = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
-    room = rows if covered > 0 else i64(0)
-    some, which = np.empty(room, np.uint64), np.empty(room, np.int64)
-    passing = sift(directory, keys, rows, some, which)
+    candidates, starts = np.empty(_ROWS_PER_BLOCK, np.int64), np.empty(_ROWS_PER_BLOCK, np.int64)
+    space = rows if covered > 0 else i64(0)
+    passing_keys, numbers = np.empty(space, np.uint64), np.empty(space, np.int64)
+    passing_count = filter_keys(directory, keys, rows, passing_keys, numbers)
     fits = True
-    for b in range(covered if passing == 0 else i64(0), load_i64(directory, BATCHES)):
-        first, last, place = first_chunk(directory, b), first_chunk(directory, b + 1), place_of(directory, b)
+    for b in range(covered if passing_count == 0 else i64(0), load_i64(directory, DIR_BATCHES)):
+        first, last, ref = first_chunk(directory, b), first_chunk(directory, b + 1), index_ref(directory, b)
         if first >= last:
             continue
-        sought, number = (address(some), passing) if b < covered else (keys, rows)
-        for begin in range(0, number, _BLOCK):
+        sought_keys, sought_count = (address(passing_keys), passing_count) if b < covered else (keys, rows)
+        for begin in range(0, sought_count, _ROWS_PER_BLOCK):
             hits = i64(0)
-            end = min(begin + _BLOCK, number)
-            for j in range(begin_block(directory, first, last, place, sought, begin, end, near, begun)):
-                i = begin + near[j]
-                at = rest_of(directory, last, begun[j], load_u64(sought, i))
-                if at != NOWHERE:
-                    ask_for_match(table_at(directory, at), at & ROW_MASK, first_column)
-                    near[hits], begun[hits] = which[i] if b < covered else i, at
+            end = min(begin + _ROWS_PER_BLOCK, sought_count)
+            for j in range(start_searches(directory, first, last, ref, sought_keys, begin, end, candidates, starts)):
+                i = begin + candidates[j]
+                at = finish_search(directory, last, starts[j], load_u64(sought_keys, i))
+                if at != NOT_FOUND:
+                    prefetch_match(table_at(directory, at), at & ROW_MASK, first_column)
+                    candidates[hits], starts[hits] = numbers[i] if b < covered else i, at
                     hits += 1
             for j in range(hits):
-                c, row, i = begun[j] >> ROW_BITS, begun[j] & ROW_MASK, near[j]
+                c, row, i = starts[j] >> ROW_BITS, starts[j] & ROW_MASK, candidates[j]
                 h = load_u64(keys, i)
                 while True:
                     if row >= length_at(directory, c):

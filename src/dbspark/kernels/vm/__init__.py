@@ -1,1 +1,1 @@
-"""The operator VM: a whole tick of small deltas in one call, with expression bytecode and constraint checks."""
+"""The operator VM: a tick of small deltas in one call, with expression bytecode and constraint checks."""

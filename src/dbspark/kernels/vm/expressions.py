@@ -1,17 +1,18 @@
-"""Expressions over columns, for deltas too small to be worth a call for each part of one.
+"""Expression bytecode: evaluated column by column, for deltas too small to be worth an Arrow call per operation.
 
-An expression is code: a line of numbers for each of its parts, in the order in which they are evaluated, each part for
-all rows before the next. Values are int64, whatever they stand for, with a byte beside each that says whether it is
-NULL: integers, dates and times are themselves, booleans 0 and 1, floats a number that rises with them (NaN above all,
--0.0 as 0.0), decimals their digits where 64 bits hold them. Texts are only compared with constants.
+Code is a sequence of instructions, each of which computes one *slot*, a value for every row, from earlier slots:
 
-What is said here is what Spark says, or nothing: where a value is beyond what these numbers hold, or an operation
-overflows, `evaluate` gives up (`ODD`), and whoever asked takes the way through Arrow, which also knows what to raise.
+    instruction = opcode, number of words, slot of the result, operands …
 
-    line = part, length of the line, slot of the result, operands …
+A slot has eight bytes for each row, then one byte for each that says whether it is NULL. Values are int64, whatever
+their type: integers, dates and times as they are, booleans 0 and 1, decimals their unscaled digits where 64 bits hold
+them, floats an integer with the same order (NaN above all, -0.0 as 0.0). Strings are only compared with constants.
 
-Rows are those at positions `pos` of chunks `tables`, of either side of a join; without positions they are all rows of
-the first chunk. A slot has eight bytes for each row and then one for each.
+Invariant: the result is Spark's, or none. Where a value does not fit these integers or an operation overflows,
+`evaluate` returns STATUS_FALL_BACK, and the delta goes through Arrow, which also knows what to raise.
+
+Rows are those at positions `pos` in chunks `tables`, for either side of a join; with `pos` = 0 all rows of the first
+chunk.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-
 from dbspark.kernels.jit import i64, inlined
 from dbspark.kernels.memory.intrinsics import (
     add_overflows,
@@ -56,18 +56,18 @@ from dbspark.kernels.memory.layout import (
 )
 from dbspark.kernels.memory.nodes import is_valid
 from dbspark.kernels.sort.row_order import equal_bytes, float_order_word, small_integer
-from dbspark.kernels.vm.layouts import DONE, ODD
+from dbspark.kernels.vm.registers import STATUS_FALL_BACK, STATUS_OK
 
 LOAD: Final = 0
-"""slot, side, node"""
+"""slot; side, node of a column"""
 CONSTANT: Final = 1
-"""slot, value, whether it is NULL"""
+"""slot; value, whether it is NULL"""
 EQUAL: Final = 2
-"""slot, slots of both operands; so are the following"""
-SAME: Final = 3
-"""EQUAL where NULL equals NULL and nothing else"""
+"""slot; slots of both operands (the same up to OR)"""
+NULL_SAFE_EQUAL: Final = 3
+"""`<=>`: NULL equals NULL and nothing else."""
 LESS: Final = 4
-AT_MOST: Final = 5
+LESS_OR_EQUAL: Final = 5
 AND: Final = 6
 OR: Final = 7
 NOT: Final = 8
@@ -75,22 +75,23 @@ NOT: Final = 8
 IS_NULL: Final = 9
 """slot, slot of the operand"""
 ADD: Final = 10
-"""slot, slots of both operands, least and greatest value of the type; so are the following"""
+"""slot; slots of both operands, least and greatest value of the type (the same up to MULTIPLY)"""
 SUBTRACT: Final = 11
 MULTIPLY: Final = 12
-AMONG: Final = 13
-"""slot, slot of the operand, whether NULL is among the constants, how many there are, and they"""
-TEXT_AMONG: Final = 14
-"""slot, side, node, whether NULL is among the constants, how many there are, address and length of each"""
-BOUNDARY: Final = 15
-"""slot, slot of a time, origin, slide, more: see `kernels.aggregate.time_windows`"""
+IN_SET: Final = 13
+"""slot; slot of the operand, whether NULL is among the constants, number of constants, constants"""
+STRING_IN_SET: Final = 14
+"""slot; side, node, whether NULL is among the constants, number of constants, address and length of each"""
+WINDOW_BOUND: Final = 15
+"""slot; slot of a time, origin, slide, offset (`kernels.aggregate.time_windows`)"""
 
-_FAR: Final = 1 << 62
+_MAX_TIME: Final = 1 << 62
+"""Times beyond this are left to Arrow, because adding constants below 2^60 might overflow."""
 _SIGN = np.uint64(0x8000000000000000)
 
 
-def sortable(x: float) -> int:
-    """What a float is in a slot."""
+def encode_float(x: float) -> int:
+    """The int64 that stands for a float in a slot."""
     if x != x:
         x = float("nan")
     bits: int = struct.unpack("<Q", struct.pack("<d", 0.0 if x == 0.0 else x))[0]
@@ -98,32 +99,35 @@ def sortable(x: float) -> int:
     return int(np.uint64(word ^ 1 << 63).astype(np.int64))
 
 
-def line(part: int, *operands: int) -> list[int]:
-    return [part, 2 + len(operands), *operands]
+def line(opcode: int, *operands: int) -> list[int]:
+    """One instruction; the first operand is the slot of its result."""
+    return [opcode, 2 + len(operands), *operands]
 
 
-def slots_of(code: Sequence[int]) -> int:
-    """How many slots code writes to."""
-    at, most = 0, 0
+def slot_count(code: Sequence[int]) -> int:
+    """How many slots code needs."""
+    at, count = 0, 0
     while at < len(code):
-        most = max(most, code[at + 2] + 1)
+        count = max(count, code[at + 2] + 1)
         at += code[at + 1]
-    return most
+    return count
 
 
 @inlined
 def slot_bytes(rows: int) -> int:
+    """Bytes of a slot."""
     return (rows * 9 + 7) & ~i64(7)
 
 
 @inlined
 def _load(tables: int, pos: int, node: int, rows: int, values: int, nulls: int) -> int:
+    """Load a column into a slot."""
     at = load_i64(tables, 0) + node * NODE_BYTES
     if pos == 0 and load_i64(at, KIND) == FIXED and load_i64(at, VALID) == 0 and load_i64(at, WIDTH) == 8:
         copy_bytes(values, load_i64(at, DATA) + 8 * load_i64(at, START), 8 * rows)
         for r in range(rows):
             store_u8(nulls, r, np.uint8(0))
-        return i64(DONE)
+        return i64(STATUS_OK)
     for r in range(rows):
         row = i64(r)
         if pos != 0:
@@ -144,10 +148,10 @@ def _load(tables: int, pos: int, node: int, rows: int, values: int, nulls: int) 
             elif width == 16:
                 low = load_i64(data, 2 * row)
                 if load_i64(data, 2 * row + 1) != low >> 63:
-                    return i64(ODD)
+                    return i64(STATUS_FALL_BACK)
                 store_i64(values, r, low)
             else:
-                return i64(ODD)
+                return i64(STATUS_FALL_BACK)
         elif kind == BIT:
             store_i64(values, r, i64(is_valid(data, row)))
         elif kind == FLOAT64:
@@ -155,13 +159,13 @@ def _load(tables: int, pos: int, node: int, rows: int, values: int, nulls: int) 
         elif kind == FLOAT32:
             store_i64(values, r, i64(float_order_word(bits_f32(load_u32(data, row))) ^ _SIGN))
         else:
-            return i64(ODD)
-    return i64(DONE)
+            return i64(STATUS_FALL_BACK)
+    return i64(STATUS_OK)
 
 
 @inlined
-def _load_among(tables: int, pos: int, node: int, rows: int, f: int, values: int, nulls: int) -> int:
-    """Whether texts are among constants; f: whether NULL is, how many there are, address and length of each."""
+def _string_in_set(tables: int, pos: int, node: int, rows: int, f: int, values: int, nulls: int) -> int:
+    """Whether strings are among constants; `f` is the address of the operands of STRING_IN_SET from the third on."""
     with_null, count = load_i64(f, 0), load_i64(f, 1)
     at = load_i64(tables, 0) + node * NODE_BYTES
     for r in range(rows):
@@ -173,7 +177,7 @@ def _load_among(tables: int, pos: int, node: int, rows: int, f: int, values: int
         row += load_i64(at, START)
         valid = load_i64(at, VALID)
         if load_i64(at, KIND) != VARIABLE:
-            return i64(ODD)
+            return i64(STATUS_FALL_BACK)
         found = False
         null = valid != 0 and not is_valid(valid, row)
         if not null:
@@ -181,80 +185,80 @@ def _load_among(tables: int, pos: int, node: int, rows: int, f: int, values: int
             low = i64(load_i32(offsets, row))
             size = i64(load_i32(offsets, row + 1)) - low
             for k in range(count):
-                text = load_i64(f, 2 + 2 * k)
-                if size == load_i64(f, 3 + 2 * k) and equal_bytes(load_i64(at, DATA) + low, text, size):
+                constant = load_i64(f, 2 + 2 * k)
+                if size == load_i64(f, 3 + 2 * k) and equal_bytes(load_i64(at, DATA) + low, constant, size):
                     found = True
                     break
             null = not found and with_null != 0
         store_i64(values, r, i64(1) if found else i64(0))
         store_u8(nulls, r, np.uint8(1) if null else np.uint8(0))
-    return i64(DONE)
+    return i64(STATUS_OK)
 
 
 @inlined
-def _compare(part: int, rows: int, a: int, b: int, out: int, of_a: int, of_b: int, nulls: int) -> None:
+def _compare(opcode: int, rows: int, a: int, b: int, out: int, nulls_a: int, nulls_b: int, nulls: int) -> None:
     for r in range(rows):
         x, y = load_i64(a, r), load_i64(b, r)
-        null = load_u8(of_a, r) | load_u8(of_b, r)
-        if part == LESS:
+        null = load_u8(nulls_a, r) | load_u8(nulls_b, r)
+        if opcode == LESS:
             holds = x < y
-        elif part == AT_MOST:
+        elif opcode == LESS_OR_EQUAL:
             holds = x <= y
         else:
             holds = x == y
-        if part == SAME:
-            holds = load_u8(of_a, r) == load_u8(of_b, r) and (null != 0 or holds)
+        if opcode == NULL_SAFE_EQUAL:
+            holds = load_u8(nulls_a, r) == load_u8(nulls_b, r) and (null != 0 or holds)
             null = np.uint8(0)
         store_i64(out, r, i64(1) if holds and null == 0 else i64(0))
         store_u8(nulls, r, null)
 
 
 @inlined
-def _both(part: int, rows: int, a: int, b: int, out: int, of_a: int, of_b: int, nulls: int) -> None:
-    """AND and OR of three values: what decides decides, whatever the other is. A NULL has the value 0."""
-    deciding = i64(0) if part == AND else i64(1)
+def _and_or(opcode: int, rows: int, a: int, b: int, out: int, nulls_a: int, nulls_b: int, nulls: int) -> None:
+    """Three-valued AND and OR: FALSE decides AND, TRUE decides OR, whatever the other operand is."""
+    deciding = i64(0) if opcode == AND else i64(1)
     for r in range(rows):
-        p, q = load_u8(of_a, r) == 0, load_u8(of_b, r) == 0
+        a_known, b_known = load_u8(nulls_a, r) == 0, load_u8(nulls_b, r) == 0
         x, y = load_i64(a, r), load_i64(b, r)
-        decided = (p and x == deciding) or (q and y == deciding)
-        known = decided or (p and q)
+        decided = (a_known and x == deciding) or (b_known and y == deciding)
+        known = decided or (a_known and b_known)
         value = deciding if decided else i64(1) - deciding
         store_i64(out, r, value if known else i64(0))
         store_u8(nulls, r, np.uint8(0) if known else np.uint8(1))
 
 
 @inlined
-def _calculate(part: int, rows: int, f: int, a: int, b: int, out: int, of_a: int, of_b: int, nulls: int) -> int:
+def _calculate(opcode: int, rows: int, f: int, a: int, b: int, out: int, nulls_a: int, nulls_b: int, nulls: int) -> int:
     least, greatest = load_i64(f, 0), load_i64(f, 1)
     for r in range(rows):
         x, y = load_i64(a, r), load_i64(b, r)
-        null = load_u8(of_a, r) | load_u8(of_b, r)
+        null = load_u8(nulls_a, r) | load_u8(nulls_b, r)
         value = i64(0)
         if null == 0:
-            if part == MULTIPLY:
+            if opcode == MULTIPLY:
                 if multiply_overflows(x, y):
-                    return i64(ODD)
+                    return i64(STATUS_FALL_BACK)
                 value = x * y
             else:
-                if part == SUBTRACT:
+                if opcode == SUBTRACT:
                     if y == i64(-9223372036854775808):
-                        return i64(ODD)
+                        return i64(STATUS_FALL_BACK)
                     y = -y
                 if add_overflows(x, y):
-                    return i64(ODD)
+                    return i64(STATUS_FALL_BACK)
                 value = x + y
             if value < least or value > greatest:
-                return i64(ODD)
+                return i64(STATUS_FALL_BACK)
         store_i64(out, r, value)
         store_u8(nulls, r, null)
-    return i64(DONE)
+    return i64(STATUS_OK)
 
 
 @inlined
-def _among(rows: int, f: int, a: int, of_a: int, out: int, nulls: int) -> None:
+def _in_set(rows: int, f: int, a: int, nulls_a: int, out: int, nulls: int) -> None:
     with_null, count = load_i64(f, 0), load_i64(f, 1)
     for r in range(rows):
-        found, null = False, load_u8(of_a, r) != 0
+        found, null = False, load_u8(nulls_a, r) != 0
         if not null:
             for k in range(count):
                 found |= load_i64(f, 2 + k) == load_i64(a, r)
@@ -264,69 +268,69 @@ def _among(rows: int, f: int, a: int, of_a: int, out: int, nulls: int) -> None:
 
 
 @inlined
-def _boundary(rows: int, f: int, a: int, of_a: int, out: int, nulls: int) -> int:
-    origin, slide, more = load_i64(f, 0), load_i64(f, 1), load_i64(f, 2)
+def _window_bound(rows: int, f: int, a: int, nulls_a: int, out: int, nulls: int) -> int:
+    origin, slide, offset = load_i64(f, 0), load_i64(f, 1), load_i64(f, 2)
     for r in range(rows):
         time = load_i64(a, r)
-        if time >= i64(_FAR) or time <= -i64(_FAR):
-            return i64(ODD)
-        store_i64(out, r, time - (time - origin) % slide + more)
-        store_u8(nulls, r, load_u8(of_a, r))
-    return i64(DONE)
+        if time >= i64(_MAX_TIME) or time <= -i64(_MAX_TIME):
+            return i64(STATUS_FALL_BACK)
+        store_i64(out, r, time - (time - origin) % slide + offset)
+        store_u8(nulls, r, load_u8(nulls_a, r))
+    return i64(STATUS_OK)
 
 
 @inlined
 def evaluate(
     code: int, length: int, tables: int, pos: int, other_tables: int, other_pos: int, rows: int, slots: int
 ) -> int:
-    """Run code over rows; what is asked for is in its slots then. Returns DONE or ODD."""
+    """Evaluate code over rows into `slots`; returns STATUS_OK or STATUS_FALL_BACK."""
     size, end = slot_bytes(rows), code + 8 * length
     at = code
     while at < end:
-        part, f = load_i64(at, 0), at + 24
+        opcode, f = load_i64(at, 0), at + 24
         out = slots + load_i64(at, 2) * size
         nulls = out + 8 * rows
-        status = i64(DONE)
-        if part == LOAD:
+        status = i64(STATUS_OK)
+        if opcode == LOAD:
             if load_i64(f, 0) == 0:
                 status = _load(tables, pos, load_i64(f, 1), rows, out, nulls)
             else:
                 status = _load(other_tables, other_pos, load_i64(f, 1), rows, out, nulls)
-        elif part == TEXT_AMONG:
+        elif opcode == STRING_IN_SET:
             if load_i64(f, 0) == 0:
-                status = _load_among(tables, pos, load_i64(f, 1), rows, f + 16, out, nulls)
+                status = _string_in_set(tables, pos, load_i64(f, 1), rows, f + 16, out, nulls)
             else:
-                status = _load_among(other_tables, other_pos, load_i64(f, 1), rows, f + 16, out, nulls)
-        elif part == CONSTANT:
+                status = _string_in_set(other_tables, other_pos, load_i64(f, 1), rows, f + 16, out, nulls)
+        elif opcode == CONSTANT:
             for r in range(rows):
                 store_i64(out, r, load_i64(f, 0))
                 store_u8(nulls, r, np.uint8(load_i64(f, 1)))
         else:
             a = slots + load_i64(f, 0) * size
-            of_a = a + 8 * rows
-            if part == NOT:
+            nulls_a = a + 8 * rows
+            if opcode == NOT:
                 for r in range(rows):
-                    null = load_u8(of_a, r)
+                    null = load_u8(nulls_a, r)
                     store_i64(out, r, i64(1) - load_i64(a, r) if null == 0 else i64(0))
                     store_u8(nulls, r, null)
-            elif part == IS_NULL:
+            elif opcode == IS_NULL:
                 for r in range(rows):
-                    store_i64(out, r, i64(load_u8(of_a, r)))
+                    store_i64(out, r, i64(load_u8(nulls_a, r)))
                     store_u8(nulls, r, np.uint8(0))
-            elif part == AMONG:
-                _among(rows, f + 8, a, of_a, out, nulls)
-            elif part == BOUNDARY:
-                status = _boundary(rows, f + 8, a, of_a, out, nulls)
+            elif opcode == IN_SET:
+                _in_set(rows, f + 8, a, nulls_a, out, nulls)
+            elif opcode == WINDOW_BOUND:
+                status = _window_bound(rows, f + 8, a, nulls_a, out, nulls)
             else:
                 b = slots + load_i64(f, 1) * size
-                of_b = b + 8 * rows
-                if part in (AND, OR):
-                    _both(part, rows, a, b, out, of_a, of_b, nulls)
-                elif part >= ADD:
-                    status = _calculate(part, rows, f + 16, a, b, out, of_a, of_b, nulls)
+                nulls_b = b + 8 * rows
+                if opcode in (AND, OR):
+                    _and_or(opcode, rows, a, b, out, nulls_a, nulls_b, nulls)
+                elif opcode >= ADD:
+                    status = _calculate(opcode, rows, f + 16, a, b, out, nulls_a, nulls_b, nulls)
                 else:
-                    _compare(part, rows, a, b, out, of_a, of_b, nulls)
-        if status != DONE:
+                    _compare(opcode, rows, a, b, out, nulls_a, nulls_b, nulls)
+        if status != STATUS_OK:
             return status
         at += 8 * load_i64(at, 1)
-    return i64(DONE)
+    return i64(STATUS_OK)

@@ -24,9 +24,9 @@ from dbspark.sql.timewindows import boundary
 _LEAST: Final = -(1 << 63) + 1
 _MOST: Final = (1 << 63) - 1
 _COMPARISONS: Final = {
-    "EqualTo": (kv.EQUAL, False), "EqualNullSafe": (kv.SAME, False),
-    "LessThan": (kv.LESS, False), "LessThanOrEqual": (kv.AT_MOST, False),
-    "GreaterThan": (kv.LESS, True), "GreaterThanOrEqual": (kv.AT_MOST, True),
+    "EqualTo": (kv.EQUAL, False), "EqualNullSafe": (kv.NULL_SAFE_EQUAL, False),
+    "LessThan": (kv.LESS, False), "LessThanOrEqual": (kv.LESS_OR_EQUAL, False),
+    "GreaterThan": (kv.LESS, True), "GreaterThanOrEqual": (kv.LESS_OR_EQUAL, True),
 }  # fmt: skip
 """What a comparison is, and whether its operands change places."""
 _CALCULATIONS: Final = {"Add": kv.ADD, "Subtract": kv.SUBTRACT, "Multiply": kv.MULTIPLY}
@@ -158,7 +158,7 @@ class _Coder:
     def _any_slot(self, expr: p.Expr) -> int:
         """A slot that says at least whether a value is NULL."""
         if isinstance(expr, p.Column) and _is_text(expr.type):
-            return self._line(kv.TEXT_AMONG, 0, self._position(expr), 0, 0)
+            return self._line(kv.STRING_IN_SET, 0, self._position(expr), 0, 0)
         return self._slot(expr)
 
     def _comparison(self, call: p.Call) -> int:
@@ -185,7 +185,7 @@ class _Coder:
         if not _is_text(dtype):
             _check(dtype)
             numbers = [n for c in some if (n := _number(c)) is not None]
-            return self._line(kv.AMONG, self._slot(expr), with_null, len(numbers), *numbers)
+            return self._line(kv.IN_SET, self._slot(expr), with_null, len(numbers), *numbers)
         if not isinstance(expr, p.Column):
             raise _UnfitError
         operands = []
@@ -194,7 +194,7 @@ class _Coder:
             text = np.frombuffer((value.encode() if isinstance(value, str) else bytes(value)) + b"\0", np.uint8)
             self.texts.append(text)
             operands += [text.ctypes.data, len(text) - 1]
-        return self._line(kv.TEXT_AMONG, 0, self._position(expr), with_null, len(some), *operands)
+        return self._line(kv.STRING_IN_SET, 0, self._position(expr), with_null, len(some), *operands)
 
     def _calculation(self, call: p.Call) -> int:
         types = [self._type_of(a) for a in call.args]
@@ -243,7 +243,7 @@ class _Coder:
         time, origin, slide, more = found
         if max(abs(origin), abs(slide), abs(more)) >= 1 << 60:
             raise _UnfitError
-        return self._line(kv.BOUNDARY, self._slot(time), origin, slide, more)
+        return self._line(kv.WINDOW_BOUND, self._slot(time), origin, slide, more)
 
 
 def _is_text(dtype: pa.DataType) -> bool:
@@ -268,7 +268,7 @@ def _number(constant: p.Constant) -> int | None:
     if value is None:
         return None
     if pa.types.is_floating(dtype):
-        return kv.sortable(float(value))
+        return kv.encode_float(float(value))
     if pa.types.is_decimal(dtype):
         return _fitting(int(value.scaleb(dtype.scale)))
     if pa.types.is_timestamp(dtype) or pa.types.is_date32(dtype):

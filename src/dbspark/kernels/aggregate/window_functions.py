@@ -1,10 +1,10 @@
-"""Window functions over partitions that lie one after another.
+"""SQL window functions over sorted partitions that follow each other.
 
 Rows are numbered through all partitions, in order; `starts` holds the first row of each partition and, last, the
-number of rows. A frame is two arrays: row i sees the rows from lo[i] up to, but not including, hi[i]. Inside a
-partition neither ever falls, which is what makes the kernels here linear in the rows, whatever the frames.
+number of rows. A frame is two arrays: row i sees rows lo[i] … hi[i]-1. Inside a partition neither bound ever
+decreases, which makes the kernels here linear in the rows, whatever the frames.
 
-A column is given as the node table of a chunk that holds it alone.
+A column is given as the node table of a chunk that has only this column.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TOP = np.uint64(0x8000000000000000)
 
 
 @inlined
-def _has(table: int, row: int) -> Any:
+def _has_value(table: int, row: int) -> Any:
     at = table + LANES * NODE_BYTES
     valid = load_i64(at, VALID)
     if valid == 0:
@@ -58,7 +58,7 @@ def _has(table: int, row: int) -> Any:
 
 @kernel
 def find_peers(tables: Any, pos: Any, starts: Any, spec: int, nodes: int, first: Any, last: Any) -> None:
-    """The first row that is equal to row i in all order columns, and the one after the last; `spec` 0: all are."""
+    """first[i] … last[i]-1 = the peers of row i, equal in all order columns; with `spec` 0 the whole partition."""
     for s in range(starts.shape[0] - 1):
         begin = starts[s]
         for i in range(starts[s], starts[s + 1]):
@@ -74,7 +74,7 @@ def find_peers(tables: Any, pos: Any, starts: Any, spec: int, nodes: int, first:
 
 @kernel
 def pair_rows(tables: Any, pos: Any, starts: Any, columns: int, nodes: int, left: Any, right: Any) -> int:
-    """Pair equal rows of partitions s and s + half, in order; returns the number of pairs."""
+    """Pair equal rows of partitions s and s + half, both sorted; returns the number of pairs."""
     half = (starts.shape[0] - 1) // 2
     out = i64(0)
     for s in range(half):
@@ -99,7 +99,7 @@ def pair_rows(tables: Any, pos: Any, starts: Any, columns: int, nodes: int, left
 
 @kernel
 def keep_equal(table: int, node: int, nodes: int, left: Any, right: Any, same: Any) -> None:
-    """Take back same[k] where rows left[k] and right[k] differ in a column."""
+    """Clear same[k] where rows left[k] and right[k] differ in a column."""
     for k in range(left.shape[0]):
         if same[k] and compare_cells(table, node, left[k], table, node, right[k], nodes) != 0:
             same[k] = False
@@ -110,15 +110,15 @@ def keep_equal(table: int, node: int, nodes: int, left: Any, right: Any, same: A
 
 @kernel
 def range_keys(table: int, offset: float, offset_high: int, offset_low: Any, high: Any, low: Any, valid: Any) -> None:
-    """An order column plus an offset, as 128-bit numbers that rise with it.
+    """An order column plus an offset, as 128-bit numbers in the same order.
 
-    Wide enough that integers do not overflow; decimals stop at the ends of 128 bits, beyond all of theirs.
+    128 bits are wide enough for integers not to overflow; decimals saturate, beyond the largest of 38 digits.
     """
     at = table + LANES * NODE_BYTES
     kind, width, data, start = load_i64(at, KIND), load_i64(at, WIDTH), load_i64(at, DATA), load_i64(at, START)
     for r in range(valid.shape[0]):
         i = start + r
-        valid[r] = _has(table, i64(r))
+        valid[r] = _has_value(table, i64(r))
         if not valid[r]:
             continue
         if kind == FIXED:
@@ -148,7 +148,7 @@ def range_ends(
     starts: Any, high: Any, low: Any, valid: Any, bound_high: Any, bound_low: Any,
     descending: int, nulls_last: int, beyond: int, out: Any,
 ) -> None:  # fmt: skip
-    """The first row of the partition that is not before the bound of row i, or, with `beyond`, is behind it."""
+    """out[i] = the first row of the partition not before the bound of row i; with `beyond`, after it."""
     for s in range(starts.shape[0] - 1):
         p = starts[s]
         for i in range(starts[s], starts[s + 1]):
@@ -180,7 +180,7 @@ def sum_prefixes(table: int, sums: Any) -> None:
     a, b, c = np.uint64(0), np.uint64(0), np.uint64(0)
     sums[0, 0], sums[0, 1], sums[0, 2] = a, b, c
     for r in range(sums.shape[0] - 1):
-        if _has(table, i64(r)):
+        if _has_value(table, i64(r)):
             i = start + r
             if width <= 8:
                 value = small_integer(data, i, width)
@@ -200,8 +200,8 @@ def sum_prefixes(table: int, sums: Any) -> None:
 
 @kernel
 def frame_sums(sums: Any, lo: Any, hi: Any, limit_low: Any, limit_high: Any, out: Any) -> int:
-    """out[i] = the sum over the frame of row i in 128 bits; returns 1 where a sum is not below the limit."""
-    wrong = i64(0)
+    """out[i] = the 128-bit sum over the frame of row i; returns 1 if the magnitude of one reaches the limit."""
+    overflow = i64(0)
     for i in range(lo.shape[0]):
         p, q = lo[i], hi[i]
         a = sums[q, 0] - sums[p, 0]
@@ -212,22 +212,22 @@ def frame_sums(sums: Any, lo: Any, hi: Any, limit_low: Any, limit_high: Any, out
         c = sums[q, 2] - sums[p, 2] - more
         out[i, 0], out[i, 1] = a, b
         if c != (_ONES if b >= _TOP else np.uint64(0)):
-            wrong = i64(1)
+            overflow = i64(1)
         if b >= _TOP:
             a = ~a + np.uint64(1)
             b = ~b + (np.uint64(1) if a == np.uint64(0) else np.uint64(0))
         if b > limit_high or (b == limit_high and a >= limit_low):
-            wrong = i64(1)
-    return wrong
+            overflow = i64(1)
+    return overflow
 
 
 @kernel
 def divide_sums(sums: Any, counts: Any, factor: int, limit_low: Any, limit_high: Any, out: Any) -> int:
-    """out[i] = sums[i] * factor / counts[i] in 128 bits, rounded half up; returns 1 where one is not below the limit.
+    """out[i] = sums[i] * factor / counts[i] in 128 bits, rounded half away from zero; 1 if one reaches the limit.
 
-    Factor and counts are below 2^31, so 32-bit limbs are enough for a division by hand.
+    Factor and counts are below 2^31, so long division in 32-bit limbs does not overflow.
     """
-    wrong = i64(0)
+    overflow = i64(0)
     limbs = np.empty(6, np.uint64)
     half = np.uint64(0xFFFFFFFF)
     shift = np.uint64(32)
@@ -260,26 +260,26 @@ def divide_sums(sums: Any, counts: Any, factor: int, limit_low: Any, limit_high:
             carry = total >> shift
         a, b = limbs[0] | limbs[1] << shift, limbs[2] | limbs[3] << shift
         if limbs[4] != np.uint64(0) or b > limit_high or (b == limit_high and a >= limit_low):
-            wrong = i64(1)
+            overflow = i64(1)
         if negative:
             a = ~a + np.uint64(1)
             b = ~b + (np.uint64(1) if a == np.uint64(0) else np.uint64(0))
         out[i, 0], out[i, 1] = a, b
-    return wrong
+    return overflow
 
 
 @kernel
 def float_sums(table: int, lo: Any, hi: Any, out: Any) -> None:
-    """The sum over each frame from left to right. A frame that only grows is carried on; others begin anew."""
+    """out[i] = the sum over the frame of row i, from left to right; a frame that only grows continues the last sum."""
     at = table + LANES * NODE_BYTES
-    data, start, short = load_i64(at, DATA), load_i64(at, START), load_i64(at, KIND) == FLOAT32
+    data, start, is_float32 = load_i64(at, DATA), load_i64(at, START), load_i64(at, KIND) == FLOAT32
     begin, end, total = i64(-1), i64(-1), 0.0
     for i in range(lo.shape[0]):
         if lo[i] != begin or hi[i] < end:
             begin, end, total = lo[i], lo[i], 0.0
         for r in range(end, hi[i]):
-            if _has(table, i64(r)):
-                total += bits_f32(load_u32(data, start + r)) if short else bits_f64(load_u64(data, start + r))
+            if _has_value(table, i64(r)):
+                total += bits_f32(load_u32(data, start + r)) if is_float32 else bits_f64(load_u64(data, start + r))
         end = hi[i]
         out[i] = total
 
@@ -289,16 +289,16 @@ def float_sums(table: int, lo: Any, hi: Any, out: Any) -> None:
 
 @kernel
 def frame_extremes(table: int, nodes: int, starts: Any, lo: Any, hi: Any, largest: int, queue: Any, out: Any) -> None:
-    """out[i] = the row of the least, or largest, value in the frame of row i; -1 where the frame has none.
+    """out[i] = the row of the least (`largest`: greatest) value in the frame of row i; -1 where the frame has none.
 
-    The queue holds the rows of the frame that may still become the answer: their values rise from its front.
+    A monotonic queue holds the rows of the frame that may still become the answer, in ascending (descending) order.
     """
     for s in range(starts.shape[0] - 1):
         front, back = i64(0), i64(0)
         next_row = starts[s]
         for i in range(starts[s], starts[s + 1]):
             while next_row < hi[i]:
-                if _has(table, next_row):
+                if _has_value(table, next_row):
                     while back > front:
                         order = compare_cells(table, i64(LANES), queue[back - 1], table, i64(LANES), next_row, nodes)
                         if (order >= 0) if largest != 0 else (order <= 0):

@@ -1,9 +1,8 @@
-"""The first or the last rows of keys, in the order of the sort key, across batches.
+"""The first (or last) rows of keys across batches, in the order of the sort key.
 
-Each batch holds the rows of a key as one run in order. The runs are walked together from one end, equal rows are
-summed wherever and whenever they were written, and the walk stops when enough rows with a weight have been found. So
-the cost is that of the rows which are given, and of those that have been taken back since the last merge or do not
-satisfy what is asked of them.
+Each batch holds the rows of a key as one sorted run. The runs are merged from one end, weights of equal rows are added
+across batches and times, and the merge stops when enough rows with a weight have been found. So the cost is that of
+the rows returned, of those retracted since the last merge, and of those that fail the comparisons.
 """
 
 from __future__ import annotations
@@ -12,33 +11,32 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64
 from dbspark.kernels.lookup.probe import same_key
-from dbspark.kernels.lookup.ranges import holds
-from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64
-from dbspark.kernels.memory.layout import HASH, OVERFLOW, ROW_BITS, WEIGHT
-from dbspark.kernels.memory.nodes import lane, lane_mask
+from dbspark.kernels.lookup.ranges import satisfies
+from dbspark.kernels.memory.layout import HASH, ROW_BITS, WEIGHT
+from dbspark.kernels.merge.consolidate import OVERFLOW, lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_rows
 
 
 @inlined
-def order_of(ta: int, i: int, tb: int, j: int, columns: int, nodes: int) -> int:
-    """How two rows of a sort key stand to each other where their keys are the same."""
-    x, y = load_u64(lane(ta, HASH), i), load_u64(lane(tb, HASH), j)
+def compare_in_order(table_a: int, i: int, table_b: int, j: int, columns: int, nodes: int) -> int:
+    """Compare two rows with the same key hash in the order of the sort key: below zero, zero or above."""
+    x, y = load_u64(lane(table_a, HASH), i), load_u64(lane(table_b, HASH), j)
     if x != y:
         return -1 if x < y else 1
-    return compare_rows(ta, i, tb, j, columns, nodes)
+    return compare_rows(table_a, i, table_b, j, columns, nodes)
 
 
 @kernel
-def ends_of_keys(
+def first_rows_of_keys(
     tables: Any, lens: Any, ranges: Any, probe: int, probe_key: Any, key: Any, columns: int, nodes: int,
-    limit: int, backwards: int, checks: Any, least: int, which: Any, pos: Any, weights: Any,
+    limit: int, backwards: int, comparisons: Any, least: int, which: Any, pos: Any, weights: Any,
 ) -> int:  # fmt: skip
-    """Write, for each probe row, up to `limit` rows of its key as (probe row, position, weight); returns how many.
+    """Write up to `limit` rows of the key of each probe row as (probe row, position, weight); returns how many.
 
-    `ranges` are those of `probe_ranges`, or parts of them. Only rows of a weight of at least `least` are counted, and
-    for which the `checks` hold. Returns OVERFLOW where a sum is beyond int64.
+    `ranges`: as `probe_ranges` writes them, or parts of those. Rows whose total weight is below `least` or that fail
+    the `comparisons` (`kernels.lookup.ranges`) are skipped. Returns OVERFLOW where a sum is beyond int64.
     """
     batches = ranges.shape[1]
     chunks = np.empty(batches, np.int64)
@@ -49,12 +47,12 @@ def ends_of_keys(
         for b in range(batches):
             chunks[b], rows[b], left[b] = ranges[i, b, 0], ranges[i, b, 1], ranges[i, b, 2]
             if backwards != 0 and left[b] > 0:  # to the last row of the run
-                ahead = left[b] - 1
-                while rows[b] + ahead >= lens[chunks[b]]:
-                    ahead -= lens[chunks[b]] - rows[b]
+                skip = left[b] - 1
+                while rows[b] + skip >= lens[chunks[b]]:
+                    skip -= lens[chunks[b]] - rows[b]
                     chunks[b] += 1
                     rows[b] = 0
-                rows[b] += ahead
+                rows[b] += skip
         found = i64(0)
         while found < limit:
             best = i64(-1)
@@ -64,7 +62,7 @@ def ends_of_keys(
                 if best < 0:
                     best = i64(b)
                     continue
-                order = order_of(tables[chunks[b]], rows[b], tables[chunks[best]], rows[best], columns, nodes)
+                order = compare_in_order(tables[chunks[b]], rows[b], tables[chunks[best]], rows[best], columns, nodes)
                 if (order > 0) if backwards != 0 else (order < 0):
                     best = i64(b)
             if best < 0:
@@ -73,10 +71,10 @@ def ends_of_keys(
             total = i64(0)
             for b in range(batches):
                 while left[b] > 0:
-                    here = tables[chunks[b]]
-                    if order_of(here, rows[b], table, row, columns, nodes) != 0:
+                    other = tables[chunks[b]]
+                    if compare_in_order(other, rows[b], table, row, columns, nodes) != 0:
                         break
-                    w = load_i64(lane(here, WEIGHT), rows[b] & lane_mask(here, WEIGHT))
+                    w = load_i64(lane(other, WEIGHT), rows[b] & lane_mask(other, WEIGHT))
                     if add_overflows(total, w):
                         return i64(OVERFLOW)
                     total += w
@@ -91,7 +89,7 @@ def ends_of_keys(
                         if rows[b] >= lens[chunks[b]] and left[b] > 0:
                             chunks[b] += 1
                             rows[b] = 0
-            if total == 0 or total < least or not holds(checks, probe, i64(i), table, row, nodes):
+            if total == 0 or total < least or not satisfies(comparisons, probe, i64(i), table, row, nodes):
                 continue
             if same_key(probe, i64(i), probe_key, table, row, key, nodes):
                 which[out] = i

@@ -1,7 +1,7 @@
-"""Every operator in three forms: on values, its explicit derivative, and that fused. All say the same.
+"""Every operator in three forms: on whole values, its explicit derivative, and the optimised (fused) derivative.
 
-Fed with whole values a query gives whole results; its derivative is fed with the changes, and what it gives has to add
-up to those results after every tick, as it is and after it was optimised.
+On whole values a query gives whole results. Its derivative gets the changes, and its outputs have to add up to those
+results after every tick, before and after optimising.
 """
 
 import pyarrow.compute as pc
@@ -71,7 +71,7 @@ def test_the_derivative_adds_up_to_the_query_explicit_and_fused(name, ticks):
 
 
 @pytest.mark.parametrize("name", ["full join", "distinct", "except", "sums", "first", "sums of joins of sums"])
-def test_nothing_is_left_of_integrals_and_differences_in_the_fused_form(name):
+def test_the_fused_form_has_no_integrals_and_differences(name):
     def found(run, kind):
         return [n for n in run.circuit.graph if isinstance(n.operator, kind)]
 

@@ -1,4 +1,4 @@
-"""Merges of states beside the ticks: the same answers, whatever has been merged when."""
+"""Background merges of states: the same results, whenever merges end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dbspark.trace.config import SpineConfig
 from tests.operators.model import contents
 
 EAGER = SpineConfig(fanout=2, at_once=0, step=1, background=1)
-"""Every merge runs beside the ticks."""
+"""Every merge runs in the background."""
 
 
 def graph() -> Any:
@@ -30,9 +30,9 @@ def graph() -> Any:
     return b.graph
 
 
-def changes(rng: random.Random, held: dict[str, Counter[Any]]) -> dict[str, dict[Any, int]]:
+def changes(rng: random.Random, current: dict[str, Counter[Any]]) -> dict[str, dict[Any, int]]:
     out: dict[str, dict[Any, int]] = {}
-    for name, rows in held.items():
+    for name, rows in current.items():
         delta: Counter[Any] = Counter()
         for _ in range(rng.randrange(12)):
             key = rng.randrange(8)
@@ -41,33 +41,33 @@ def changes(rng: random.Random, held: dict[str, Counter[Any]]) -> dict[str, dict
             delta[row] -= 1
         for row, weight in delta.items():
             rows[row] += weight
-        held[name] = Counter({r: w for r, w in rows.items() if w})
+        current[name] = Counter({r: w for r, w in rows.items() if w})
         out[name] = {r: w for r, w in delta.items() if w}
     return out
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_as_without(seed: int) -> None:
+def test_results_are_those_without_background_merges(seed: int) -> None:
     rng = random.Random(seed)
-    plain, beside = Circuit(graph()), Circuit(graph(), EAGER)
-    held: dict[str, Counter[Any]] = {"orders": Counter(), "customers": Counter()}
+    plain, merging = Circuit(graph()), Circuit(graph(), EAGER)
+    contents_of: dict[str, Counter[Any]] = {"orders": Counter(), "customers": Counter()}
     for _ in range(60):
-        given = changes(rng, held)
-        expected, found = plain.tick(given), beside.tick(given)
+        change = changes(rng, contents_of)
+        expected, found = plain.tick(change), merging.tick(change)
         assert {n: contents(z) for n, z in found.items()} == {n: contents(z) for n, z in expected.items()}
-    given = {name: {row: -weight for row, weight in rows.items()} for name, rows in held.items()}
-    plain.tick(given)
-    beside.tick(given)
-    assert not any(beside.state_rows().values())
-    beside.close()
+    change = {name: {row: -weight for row, weight in rows.items()} for name, rows in contents_of.items()}
+    plain.tick(change)
+    merging.tick(change)
+    assert not any(merging.state_rows().values())
+    merging.close()
 
 
-def test_a_tick_that_fails_leaves_merges_to_go_on() -> None:
+def test_a_tick_that_fails_does_not_stop_merges() -> None:
     rng = random.Random(7)
     circuit = Circuit(graph(), EAGER)
-    held: dict[str, Counter[Any]] = {"orders": Counter(), "customers": Counter()}
+    contents_of: dict[str, Counter[Any]] = {"orders": Counter(), "customers": Counter()}
     for _ in range(20):
-        circuit.tick(changes(rng, held))
+        circuit.tick(changes(rng, contents_of))
         before, rows = circuit.snapshot(), circuit.state_rows()
         circuit.tick({"orders": {(1, 1): 5}})
         circuit.reset(before)
