@@ -297,9 +297,14 @@ VARIANT = (b"\x0c\x01", b"\x01\x00\x00")
 def test_a_variant_goes_in_as_pyspark_has_it_and_comes_out_so(ddl: str, handed: Any) -> None:
     schema = Schema.parse(ddl)
     value = {"A": [handed, None], "S": {"x": handed}, "M": {"k": handed}}.get(ddl.split()[1][0], handed)
-    (row,) = [row_form(schema)((value,))]
-    assert row == row_form(schema)(Row(v=value)) == row_form(schema)({"v": value}) == row_form(schema)(row)
-    assert hash(row) == hash(row_form(schema)((value,)))
+    (row,) = [row_normaliser(schema)((value,))]
+    assert (
+        row
+        == row_normaliser(schema)(Row(v=value))
+        == row_normaliser(schema)({"v": value})
+        == row_normaliser(schema)(row)
+    )
+    assert hash(row) == hash(row_normaliser(schema)((value,)))
     (back,) = decode_arrays(schema, encode_rows(schema, [row]))
     assert back == row
     inner = back[0]
@@ -316,4 +321,4 @@ def test_a_variant_goes_in_as_pyspark_has_it_and_comes_out_so(ddl: str, handed: 
 @pytest.mark.parametrize("value", [1, "{}", {"a": 1}, (b"x",), (b"x", "y"), [1, 2], b"x"])
 def test_what_is_no_variant_is_refused_by_name(value: Any) -> None:
     with pytest.raises(SchemaError, match=r"column 'v': expected variant, given .*VariantVal"):
-        row_form(Schema.parse("v VARIANT"))((value,))
+        row_normaliser(Schema.parse("v VARIANT"))((value,))

@@ -12,21 +12,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from hypothesis import strategies as st
+
+from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.chunk import Chunk, import_arrays
 from dbspark.columnar.memory import allocate
 from dbspark.kernels.lookup.directory import INDEX_REF_WORDS
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.merge.consolidate import merge_ranges
 from dbspark.kernels.merge.split import choose_split
-from dbspark.trace.directory import directory_of, sources_of
-from hypothesis import strategies as st
-from tests.strategies import choices
-
-from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.kernels.vm import expressions as kv
 from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import registers as kr
 from dbspark.kernels.vm import result_columns as ks
+from dbspark.trace.directory import directory_of, sources_of
+from tests.strategies import choices
 
 TOP = 2**64 - 1
 ONE_COLUMN = (1, nd.LANES + 1)

@@ -24,7 +24,7 @@ class Exported:
     def __init__(self, schema: Schema, part: pa.RecordBatch, weight: int = -1) -> None:
         children = [c for c in range(part.num_columns) if c != weight]
         required = set(schema.required)
-        words = [schema.columns, weight, ZERO.address, ONE.address, schema.template_at, schema.node_count]
+        words = [schema.columns, weight, ZERO.address, ONE.address, schema.template_address, schema.node_count]
         words += [word for c, child in enumerate(children) for word in (child, int(c in required))]
         self.schema, self.part, self.rows = schema, part, part.num_rows
         self.mapping = np.array(words, np.int64)

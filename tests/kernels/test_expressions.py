@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dbspark.columnar import Schema
 from dbspark.columnar.chunk import import_arrays
 from dbspark.kernels.memory import layout as nd
-from dbspark.kernels.preload import compile_machine
+from dbspark.kernels.preload import compile_operator_vm
 from dbspark.kernels.vm import expressions as kv
 from dbspark.kernels.vm import result_columns as ks
 from dbspark.kernels.vm.registers import STATUS_FALL_BACK, STATUS_OK
@@ -42,7 +42,7 @@ BINARY = {
 
 @pytest.fixture(autouse=True, scope="module")
 def vm() -> None:
-    compile_machine()
+    compile_operator_vm()
 
 
 def encode(expr: Any, code: list[int]) -> int:

@@ -10,13 +10,13 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
-from dbspark.kernels.memory import layout as nd
-from dbspark.trace.directory import directory_of, sources_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.columnar import Batch
 from dbspark.kernels.lookup import index as ks
+from dbspark.kernels.memory import layout as nd
+from dbspark.trace.directory import directory_of, sources_of
 from tests.kernels.build import HASHES, TOP, Item, batch_of
 
 

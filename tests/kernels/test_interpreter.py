@@ -12,7 +12,7 @@ from dbspark.columnar import Schema
 from dbspark.columnar.chunk import Chunk, import_arrays
 from dbspark.columnar.memory import allocate
 from dbspark.kernels.memory import layout as nd
-from dbspark.kernels.preload import compile_machine
+from dbspark.kernels.preload import compile_operator_vm
 from dbspark.kernels.vm import expressions as kv
 from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm.registers import STATUS_ARENA_FULL, STATUS_FALL_BACK, STATUS_OK
@@ -26,7 +26,7 @@ DELTA = st.lists(st.tuples(ROW, st.sampled_from([1, 1, -1, 2])), max_size=6)
 
 @pytest.fixture(autouse=True, scope="module")
 def vm() -> None:
-    compile_machine()
+    compile_operator_vm()
 
 
 def chunk_of(delta: Any) -> Chunk:

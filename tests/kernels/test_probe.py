@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from dbspark.columnar.chunk import import_arrays
-from dbspark.kernels.lookup.directory import DIRECTORY_WORDS, INDEX_REF_WORDS
-from dbspark.kernels.memory import layout as nd
-from dbspark.trace.directory import directory_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.columnar import Batch, Schema, SortKey
+from dbspark.columnar.chunk import import_arrays
 from dbspark.kernels.lookup import probe as kp
+from dbspark.kernels.lookup.directory import DIRECTORY_WORDS, INDEX_REF_WORDS
 from dbspark.kernels.lookup.index import fill_index
+from dbspark.kernels.memory import layout as nd
+from dbspark.trace.directory import directory_of
 from tests.kernels.build import HASHES, TOP, at, several
 
 ONE_COLUMN = (1, nd.LANES + 1)

@@ -16,7 +16,7 @@ from dbspark.columnar.chunk import import_arrays
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.kernels.lookup import row_lookup as kw
 from dbspark.kernels.memory import layout as nd
-from dbspark.kernels.merge.consolidate import OVERFLOW
+from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.trace.directory import sources_of
 from tests.kernels.build import TOP, Item, at, batch_of, chunk_of, rows_batch, several, sorted_items, sum_of
 from tests.strategies import INT64_MAX

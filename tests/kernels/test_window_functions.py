@@ -114,7 +114,7 @@ def test_peers_are_the_rows_with_equal_order_columns(rows: Any) -> None:
     starts = np.array([i for i, row in enumerate(found) if i == 0 or row[0] != found[i - 1][0]] + [len(found)])
     first, last = np.empty(len(found), np.int64), np.empty(len(found), np.int64)
     pos = np.arange(len(found))
-    kw.find_peers(batch.tables, pos, starts, sort_key.order_at, three.node_count, first, last)
+    kw.find_peers(batch.tables, pos, starts, sort_key.order_address, three.node_count, first, last)
     for i, row in enumerate(found):
         peers = [j for j, other in enumerate(found) if other[:2] == row[:2]]
         assert (first[i], last[i]) == (peers[0], peers[-1] + 1)

@@ -16,16 +16,15 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from dbspark.circuit.graph import Graph, Node
+from dbspark.circuit.vm import BufferedTick, OperatorVM, StateRowCounts, TableConstraint
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.errors import CircuitError
+from dbspark.kernels.preload import operator_vm_ready
 from dbspark.operators.operator import State
 from dbspark.trace.background_merges import Beside
 from dbspark.trace.config import DEFAULT, SpineConfig
 from dbspark.zset import ZSet
-
-from dbspark.circuit.vm import BufferedTick, OperatorVM, StateRowCounts, TableConstraint
-from dbspark.columnar import Batch, SortKey
-from dbspark.kernels.preload import operator_vm_ready
 
 Done = tuple[dict[str, State], dict[str, Any], dict[str, Any], tuple[BufferedTick, ...], bool]
 """What a tick has computed: states that have changed, outputs, what delays hold, what states have not taken in, and

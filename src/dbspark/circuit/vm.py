@@ -23,23 +23,23 @@ from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
+
 from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.instructions import Instruction, Registers, arranging, instruction, line
+from dbspark.columnar import Batch, SortKey, merge
+from dbspark.columnar import sort_key as hashing
 from dbspark.columnar.batch_index import BatchIndex
 from dbspark.columnar.chunk import Chunk
 from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.memory import allocate
 from dbspark.columnar.sort_batch import batch_of_sorted_chunk
 from dbspark.kernels.lookup.directory import append_batch
+from dbspark.kernels.vm import interpreter as km
+from dbspark.kernels.vm import registers as kr
 from dbspark.operators.linear import Exchange
 from dbspark.operators.operator import Arranged, State
 from dbspark.trace.directory import Own
 from dbspark.trace.spine import Spine
-
-from dbspark.columnar import Batch, SortKey, merge
-from dbspark.columnar import sort_key as hashing
-from dbspark.kernels.vm import interpreter as km
-from dbspark.kernels.vm import registers as kr
 
 MAX_VM_ROWS: Final = km.MAX_DELTA_ROWS
 """Rows of a delta; a tick with a larger one is left to the operators."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+
 from dbspark.columnar.memory import ThreadScratch, allocate
 from dbspark.kernels.memory import arrow_export as kl
 from dbspark.kernels.memory.arrow_import import ARROW_ARRAY_BYTES

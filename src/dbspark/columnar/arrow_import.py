@@ -15,17 +15,17 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+
+from dbspark.columnar import sort_key as hashing
+from dbspark.columnar.batch import Batch
 from dbspark.columnar.chunk import CHUNK_ROWS, ONE, ZERO, Chunk
 from dbspark.columnar.memory import ThreadScratch, allocate
 from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_batch import PLAN_SCRATCH, batch_of_plan, plan_scratch, rows_in_thread_scratch
+from dbspark.columnar.sort_key import SortKey
 from dbspark.kernels.memory import arrow_import as kh
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.sort import sort_rows as ka
-
-from dbspark.columnar import sort_key as hashing
-from dbspark.columnar.batch import Batch
-from dbspark.columnar.sort_key import SortKey
 
 MAX_MAPPINGS_PER_SCHEMA: Final = 8
 """Column mappings that are cached for each schema; they differ in the name and place of the weight column."""

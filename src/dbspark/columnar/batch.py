@@ -24,12 +24,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
 from dbspark.columnar.batch_index import MIN_INDEXED_BATCH_ROWS, NO_INDEX, BatchIndex
 from dbspark.columnar.chunk import Chunk, gather_chunks, gather_timed, import_arrays
 from dbspark.columnar.conform import conform
 from dbspark.columnar.memory import INT64_MAX, Int64s, UInt64s, int64s
 from dbspark.columnar.row_times import pad_times, survey_of_one_time, times_at
 from dbspark.columnar.schema import Schema
+from dbspark.columnar.sort_key import SortKey
 from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels.lookup import index as ks
 from dbspark.kernels.lookup import probe as kp
@@ -37,8 +39,6 @@ from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.merge import consolidate as km
 from dbspark.kernels.merge import merge_timed as kt
 from dbspark.lazy import Lazy
-
-from dbspark.columnar.sort_key import SortKey
 
 
 class Batch:

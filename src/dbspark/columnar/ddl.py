@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 import pyarrow as pa
+
 from dbspark.errors import SchemaError
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([A-Za-z_0-9]+)|([<>(),:]))")

@@ -280,7 +280,7 @@ def _merge_small(sort_key: SortKey, batches: Sequence[Batch]) -> Batch | None:
         return Batch.empty(sort_key)
     arena = allocate(size)
     kc.fill(spec, count, rows, at, arena.address)
-    merged = batch_of_sorted_chunk(sort_key, Chunk(sort_key.schema, info[0], arena, None), info[ka.SURVEY :])
+    merged = batch_of_sorted_chunk(sort_key, Chunk(sort_key.schema, info[0], arena, None), info[ka.WEIGHT_SURVEY :])
     merged.__dict__["_time_survey"] = time
     return merged
 
@@ -290,7 +290,7 @@ def _merge_by_sorting(plan: MergePlan) -> list[Chunk]:
     schema, info = plan.sort_key.schema, plan.info
     rows = int(plan.lens.sum())
     pos, weights, times = int64s(rows), int64s(rows), int64s(nd.TIMES * rows).reshape(nd.TIMES, rows)
-    kt.merge_many(
+    kt.merge_by_sorting(
         plan.tables, plan.lens, plan.bounds, schema.columns, schema.node_count, pos, weights, times, info
     )  # fmt: skip
     check_plan(info)

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from dbspark.columnar import sort_key as hashing
 from dbspark.columnar.memory import Int64s
 from dbspark.columnar.rows import Row
 from dbspark.columnar.schema import Schema
-from dbspark.kernels.memory import layout as nd
-
-from dbspark.columnar import sort_key as hashing
 from dbspark.kernels.lookup import row_lookup as kw
+from dbspark.kernels.memory import layout as nd
 
 DirectoryAddress = tuple[int, Any]
 """The address of a directory of batches (`kernels.lookup.row_lookup`), and what must stay alive while it is used."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
 from dbspark.columnar.chunk import sort_maps
 from dbspark.columnar.frames import is_variant
 from dbspark.columnar.schema import Schema

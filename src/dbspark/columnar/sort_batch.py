@@ -35,26 +35,28 @@ PLAN_SCRATCH_BYTES: Final = 1 << 20
 """Scratch memory that each thread keeps for plans; larger plans allocate theirs."""
 
 PLAN_SCRATCH: Final = ThreadScratch(PLAN_SCRATCH_BYTES)
-PLAN_INFO: Final = Struct(f"{ka.INFO}q")
+PLAN_INFO: Final = Struct(f"{ka.INFO_WORDS}q")
 """The head of a plan: rows, then what `kernels.sort.sort_rows` says of them."""
 
 
 def plan_scratch(schema: Schema, rows: int, more: int = 0) -> Any:
     """Scratch memory for a plan of `rows` rows, and `more` bytes."""
-    needed = more + 8 * (ka.words_before_rows(schema.columns, schema.node_count) + ka.WORDS * rows)
+    needed = more + 8 * (ka.words_before_rows(schema.columns, schema.node_count) + ka.WORDS_PER_ROW * rows)
     return PLAN_SCRATCH.buffer if needed <= PLAN_SCRATCH_BYTES else allocate(needed)
 
 
 def rows_in_thread_scratch(schema: Schema, more: int) -> int:
     """The number of rows for whose plan, and `more` bytes, the scratch memory of a thread suffices."""
-    return (PLAN_SCRATCH_BYTES - more - 8 * ka.words_before_rows(schema.columns, schema.node_count)) // (8 * ka.WORDS)
+    return (PLAN_SCRATCH_BYTES - more - 8 * ka.words_before_rows(schema.columns, schema.node_count)) // (
+        8 * ka.WORDS_PER_ROW
+    )
 
 
 def batch_of_plan(sort_key: SortKey, scratch: Any, at: int, arena: Any) -> Batch:
     """The batch that `fill` has written into an arena, by the plan that begins `at` bytes into scratch memory."""
     info = PLAN_INFO.unpack_from(scratch, at)
-    batch = batch_of_sorted_chunk(sort_key, Chunk(sort_key.schema, info[0], arena, None), info[ka.SURVEY :])
-    times = info[4 : ka.SURVEY]
+    batch = batch_of_sorted_chunk(sort_key, Chunk(sort_key.schema, info[0], arena, None), info[ka.WEIGHT_SURVEY :])
+    times = info[4 : ka.WEIGHT_SURVEY]
     if times != NO_TIME_COORDINATES:
         batch.__dict__["_time_survey"] = survey_of_one_time(times)
     return batch
@@ -78,7 +80,7 @@ def sort_chunk(sort_key: SortKey, chunk: Chunk, hashed: bool = False) -> Batch:
     scratch = plan_scratch(schema, rows)
     spec, at = sort_key.kernel_spec_address, scratch.address
     size = ka.plan(spec, int(hashed), hashing._mask_word, chunk.table, rows, CHUNK_ROWS, at)
-    if size == ka.TIMED:
+    if size == ka.SEVERAL_TIMES:
         return _sort_general(sort_key, chunk, hashed)
     if size > 0:
         arena = allocate(size)
@@ -92,8 +94,8 @@ def sort_chunk(sort_key: SortKey, chunk: Chunk, hashed: bool = False) -> Batch:
     # More rows, or larger ones, than one chunk holds: the plan stands, and the chunks are gathered one by one.
     pos = np.frombuffer(scratch, np.int64, n, 8 * (before + 2 * rows))
     weights = np.frombuffer(scratch, np.int64, n, 8 * (before + 3 * rows))
-    tables = np.frombuffer(scratch, np.int64, 1, 8 * ka.INFO)
-    gathered = pos, weights, info[2], np.array(info[4 : ka.SURVEY], np.int64)
+    tables = np.frombuffer(scratch, np.int64, 1, 8 * ka.INFO_WORDS)
+    gathered = pos, weights, info[2], np.array(info[4 : ka.WEIGHT_SURVEY], np.int64)
     return Batch(sort_key, gather_chunks(schema, sort_key.own_key, tables, *gathered))
 
 
@@ -114,7 +116,7 @@ def sort_timed_chunks(
     lens, info = np.array([chunk.rows for chunk in chunks], np.int64), np.empty(5, np.int64)
     pos, weights, row_times = int64s(count), int64s(count), int64s(nd.TIMES * count).reshape(nd.TIMES, count)
     addresses = np.array(tables, np.int64)
-    kt.merge_many(
+    kt.merge_by_sorting(
         addresses, lens, time_bounds(since), schema.columns, schema.node_count, pos, weights, row_times, info
     )  # fmt: skip
     check_plan(info)

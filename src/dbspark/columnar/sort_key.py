@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
+
 from dbspark.columnar.memory import UInt64s, uint64s
 from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError

@@ -16,10 +16,10 @@ import pkgutil
 import threading
 from typing import Any
 
-from dbspark.kernels.jit import KERNELS
 from numba import types
 
 import dbspark.kernels
+from dbspark.kernels.jit import KERNELS
 
 _log = logging.getLogger("dbspark")
 _started = threading.Lock()

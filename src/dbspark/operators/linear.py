@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from dbspark.columnar.conform import conform
 from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.schema import Schema

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+
+from dbspark.columnar import SortKey
 from dbspark.columnar.chunk import check_plan
 from dbspark.columnar.delta import Delta, gather_delta
 from dbspark.columnar.memory import int64s
@@ -22,8 +24,6 @@ from dbspark.kernels.aggregate.top_k import top_k_change
 from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.spine import Spine
-
-from dbspark.columnar import SortKey
 
 
 class TopK(Operator):

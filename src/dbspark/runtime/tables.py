@@ -16,9 +16,13 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+
+from dbspark.columnar import Batch, SortKey, merge
+from dbspark.columnar.arrow_import import import_batch, import_copy
 from dbspark.columnar.conform import conform
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.memory import copy_record_batch
+from dbspark.columnar.rows import encode_rows, row_normaliser
 from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_batch import MAX_SORT_ROWS
 from dbspark.errors import DbsparkError, SchemaError
@@ -28,12 +32,8 @@ from dbspark.trace.background_merges import Task
 from dbspark.trace.history import History
 from dbspark.trace.lookup import Hits, Keys, ends_unordered
 from dbspark.trace.spine import Spine
-from dbspark.zset.payload import exact_product
-
-from dbspark.columnar import Batch, SortKey, merge
-from dbspark.columnar.arrow_import import import_batch, import_copy
-from dbspark.columnar.rows import encode_rows, row_normaliser
 from dbspark.zset import ZSet
+from dbspark.zset.payload import exact_product
 from dbspark.zset.zset import as_table, split_weight
 
 _ARROW = (pa.Table, pa.RecordBatch)

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from typing import Any, NamedTuple
 
+from dbspark.columnar import Batch
 from dbspark.errors import TimeError
 from dbspark.trace.cursor import Cursor
 from dbspark.trace.lookup import Hits
@@ -21,8 +22,6 @@ from dbspark.trace.merge_state import Merging
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Antichain, Description, TimeLike
 from dbspark.trace.trace import Trace, advanced_to
-
-from dbspark.columnar import Batch
 
 _NOTHING = Antichain(), Antichain()
 """What nobody holds."""

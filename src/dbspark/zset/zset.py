@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+
+from dbspark.columnar import Batch, Schema, SchemaLike, SortKey
 from dbspark.columnar.frames import arrow_of
 from dbspark.columnar.memory import INT64_MAX, Int64s
+from dbspark.columnar.rows import Row, decode_arrays, row_normaliser
 from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels.memory import layout as nd
 from dbspark.zset.adaptive import AdaptivePayload
 from dbspark.zset.config import ZSetConfig, current
 from dbspark.zset.memtable import overflow
 from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, same_rows, scaled
-
-from dbspark.columnar import Batch, Schema, SchemaLike, SortKey
-from dbspark.columnar.rows import Row, decode_arrays, row_normaliser
 
 if TYPE_CHECKING:
     from dbspark.zset.indexed import IndexedZSet

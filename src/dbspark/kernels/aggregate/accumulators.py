@@ -16,8 +16,8 @@ changes, its old row is retracted and its new one inserted in the same batch.
 A minimum or maximum is stored beside the words. For it the delta is sorted by key and value, so that groups are runs
 and the first row of each has the best value inserted or retracted. If that is worse than the old value, the old one
 stays; if it is better and inserted, it becomes the new one; otherwise, where the old value itself is inserted or
-retracted, the group is looked up in the arrangement by key and value. The value is gathered from where the key is, so
-chunks of the delta and of the arrangement are described as rows of state that have only key and value (`leads`).
+retracted, the group is looked up in the sort key by key and value. The value is gathered from where the key is, so
+chunks of the delta and of the sort key are described as rows of state that have only key and value (`leads`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ import numpy as np
 
 from dbspark.kernels.aggregate.group import LIMBS, count_rows, finish_sums, group_rows, sum_integers
 from dbspark.kernels.aggregate.top_k import WEIGHT_OVERFLOW, end_of_run, first_row, one_key
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel, load_i64, load_u64, prefetch
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.bloom_filter import count_lookups, lowest_batches
 from dbspark.kernels.lookup.directory import DIR_BATCHES, address, first_chunk, index_ref, length_at, table_at
 from dbspark.kernels.lookup.index import NOT_FOUND, find_key, has_index, prefetch_index_word, start_search
 from dbspark.kernels.lookup.probe import prefetch_match, same_key
-from dbspark.kernels.memory.hash import fold_columns, is_valid
+from dbspark.kernels.memory.hash import fold_columns
+from dbspark.kernels.memory.intrinsics import load_i64, load_u64, prefetch
 from dbspark.kernels.memory.layout import DATA, FIELDS, HASH, KEY, NODE_BYTES, ROW_BITS, ROW_MASK, START, VALID, WEIGHT
-from dbspark.kernels.merge.consolidate import lane, lane_mask
+from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_cells, compare_nulls, equal_rows
 
 COUNT = 0
@@ -263,7 +264,7 @@ def update_accumulators(
     the delta. Positions behind the last of the `chunks` are in the delta (`key_pos`) or in `acc` (`acc_pos`).
 
     value = (node of the column, node in the state, 1 for a maximum), or empty. If it is given, `arranged` is the
-    directory of the arrangement with the delta, and `leads` has one entry for the delta and one for each chunk of the
+    directory of the sort key with the delta, and `leads` has one entry for the delta and one for each chunk of the
     arrangement, of which used[0] are written, that of the delta first.
     """
     capacity = rows

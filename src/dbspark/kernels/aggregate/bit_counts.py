@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import (
-    i64,
-    inlined,
-    kernel,
+from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.memory.intrinsics import (
     load_i8,
     load_i16,
     load_i32,

@@ -12,7 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.lookup.probe import same_key
 from dbspark.kernels.memory.hash import fold_columns
 from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64, store_i64, store_u64
 from dbspark.kernels.memory.layout import (
@@ -31,8 +33,6 @@ from dbspark.kernels.memory.layout import (
 )
 from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_cells, small_integer
-
-from dbspark.kernels.lookup.probe import same_key
 
 _INITIAL_SLOTS = 1024
 """Slots of the hash table for groups, before it grows."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from dbspark.kernels.aggregate.exact_sums import carry_over, read_sum, store_sum
 from dbspark.kernels.jit import i64, inlined, kernel
 from dbspark.kernels.memory.intrinsics import f64_bits, load_i32, load_u32

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import add_overflows, borrowing, i64, inlined, kernel, load_i64, load_u64, prefetch
+from dbspark.kernels.jit import borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
 from dbspark.kernels.lookup.directory import DIR_BATCHES, address, first_chunk, index_ref, length_at, table_at
 from dbspark.kernels.lookup.first_rows import compare_in_order
 from dbspark.kernels.lookup.index import NOT_FOUND, find_key, finish_search, start_searches
 from dbspark.kernels.lookup.probe import prefetch_match, same_key
+from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64, prefetch
 from dbspark.kernels.memory.layout import (
     DATA,
     FIXED,
@@ -28,6 +29,7 @@ from dbspark.kernels.memory.layout import (
     KEY,
     KIND,
     NODE_BYTES,
+    OVERFLOW,
     ROW_BITS,
     ROW_MASK,
     START,
@@ -35,7 +37,7 @@ from dbspark.kernels.memory.layout import (
     WEIGHT,
     WIDTH,
 )
-from dbspark.kernels.merge.consolidate import OVERFLOW, lane, lane_mask
+from dbspark.kernels.memory.nodes import lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_cells
 
 NO_ROW = NOT_FOUND

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+
 from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined
 from dbspark.kernels.lookup.directory import DIR_COUNTERS, DIR_FILTER, DIR_FILTER_BATCHES, DIR_FILTER_SHIFT
 from dbspark.kernels.memory.intrinsics import load_i64, load_u64, prefetch, store_i64, store_u64

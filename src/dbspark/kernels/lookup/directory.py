@@ -22,9 +22,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dbspark.kernels.jit import brief, copy_bytes, i64, inlined, load_i64, load_u64, store_i64, store_u64
+from dbspark.kernels.jit import gil_kernel, i64, inlined
+from dbspark.kernels.memory.intrinsics import copy_bytes, load_i64, load_u64, store_i64, store_u64
 from dbspark.kernels.memory.layout import KEY, ROW_BITS
-from dbspark.kernels.merge.consolidate import lane
+from dbspark.kernels.memory.nodes import lane
 
 DIR_TABLES: Final = 0
 DIR_LENGTHS: Final = 1
@@ -88,7 +89,7 @@ def write_directory(tables: Any, lens: Any, fences: Any, starts: Any, index_refs
     return address(out)
 
 
-@brief
+@gil_kernel
 def write_batch_entry(
     tables: int, lens: int, fences: int, starts: int, index_refs: int, chunk: int, batch: int, table: int, rows: int,
     words: int, shift: int, chunks_gone: int, rows_gone: int,
@@ -104,7 +105,7 @@ def write_batch_entry(
     store_i64(index_refs, INDEX_REF_WORDS * batch + 3, rows_gone)
 
 
-@brief
+@gil_kernel
 def splice_directory(request: int) -> int:
     """Copy the first batches of a directory, then new ones, then its last; returns the number of all chunks.
 
@@ -164,7 +165,7 @@ def directory_words(chunks: int, batches: int, spare: int) -> int:
     return DIRECTORY_WORDS + 3 * (chunks + spare) + (1 + INDEX_REF_WORDS) * (batches + spare) + 1
 
 
-@brief
+@gil_kernel
 def copy_directory(directory: int, chunks: int, spare: int, target: int) -> None:
     """Copy a directory and its arrays to `target`, with space for `spare` more batches of one chunk each."""
     batches, at = load_i64(directory, DIR_BATCHES), target + 8 * DIRECTORY_WORDS
@@ -197,7 +198,7 @@ def append_entry(mutable: int, table: int, rows: int, words: int, shift: int) ->
     store_i64(mutable, 1, chunk + 1)
 
 
-@brief
+@gil_kernel
 def append_batch(mutable: int, table: int, rows: int) -> None:
     """Append a batch of one chunk, without an index, to a mutable directory that has space for it."""
     append_entry(mutable, table, rows, i64(0), i64(0))

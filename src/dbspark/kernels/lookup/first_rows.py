@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import add_overflows, i64, inlined, kernel, load_i64, load_u64
+from dbspark.kernels.jit import i64, inlined, kernel
 from dbspark.kernels.lookup.probe import same_key
 from dbspark.kernels.lookup.ranges import satisfies
-from dbspark.kernels.memory.layout import HASH, ROW_BITS, WEIGHT
-from dbspark.kernels.merge.consolidate import OVERFLOW, lane, lane_mask
+from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64
+from dbspark.kernels.memory.layout import HASH, OVERFLOW, ROW_BITS, WEIGHT
+from dbspark.kernels.memory.nodes import lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_rows
 
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+
 from dbspark.kernels.cpython import GIL_RELEASE_ROWS, release_gil, restore_gil
 from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined
 from dbspark.kernels.lookup.directory import DIR_FENCES, DIR_LENGTHS, DIR_TABLES, address, first_chunk, index_ref

@@ -13,7 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined, kernel
+from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
 from dbspark.kernels.lookup.directory import (
     DIR_BATCHES,
     DIR_TABLES,
@@ -26,6 +28,7 @@ from dbspark.kernels.lookup.directory import (
     table_at,
     write_directory,
 )
+from dbspark.kernels.lookup.index import NOT_FOUND, find_chunk, finish_search, lower_bound, start_searches
 from dbspark.kernels.memory.intrinsics import load_i64, load_u64, multiply_overflows, prefetch, store_i64
 from dbspark.kernels.memory.layout import (
     DATA,
@@ -45,9 +48,6 @@ from dbspark.kernels.memory.layout import (
 )
 from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 from dbspark.kernels.sort.row_order import equal_cells
-
-from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
-from dbspark.kernels.lookup.index import NOT_FOUND, find_chunk, finish_search, lower_bound, start_searches
 
 _KEYS_PER_BLOCK = 96
 """Keys that are looked up together."""

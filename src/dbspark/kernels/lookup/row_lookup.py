@@ -10,8 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
 from dbspark.kernels.lookup.directory import DIR_BATCHES, address, first_chunk, index_ref, length_at, table_at
+from dbspark.kernels.lookup.index import NOT_FOUND, find_chunk, finish_search, lower_bound, start_searches
+from dbspark.kernels.lookup.probe import prefetch_match
 from dbspark.kernels.memory.hash import NULL_WORD, SEED, bytes_word, double_word, fixed_word, fold
 from dbspark.kernels.memory.intrinsics import (
     add_overflows,
@@ -45,10 +49,6 @@ from dbspark.kernels.memory.layout import (
 )
 from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_rows, equal_rows
-
-from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
-from dbspark.kernels.lookup.index import NOT_FOUND, find_chunk, finish_search, lower_bound, start_searches
-from dbspark.kernels.lookup.probe import prefetch_match
 
 INT64_MIN = -(1 << 63)
 """Never a weight, because it has no opposite; a kernel that returns a weight returns it where the sum overflows."""

@@ -12,8 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
 from dbspark.kernels.lookup.directory import DIR_BATCHES, address, first_chunk, index_ref, length_at, table_at
+from dbspark.kernels.lookup.index import NOT_FOUND, finish_search, start_searches
+from dbspark.kernels.lookup.probe import same_key
 from dbspark.kernels.memory.intrinsics import load_i32, load_i64, load_u64, prefetch
 from dbspark.kernels.memory.layout import (
     DATA,
@@ -32,10 +36,6 @@ from dbspark.kernels.memory.layout import (
 )
 from dbspark.kernels.memory.nodes import lane, lane_mask
 from dbspark.kernels.sort.row_order import equal_rows
-
-from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
-from dbspark.kernels.lookup.index import NOT_FOUND, finish_search, start_searches
-from dbspark.kernels.lookup.probe import same_key
 
 _ROWS_PER_BLOCK = 96
 """Rows that are looked up together."""

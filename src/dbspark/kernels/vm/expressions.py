@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+
 from dbspark.kernels.jit import i64, inlined
 from dbspark.kernels.memory.intrinsics import (
     add_overflows,

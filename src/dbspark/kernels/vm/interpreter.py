@@ -27,20 +27,8 @@ import numpy as np
 from dbspark.kernels.aggregate.accumulators import update_accumulators
 from dbspark.kernels.aggregate.group import sum_rows
 from dbspark.kernels.aggregate.top_k import top_k_change
-from dbspark.kernels.jit import (
-    brief,
-    copy_bytes,
-    i64,
-    inlined,
-    ints_at,
-    load_i64,
-    load_u8,
-    load_u64,
-    store_i64,
-    store_u64,
-    with_lock,
-    without_lock,
-)
+from dbspark.kernels.cpython import release_gil, restore_gil
+from dbspark.kernels.jit import gil_kernel, i64, inlined
 from dbspark.kernels.lookup.directory import (
     DIR_BATCH_STARTS,
     DIR_BATCHES,
@@ -56,9 +44,10 @@ from dbspark.kernels.lookup.directory import (
 from dbspark.kernels.lookup.index import index_bits, index_rows
 from dbspark.kernels.lookup.probe import find_matches
 from dbspark.kernels.lookup.row_lookup import add_weights
-from dbspark.kernels.memory.layout import DATA, FIELDS, KEY, NODE_BYTES, ROW_BITS, WEIGHT
-from dbspark.kernels.merge.consolidate import OVERFLOW, lane, lane_mask
-from dbspark.kernels.sort.sort_rows import SURVEY, fill_arena, plan_rows, scratch_bytes
+from dbspark.kernels.memory.intrinsics import copy_bytes, int64s_at, load_i64, load_u8, load_u64, store_i64, store_u64
+from dbspark.kernels.memory.layout import DATA, FIELDS, KEY, NODE_BYTES, OVERFLOW, ROW_BITS, WEIGHT
+from dbspark.kernels.memory.nodes import lane, lane_mask
+from dbspark.kernels.sort.sort_rows import WEIGHT_SURVEY, fill_arena, plan_rows, scratch_bytes
 from dbspark.kernels.vm.constraints import violates
 from dbspark.kernels.vm.expressions import evaluate, slot_bytes
 from dbspark.kernels.vm.registers import (
@@ -137,7 +126,7 @@ def _sort(f: int, regs: int, memory: int) -> int:
     fill_arena(sort_key, rows, scratch, arena)
     set_rows(out, arena, n, size)
     for k in range(4):
-        store_i64(out, REG_SURVEY + k, load_i64(scratch, SURVEY + k))
+        store_i64(out, REG_SURVEY + k, load_i64(scratch, WEIGHT_SURVEY + k))
     if retained == 1:
         store_i64(memory, ARENA_USED, used)
     return i64(STATUS_OK)
@@ -165,7 +154,7 @@ def _project(f: int, regs: int, memory: int) -> int:
     scratch = arena_take(memory, 16 * rows + 8)
     if slots == 0 or scratch == 0:
         return i64(STATUS_ARENA_FULL)
-    tables, pos = ints_at(scratch, 1), ints_at(scratch + 8, rows)
+    tables, pos = int64s_at(scratch, 1), int64s_at(scratch + 8, rows)
     weights = scratch + 8 + 8 * rows
     tables[0] = table
     n = i64(0)
@@ -246,7 +235,7 @@ def _join(f: int, regs: int, states: int, memory: int) -> int:
     out, retained = register_at(regs, load_i64(f, 4)), load_i64(f, 5)
     null_safe, nodes, result, keys = load_i64(f, 6), load_i64(f, 7), load_i64(f, 8), load_i64(f, 9)
     code, slot_count, columns = load_i64(f, 10), load_i64(f, 11), load_i64(f, 12)
-    left_key, right_key = ints_at(f + 8 * 13, keys), ints_at(f + 8 * (13 + keys), keys)
+    left_key, right_key = int64s_at(f + 8 * 13, keys), int64s_at(f + 8 * (13 + keys), keys)
     left_rows, right_rows = load_i64(left, REG_ROWS), load_i64(right, REG_ROWS)
     left_chunks, right_chunks = load_i64(left_state, 1), load_i64(right_state, 1)
     if left_rows == 0 and right_rows == 0:
@@ -279,13 +268,13 @@ def _join(f: int, regs: int, states: int, memory: int) -> int:
     scratch = arena_take(memory, 8 * (left_chunks + 1 + 3 * n))
     if scratch == 0:
         return i64(STATUS_ARENA_FULL)
-    left_tables = ints_at(scratch, left_chunks + 1)
-    right_tables = ints_at(load_i64(directory, DIR_TABLES), right_chunks)
+    left_tables = int64s_at(scratch, left_chunks + 1)
+    right_tables = int64s_at(load_i64(directory, DIR_TABLES), right_chunks)
     copy_bytes(scratch, load_i64(load_i64(left_state, 0), DIR_TABLES), 8 * left_chunks)
     # Without rows on the left no position refers to the last chunk, but it has to be a node table.
     left_tables[left_chunks] = left_table if left_rows > 0 else left_tables[0]
     at = scratch + 8 * (left_chunks + 1)
-    left_pos, right_pos, weights = ints_at(at, n), ints_at(at + 8 * n, n), at + 16 * n
+    left_pos, right_pos, weights = int64s_at(at, n), int64s_at(at + 8 * n, n), at + 16 * n
     for i in range(info[0]):
         left_pos[i] = i64(left_chunks) << ROW_BITS | left_matches[0, i]
         right_pos[i] = left_matches[1, i]
@@ -336,7 +325,7 @@ def _distinct(f: int, regs: int, states: int, memory: int) -> int:
     scratch = arena_take(memory, 16 * rows + 8)
     if scratch == 0:
         return i64(STATUS_ARENA_FULL)
-    tables, pos, weights = ints_at(scratch, 1), ints_at(scratch + 8, rows), scratch + 8 + 8 * rows
+    tables, pos, weights = int64s_at(scratch, 1), int64s_at(scratch + 8, rows), scratch + 8 + 8 * rows
     tables[0] = table
     own_weights, mask = lane(table, WEIGHT), lane_mask(table, WEIGHT)
     before = np.zeros(rows, np.int64)
@@ -378,13 +367,13 @@ def _top_k(f: int, regs: int, states: int, memory: int) -> int:
     scratch = arena_take(memory, 32 * rows)  # a row of weight one moves at most one other row of weight one in or out
     if directory == 0 or scratch == 0:
         return i64(STATUS_ARENA_FULL)
-    pos, weights = ints_at(scratch, 2 * rows), ints_at(scratch + 16 * rows, 2 * rows)
-    n = top_k_change(directory, ints_at(f + 72, keys), columns, nodes, load_i64(f, 4), load_i64(f, 5), pos, weights)
+    pos, weights = int64s_at(scratch, 2 * rows), int64s_at(scratch + 16 * rows, 2 * rows)
+    n = top_k_change(directory, int64s_at(f + 72, keys), columns, nodes, load_i64(f, 4), load_i64(f, 5), pos, weights)
     if n == OVERFLOW or n > 2 * rows:
         return i64(STATUS_FALL_BACK)
     if n == 0:
         return set_empty(out)
-    tables = ints_at(load_i64(directory, DIR_TABLES), chunks + 1)
+    tables = int64s_at(load_i64(directory, DIR_TABLES), chunks + 1)
     return write_columns(
         f + 72 + 8 * keys, columns, tables, pos, tables, pos, n, i64(0), i64(0), nodes, weights.ctypes.data, i64(0),
         memory, arena_of(memory, load_i64(f, 3)), out,
@@ -415,9 +404,9 @@ def _aggregate(f: int, regs: int, states: int, memory: int) -> int:
     if rows == 0:
         return set_empty(out)
     if load_i64(f, 2) >= 0:
-        arrangement = states + STATE_BYTES * load_i64(f, 3)
-        arranged = _directory_with(load_i64(arrangement, 0), load_i64(arrangement, 1), table, rows, memory)
-        arrangement_chunks = load_i64(arrangement, 1) + 1
+        sort_key = states + STATE_BYTES * load_i64(f, 3)
+        arranged = _directory_with(load_i64(sort_key, 0), load_i64(sort_key, 1), table, rows, memory)
+        arrangement_chunks = load_i64(sort_key, 1) + 1
         if arranged == 0:
             return i64(STATUS_ARENA_FULL)
     directory, chunks = load_i64(state, 0), load_i64(state, 1)
@@ -428,25 +417,25 @@ def _aggregate(f: int, regs: int, states: int, memory: int) -> int:
     )
     if scratch == 0:
         return i64(STATUS_ARENA_FULL)
-    acc = ints_at(scratch, words * rows)
+    acc = int64s_at(scratch, words * rows)
     at = scratch + 8 * words * rows
-    key_pos = ints_at(at, 2 * rows)
-    acc_pos = ints_at(at + 16 * rows, 2 * rows)
-    weights = ints_at(at + 32 * rows, 2 * rows)
+    key_pos = int64s_at(at, 2 * rows)
+    acc_pos = int64s_at(at + 16 * rows, 2 * rows)
+    weights = int64s_at(at + 32 * rows, 2 * rows)
     at += 48 * rows
-    used = ints_at(at, 1)
+    used = int64s_at(at, 1)
     used[0] = 0
     at += 8
-    lead_lines = ints_at(at, leads * state_nodes * FIELDS).reshape(leads, state_nodes * FIELDS)
+    lead_lines = int64s_at(at, leads * state_nodes * FIELDS).reshape(leads, state_nodes * FIELDS)
     at += 8 * leads * state_nodes * FIELDS
     word_nodes = at  # the node table of the new words, as rows of state
     at += 8 * state_nodes * FIELDS
     tables, word_tables = at, at + 8 * (chunks + leads + 1)
     rest = f + 8 * 18
-    key = ints_at(rest, keys)
-    state_key = ints_at(rest + 8 * keys, keys)
+    key = int64s_at(rest, keys)
+    state_key = int64s_at(rest + 8 * keys, keys)
     rest += 16 * keys
-    fold_lines, value = ints_at(rest, 5 * folds).reshape(folds, 5), ints_at(rest + 40 * folds, value_words)
+    fold_lines, value = int64s_at(rest, 5 * folds).reshape(folds, 5), int64s_at(rest + 40 * folds, value_words)
     rest += 40 * folds + 8 * value_words
     n = update_accumulators(
         table, rows, key, np.uint64(load_i64(f, 5)), directory, chunks, state_key, columns, nodes, load_i64(f, 9),
@@ -479,8 +468,8 @@ def _aggregate(f: int, regs: int, states: int, memory: int) -> int:
             copy_bytes(key_nodes + state_key[k] * NODE_BYTES, table + key[k] * NODE_BYTES, i64(NODE_BYTES))
         store_i64(tables, chunks, key_nodes)
     return write_columns(
-        rest, columns, ints_at(tables, chunks + count), key_pos, ints_at(word_tables, chunks + 1), acc_pos, n, i64(0),
-        i64(0), state_nodes, weights.ctypes.data, i64(0), memory, arena_of(memory, load_i64(f, 17)), out,
+        rest, columns, int64s_at(tables, chunks + count), key_pos, int64s_at(word_tables, chunks + 1), acc_pos, n,
+        i64(0), i64(0), state_nodes, weights.ctypes.data, i64(0), memory, arena_of(memory, load_i64(f, 17)), out,
     )  # fmt: skip
 
 
@@ -503,7 +492,7 @@ def _sum(f: int, regs: int, memory: int) -> int:
     scratch = arena_take(memory, 8 * (count + 2 * rows))
     if scratch == 0:
         return i64(STATUS_ARENA_FULL)
-    tables, pos, weights = ints_at(scratch, count), ints_at(scratch + 8 * count, rows), scratch + 8 * (count + rows)
+    tables, pos, weights = int64s_at(scratch, count), int64s_at(scratch + 8 * count, rows), scratch + 8 * (count + rows)
     chunks, n = i64(0), i64(0)
     for k in range(count):
         delta = register_at(regs, load_i64(f, 5 + k))
@@ -537,9 +526,9 @@ def _consolidate(f: int, regs: int, memory: int) -> int:
     scratch = arena_take(memory, 16 * rows + 8)
     if scratch == 0:
         return i64(STATUS_ARENA_FULL)
-    tables, pos, weights = ints_at(scratch, 1), ints_at(scratch + 8, rows), ints_at(scratch + 8 + 8 * rows, rows)
+    tables, pos, weights = int64s_at(scratch, 1), int64s_at(scratch + 8, rows), int64s_at(scratch + 8 + 8 * rows, rows)
     tables[0] = table
-    n = sum_rows(table, rows, ints_at(f + 48, columns), np.uint64(load_i64(f, 3)), load_i64(f, 4), pos, weights)
+    n = sum_rows(table, rows, int64s_at(f + 48, columns), np.uint64(load_i64(f, 3)), load_i64(f, 4), pos, weights)
     if n == OVERFLOW:
         return i64(STATUS_FALL_BACK)
     if n == 0:
@@ -608,7 +597,7 @@ def _check_table(f: int, regs: int) -> int:
         return i64(STATUS_OK)
     broken = violates(
         load_i64(directory_at, 0), load_i64(delta, REG_TABLE), load_i64(delta, REG_ROWS), i64(1),
-        ints_at(f + 48, load_i64(f, 5)), load_i64(f, 3), load_i64(f, 4), load_i64(f, 2),
+        int64s_at(f + 48, load_i64(f, 5)), load_i64(f, 3), load_i64(f, 4), load_i64(f, 2),
     )  # fmt: skip
     return i64(STATUS_FALL_BACK) if broken == 1 else i64(STATUS_OK)
 
@@ -647,16 +636,16 @@ def _interpret(code: int, length: int, regs: int, states: int, memory: int) -> i
     return i64(STATUS_OK)
 
 
-@brief
+@gil_kernel
 def run(code: int, length: int, regs: int, states: int, memory: int, long: int) -> int:
     """Run `length` words of code; returns a status. `long`: 1 where it may take long, so that the GIL is released.
 
     `regs`, `states` and `memory` are the addresses of registers, states and the two arenas.
     """
-    status, lock = i64(STATUS_FALL_BACK), without_lock(long == 1)
+    status, lock = i64(STATUS_FALL_BACK), release_gil(long == 1)
     try:
         status = _interpret(code, length, regs, states, memory)
     except Exception:  # out of memory: the operators report it
         status = i64(STATUS_FALL_BACK)
-    with_lock(lock)
+    restore_gil(lock)
     return status

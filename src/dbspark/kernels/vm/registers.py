@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from dbspark.kernels.jit import i64, inlined, load_i64, store_i64
+from dbspark.kernels.jit import i64, inlined
+from dbspark.kernels.memory.intrinsics import load_i64, store_i64
 from dbspark.kernels.memory.layout import ALIGN
 
 STATUS_OK: Final = 0

@@ -13,6 +13,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+
+from dbspark.kernels.aggregate.group import beyond_38_digits
 from dbspark.kernels.jit import i64, inlined
 from dbspark.kernels.memory.gather import gather_flat, has_validity, referenced_chunks, variable_size
 from dbspark.kernels.memory.intrinsics import (
@@ -44,10 +46,8 @@ from dbspark.kernels.memory.layout import (
     WIDTH,
 )
 from dbspark.kernels.memory.nodes import write_node
-from dbspark.kernels.vm.registers import STATUS_ARENA_FULL, STATUS_FALL_BACK, arena_take, set_rows
-
-from dbspark.kernels.aggregate.group import beyond_38_digits
 from dbspark.kernels.vm.expressions import slot_bytes
+from dbspark.kernels.vm.registers import STATUS_ARENA_FULL, STATUS_FALL_BACK, arena_take, set_rows
 
 PASS_THROUGH: Final = 0
 """kind, side, node: an input column, gathered, or shared where all rows stay."""
