@@ -65,8 +65,8 @@ def newest_row(
 ) -> int:  # fmt: skip
     """The position of the live row of a key, in batches from `lowest` on: inserted and not retracted since; or NO_ROW.
 
-    No batch that is newer than batch `newest` and has an index has the key. `retracted` is scratch memory for positions of retracted
-    rows; TOO_MANY_RETRACTIONS where it is too short.
+    No batch that is newer than batch `newest` and has an index has the key. `retracted` is scratch memory for positions
+    of retracted rows; TOO_MANY_RETRACTIONS where it is too short.
     """
     retractions = i64(0)
     for b in range(load_i64(directory, DIR_BATCHES) - 1, lowest - 1, -1):
