@@ -176,7 +176,8 @@ class Joining(Base):
             judged = Function(refusing(*tests), self._named(f"errors of {label}"), identity=step)
             operator = Join(sort_keys[0], sort_keys[1], columns=[(side, 0)], residual=judged)
             met = b.with_state(operator, streams, sort_keys)
-            nothing = Function(lambda columns: [pa.nulls(0, t) for t in schema.types], f"no rows of {schema.arrow}")
+            made = ("no rows", schema)
+            nothing = Function(lambda columns: [pa.nulls(0, t) for t in schema.types], "no rows", identity=made)
             out.append(b.map(met, nothing, schema))
         return out
 
