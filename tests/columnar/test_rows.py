@@ -327,9 +327,9 @@ def test_variants_are_part_of_identities_by_their_bytes() -> None:
         VariantVal(VARIANT[0], b"\x01\x01\x00\x01x"),
         None,
     ]
-    rows = [row_form(Schema.parse("v ARRAY<VARIANT>"))(([value],)) for value in given]
+    rows = [row_normaliser(Schema.parse("v ARRAY<VARIANT>"))(([value],)) for value in given]
     assert len({encoded_value(row) for row in rows}) == len(given)
-    assert encoded_value(rows[0]) == encoded_value(row_form(Schema.parse("v ARRAY<VARIANT>"))(([VARIANT],)))
+    assert encoded_value(rows[0]) == encoded_value(row_normaliser(Schema.parse("v ARRAY<VARIANT>"))(([VARIANT],)))
 
 
 @pytest.mark.parametrize("value", [1, "{}", {"a": 1}, (b"x",), (b"x", "y"), [1, 2], b"x"])
