@@ -112,6 +112,10 @@ class Task(_Turn, Generic[T]):
     def done(self) -> bool:
         return self._future.done()
 
+    @property
+    def failed(self) -> bool:
+        return self._future.done() and self._future.exception() is not None
+
     def wait(self) -> None:
         """Until it has ended, in whichever way."""
         self._awaited = True

@@ -277,9 +277,11 @@ class Waiting:
         )  # fmt: skip
 
     def reset(self, saved: SavedBuffer) -> None:
-        """Go back to what was saved."""
+        """Go back to what was saved, but not to a job that has failed since: it would fail every further tick."""
         self.changes, length, self.rows, self._held = saved[:4]
         self._job, self._in_hand, self._rows_in_hand, self._since_asked = saved[4:]
+        if self._job is not None and self._job.failed:
+            self._job, self._in_hand, self._rows_in_hand = None, 0, 0
         del self.changes[length:]
 
     def asked(self) -> None:
