@@ -20,8 +20,9 @@ from dbspark.runtime.task import Job, failure, raise_first
 from dbspark.storage.files import files_at
 
 SERIALIZERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
-UNPICKLED = {"runtime/exchange.py": {"_known", "_inputs"}}
-"""Where something may be unpickled: the levels and the property of a job, which Spark carries from the driver."""
+UNPICKLED = {"runtime/exchange.py": {"_known", "_inputs"}, "sql/identity.py": {"python_function"}}
+"""Where something may be unpickled: the levels and the property of a job, which Spark carries from the driver; and
+functions of the user that plans of the driver's own session hold, where they are identified."""
 
 
 class Runs:
