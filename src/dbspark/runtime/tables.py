@@ -33,8 +33,8 @@ from dbspark.trace.history import History
 from dbspark.trace.lookup import Hits, Keys, ends_unordered
 from dbspark.trace.spine import Spine
 from dbspark.zset import ZSet
+from dbspark.zset.arrow_input import as_table, split_weight
 from dbspark.zset.payload import exact_product
-from dbspark.zset.zset import as_table, split_weight
 
 _ARROW = (pa.Table, pa.RecordBatch)
 

@@ -14,28 +14,24 @@ a weight of zero is nowhere: not in iteration, counts, equality or files. Duplic
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar import Batch, Schema, SchemaLike, SortKey
-from dbspark.columnar.frames import arrow_of
 from dbspark.columnar.memory import INT64_MAX, Int64s
 from dbspark.columnar.rows import Row, decode_arrays, row_normaliser
-from dbspark.errors import SchemaError, WeightOverflowError
+from dbspark.errors import SchemaError
 from dbspark.kernels.memory import layout as nd
+from dbspark.trace.spine import Spine
 from dbspark.zset.adaptive import AdaptivePayload
+from dbspark.zset.arrow_input import as_table, split_weight
 from dbspark.zset.config import ZSetConfig, current
+from dbspark.zset.key_index import KeyIndex
 from dbspark.zset.memtable import overflow
-from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, same_rows, scaled
-
-if TYPE_CHECKING:
-    from dbspark.zset.indexed import IndexedZSet
-
-
-_INT64 = pa.int64()
+from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, same_rows, scaled, spine_config
 
 
 class ColumnFunction:
@@ -387,9 +383,72 @@ class ZSet:
 
     def group_by(self, *key: str) -> IndexedZSet:
         """The rows indexed by some of their columns."""
-        from dbspark.zset.indexed import IndexedZSet
-
         return IndexedZSet.from_zset(self, key)
+
+
+class IndexedZSet(KeyIndex):
+    """An immutable Z-set arranged by key columns, for grouping and joining."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def from_zset(z: ZSet, key: Sequence[str]) -> IndexedZSet:
+        """Arrange a Z-set by some of its columns."""
+        if not key:
+            raise SchemaError("name at least one column to index by")
+        sort_key = SortKey(z.schema, [z.schema.index(k) for k in key])
+        spine = Spine(sort_key, (), spine_config(z.config))
+        return IndexedZSet(spine.insert_all(p.sorted_by(sort_key) for p in z._payload.parts()), z.config)
+
+    def to_zset(self) -> ZSet:
+        """The same rows without the index."""
+        return ZSet.from_batch(self.spine.consolidated(), self.config)
+
+    def __add__(self, other: IndexedZSet | ZSet) -> IndexedZSet:
+        if other.schema is not self.schema:
+            raise SchemaError(f"Z-sets of different schemas cannot be added: {self.schema!r} and {other.schema!r}")
+        parts = other.spine.batches if isinstance(other, IndexedZSet) else other._payload.parts()
+        sort_key = self.spine.sort_key
+        return IndexedZSet(self.spine.insert_all(p.sorted_by(sort_key) for p in parts), self.config)
+
+    def negate(self) -> IndexedZSet:
+        batches = tuple(scaled(b, -1) for b in self.spine.batches)
+        return IndexedZSet(Spine(self.spine.sort_key, batches, self.spine.config), self.config)
+
+    __neg__ = negate
+
+    def __sub__(self, other: IndexedZSet) -> IndexedZSet:
+        return self + other.negate()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IndexedZSet):
+            return NotImplemented
+        same = self.spine.sort_key is other.spine.sort_key
+        return same and self.count == other.count and (self - other).count == 0
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"IndexedZSet({self.count} rows by {', '.join(self.key)}: {self.schema!r})"
+
+    def keys(self) -> list[Row]:
+        """The distinct keys as Python rows."""
+        return [row for row, _ in ZSet.from_batch(self.distinct_keys(), self.config)]
+
+    def group(self, *key: Any) -> ZSet:
+        """The rows of one key, whole."""
+        return ZSet.from_batch(self.rows_of(key), self.config)
+
+    def join(self, other: IndexedZSet, suffix: str = "_right") -> IndexedZSet:
+        """The product of the rows of equal keys: key columns, then the left's others, then the right's others.
+
+        Weights multiply. A NULL key equals a NULL key here; SQL's joins drop NULL keys before they index.
+        """
+        sort_key = self._joined(other, suffix)
+        spine = Spine(sort_key, (), self.spine.config)
+        for batch in self.join_batches(other, suffix):
+            spine = spine.insert(batch)
+        return IndexedZSet(spine, self.config)
 
 
 class ArrangedView:
@@ -444,43 +503,6 @@ def _empty(sort_key: SortKey, config: ZSetConfig) -> Payload:
     if config.backend == "FastZSet":
         return FastPayload(sort_key, config)
     return BatchPayload(sort_key, config)
-
-
-def as_table(data: Any) -> pa.Table:
-    """A pyarrow table from anything that speaks Arrow."""
-    if isinstance(data, pa.Table):
-        return data
-    if isinstance(data, pa.RecordBatch):
-        return pa.Table.from_batches([data])
-    if hasattr(data, "toArrow"):
-        return arrow_of(data)
-    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        return pa.table(data)
-    if isinstance(data, Mapping):
-        try:
-            return pa.table(dict(data))
-        except pa.ArrowException as error:
-            raise SchemaError(f"the columns do not make a table: {error}") from None
-    raise SchemaError(f"expected Arrow data (a table, a record batch, a DataFrame), not {type(data).__name__}")
-
-
-def split_weight(table: pa.Table, weight: str | None) -> tuple[pa.Table, Int64s | None]:
-    if weight is None:
-        return table, None
-    at = table.schema.get_field_index(weight)
-    if at < 0:
-        raise SchemaError(f"no column {weight!r} for the weights; the columns are {', '.join(table.column_names)}")
-    column = table.column(at)
-    if column.type == _INT64 and column.num_chunks == 1 and not column.null_count:
-        return table.remove_column(at), column.chunk(0).to_numpy()
-    if not pa.types.is_integer(column.type) or column.null_count:
-        raise SchemaError(f"the weights in column {weight!r} must be integers without NULLs, not {column.type}")
-    try:
-        exact = column if pa.types.is_int64(column.type) else column.cast(pa.int64())
-        weights = (exact.chunk(0) if exact.num_chunks == 1 else exact.combine_chunks()).to_numpy(zero_copy_only=False)
-    except pa.ArrowInvalid:
-        raise WeightOverflowError(f"a weight in column {weight!r} is beyond int64; nothing was applied") from None
-    return table.remove_column(at), weights
 
 
 def _mask(result: Any, rows: int) -> Any:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbspark.errors import DbsparkError
-from dbspark.sql.expressions import strings
 from dbspark.sql.expressions.elements import (
     Elements,
     any_of,
@@ -40,6 +39,7 @@ from dbspark.sql.expressions.rules import (
     on_arrays,
     rule,
 )
+from dbspark.sql.expressions.strings import concat_strings
 from dbspark.sql.expressions.vectors import (
     Vector,
     both,
@@ -307,29 +307,13 @@ def slice_(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
     return strict_arrays(dtype, run, args, True)
 
 
-def present(columns: Sequence[pa.Array]) -> pa.Array:
-    """Arrays of what there is in columns of strings and of arrays of strings, without NULLs."""
-    dtype = array_of(STRING)
-    parts = []
-    for column in columns:
-        if column.type == STRING:
-            there = column.is_valid().to_numpy(zero_copy_only=False)
-            parts.append(Elements(listed(dtype, there.astype(np.int64), column.drop_null())))
-        else:
-            elements = Elements(column)
-            values = elements.values
-            keep = values.is_valid().to_numpy(zero_copy_only=False)
-            parts.append(Elements(kept(dtype, elements, values, keep, None)))
-    return joined(dtype, parts, None)
-
-
 @rule("Concat")
 def concat(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
     if not args:
         return None
     dtype = args[0].type
     if not is_array(dtype):
-        return strings.concat(args)
+        return concat_strings(args)
     if any(a.type != dtype for a in args):
         return None
 

@@ -21,6 +21,7 @@ from dbspark.sql.expressions.characters import (
     occurrences,
     strings,
 )
+from dbspark.sql.expressions.elements import without_nulls
 from dbspark.sql.expressions.rules import (
     Compiled,
     Context,
@@ -95,15 +96,13 @@ def concat_ws(call: Call, args: Sequence[Compiled], context: Context) -> Compile
     def run(frame: Frame) -> Datum:
         sep, *values = (a.run(frame) for a in args)
         # Not by binary_join_element_wise with null_handling="skip": it drops rows in which all values are NULL.
-        from dbspark.sql.expressions.collections import present
-
-        lists = present([as_array(v, frame.rows) for v in values])
+        lists = without_nulls([as_array(v, frame.rows) for v in values])
         return pc.binary_join(lists, as_array(sep, frame.rows))
 
     return Compiled(STRING, run, any(a.can_fail for a in args))
 
 
-def concat(args: Sequence[Compiled]) -> Compiled | None:
+def concat_strings(args: Sequence[Compiled]) -> Compiled | None:
     """Strings one after the other; used by the rule of Concat, which also takes arrays."""
     dtype = args[0].type
     if not all_of(args, dtype) or dtype not in (STRING, BINARY):
