@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from dbspark.columnar.memory import Int64s
 from dbspark.operators.function import Columns
 from dbspark.sql import plan as p
-from dbspark.sql.expressions.compiler import Compiler
+from dbspark.sql.expressions.compiler import ExpressionCompiler
 from dbspark.sql.expressions.rules import Compiled, Frame
-from dbspark.sql.through_spark import Question, Spark
+from dbspark.sql.spark_evaluator import SparkEvaluator, SparkFunction
 
 Generator: TypeAlias = Callable[[Columns], tuple[list[pa.Array], Int64s]]
 
 
-def native(node: p.Generate, compiler: Compiler) -> Generator | None:
+def native(node: p.Generate, compiler: ExpressionCompiler) -> Generator | None:
     """A generator by our own kernels, or None."""
     call = node.generator
     args = [compiler.native(a) for a in call.args]
@@ -119,8 +119,8 @@ def _replicating(values: Sequence[Compiled]) -> Generator:
 
 
 def through_spark(
-    node: p.Generate, ids: Sequence[int], kept: Sequence[int], spark: Spark, as_read: bool = True
-) -> Question:
+    node: p.Generate, ids: Sequence[int], kept: Sequence[int], spark: SparkEvaluator, as_read: bool = True
+) -> SparkFunction:
     """A generator that Spark runs; unless it is `as_read`, over columns and constants instead of its arguments."""
     if as_read:
         return spark.flat_map(node.origin, ids, kept, node.columns)

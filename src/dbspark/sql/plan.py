@@ -226,7 +226,7 @@ class LoopRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class OpaqueNode:
     """A node that we have no rule for; Spark can evaluate it."""
 
     name: str
@@ -245,7 +245,7 @@ class Foreign:
 
 Node: TypeAlias = (
     Table | Values | Project | Filter | Join | Aggregate | Window | Top | Union | Generate | Expand
-    | Loop | LoopRef | Foreign
+    | Loop | LoopRef | OpaqueNode
 )  # fmt: skip
 
 

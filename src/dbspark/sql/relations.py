@@ -15,19 +15,19 @@ from dbspark.circuit.builder import Builder
 from dbspark.circuit.graph import Stream
 from dbspark.columnar.schema import Schema
 from dbspark.sql import plan as p
-from dbspark.sql.types import loosened
+from dbspark.sql.types import with_nullable_children
 
-Mode = Literal["incremental", "affected groups", "full"]
+MaintenanceMode = Literal["incremental", "affected groups", "full"]
 Cost = Literal["change", "partition"]
 """What a tick reads: the change and what it meets, or the whole partitions or groups in which something changes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class MaintenanceNote:
     """How an operator is maintained."""
 
     operator: str
-    mode: Mode
+    mode: MaintenanceMode
     code: str = ""
     why: str = ""
     cost: Cost = "change"
@@ -39,13 +39,17 @@ class Note:
         return f"{self.operator}: {self.mode}{cost}{reason}{remark}"
 
 
-def reads_partitions(operator: str, mode: Mode = "incremental", code: str = "READS_PARTITION", why: str = "") -> Note:
+def reads_partitions(
+    operator: str, mode: MaintenanceMode = "incremental", code: str = "READS_PARTITION", why: str = ""
+) -> MaintenanceNote:
     """A note on an operator of which a tick reads every row of the partitions or groups that it touches."""
-    return Note(operator, mode, code, why or "a tick reads all rows of the partitions that it touches", "partition")
+    return MaintenanceNote(
+        operator, mode, code, why or "a tick reads all rows of the partitions that it touches", "partition"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Rel:
+class Relation:
     """A stream and the numbers of its columns."""
 
     stream: Stream
@@ -79,11 +83,11 @@ class Scope:
 
     builder: Builder
     tables: Mapping[str, Stream]
-    known: dict[int, Rel] = field(default_factory=dict)
+    known: dict[int, Relation] = field(default_factory=dict)
     """Relations of plan nodes that were compiled outside, by the identity of the node."""
-    loops: dict[int, Rel] = field(default_factory=dict)
+    loops: dict[int, Relation] = field(default_factory=dict)
 
 
-def schema_of(types: Sequence[pa.DataType]) -> Schema:
+def positional_schema(types: Sequence[pa.DataType]) -> Schema:
     """A schema with columns named by position."""
-    return Schema(pa.schema([pa.field(f"c{i}", loosened(t)) for i, t in enumerate(types)]))
+    return Schema(pa.schema([pa.field(f"c{i}", with_nullable_children(t)) for i, t in enumerate(types)]))

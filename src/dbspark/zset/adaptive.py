@@ -25,15 +25,16 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from dbspark.columnar import Batch, SortKey, merge
+from dbspark.columnar.delta import merge_or_empty
 from dbspark.columnar.row_codec import UNENCODABLE
 from dbspark.columnar.rows import Row
 from dbspark.trace.spine import Spine, summable
-from dbspark.zset.body import Body, Log
 from dbspark.zset.config import ZSetConfig
 from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, batch_of_rows
 from dbspark.zset.metrics import Metrics
-from dbspark.zset.payload import FastPayload, Payload, merged, spine_config, weight_in
+from dbspark.zset.payload import FastPayload, Payload, row_weight, spine_config
 from dbspark.zset.policy import CLOCK_EVERY, FEW, Policy
+from dbspark.zset.sorted_part import Log, SortedPart
 from dbspark.zset.versions import Moment, Version
 
 DIRECT: Final = 48
@@ -49,11 +50,11 @@ _GROUP: Final = 8
 MemtableVersion = Version[Memtable]
 Counted = tuple[int, int]
 """How many rows the body and so many deltas of the log hold together."""
-State = tuple[Body, MemtableVersion | None, Log, int, Counted | None]
+State = tuple[SortedPart, MemtableVersion | None, Log, int, Counted | None]
 _new = object.__new__
 
 
-def _room(body: Body, memtable: MemtableVersion | None) -> int:
+def _room(body: SortedPart, memtable: MemtableVersion | None) -> int:
     """Rows that may come in columns before anything has to be looked at; they are put in the log until then."""
     if body.bound() > LARGE or (memtable is not None and memtable.store.large):
         return 0
@@ -74,12 +75,12 @@ class AdaptivePayload(Payload):
     _batch: Batch
     _state: State
 
-    def __init__(self, body: Body, memtable: MemtableVersion | None) -> None:
+    def __init__(self, body: SortedPart, memtable: MemtableVersion | None) -> None:
         self._state = (body, memtable, (), _room(body, memtable), None)
 
     @staticmethod
     def empty(sort_key: SortKey, config: ZSetConfig) -> AdaptivePayload:
-        return AdaptivePayload(Body(sort_key, config, Batch.empty(sort_key)), None)
+        return AdaptivePayload(SortedPart(sort_key, config, Batch.empty(sort_key)), None)
 
     @property
     def sort_key(self) -> SortKey:  # type: ignore[override]
@@ -90,7 +91,7 @@ class AdaptivePayload(Payload):
         return self._state[0].config
 
     @property
-    def state(self) -> tuple[Body, MemtableVersion | None]:
+    def state(self) -> tuple[SortedPart, MemtableVersion | None]:
         """What holds the rows, after the log has been taken in."""
         state = self._state
         if state[2]:
@@ -110,7 +111,7 @@ class AdaptivePayload(Payload):
             return "trace"
         return "memtable" if body.grown else "small"
 
-    def _set(self, body: Body, memtable: MemtableVersion | None) -> None:
+    def _set(self, body: SortedPart, memtable: MemtableVersion | None) -> None:
         self._state = (body, memtable, (), _room(body, memtable), None)
 
     # ------------------------------------------------------------------ rows one by one
@@ -209,7 +210,7 @@ class AdaptivePayload(Payload):
                 rows = 0
             policy.began()
             policy.moved("small", "memtable")
-            self._set(Body(body.sort_key, body.config, Batch.empty(body.sort_key), None, policy, True), memtable)
+            self._set(SortedPart(body.sort_key, body.config, Batch.empty(body.sort_key), None, policy, True), memtable)
         elif body.spine is None and len(store) < body.config.shrink_limit:
             self._slim()
             return
@@ -369,7 +370,7 @@ class AdaptivePayload(Payload):
         small = body.small
         if memtable is not None:
             waiting = memtable.read(lambda m: batch_of_rows(body.sort_key, m.rows))
-            small = merged(body.sort_key, (small, waiting))
+            small = merge_or_empty(body.sort_key, (small, waiting))
         limit = body.config.small_limit
         if small.rows + batch.rows <= limit:
             self._set(body.with_small(merge((small, batch)) if small.rows else batch), None)
@@ -380,13 +381,13 @@ class AdaptivePayload(Payload):
             spine = Spine(body.sort_key, (), spine_config(body.config)).insert(small).insert(batch)
             policy.inserted((batch,), spine)
             policy.moved("small", "trace")
-            self._set(Body(body.sort_key, body.config, empty, spine, policy), None)
+            self._set(SortedPart(body.sort_key, body.config, empty, spine, policy), None)
             return
         memtable = Version(Memtable(body.sort_key))
         memtable = memtable.advanced(Columns(small, batch) if small.rows else Columns(batch))
         policy.began()
         policy.moved("small", "memtable")
-        self._set(Body(body.sort_key, body.config, empty, None, policy, True), memtable)
+        self._set(SortedPart(body.sort_key, body.config, empty, None, policy, True), memtable)
 
     # ------------------------------------------------------------------ changing the form
 
@@ -431,7 +432,7 @@ class AdaptivePayload(Payload):
             store = Memtable(body.sort_key)
             store.large = spine.bound() > LARGE
             kept = Version(store).advanced(Columns(hot))
-        after = Body(body.sort_key, body.config, Batch.empty(body.sort_key), spine, policy)
+        after = SortedPart(body.sort_key, body.config, Batch.empty(body.sort_key), spine, policy)
         after._known = known
         metrics = policy.metrics
         metrics.kept_hot += hot.rows
@@ -460,7 +461,7 @@ class AdaptivePayload(Payload):
             body.policy.moved("trace" if body.spine is not None else "memtable", "small")
         self._set(body.with_small(_collected(self._state)), None)
 
-    def _settle(self) -> Body:
+    def _settle(self) -> SortedPart:
         """Sort what waits: somebody reads in columns, and the next reader should not sort it again."""
         state = self._state
         body, memtable, log, _, _ = state
@@ -493,7 +494,7 @@ class AdaptivePayload(Payload):
         if body.policy is not None:
             body.policy.demanded()
         if self._state[0].spine is None and not self._state[0].grown:  # little was left, so it is small
-            self._set(self._state[0].with_small(merged(body.sort_key, (*self.parts(), *few))), None)
+            self._set(self._state[0].with_small(merge_or_empty(body.sort_key, (*self.parts(), *few))), None)
         else:
             self._flush("arranged", keep_hot=False, few=few)
 
@@ -531,7 +532,7 @@ class AdaptivePayload(Payload):
             return total + look(row)
         except UNENCODABLE:
             spine = body.reader()
-            return total if spine is None else total + weight_in(spine, row)
+            return total if spine is None else total + row_weight(spine, row)
 
     def count(self) -> int:
         body, memtable, log, room, counted = self._state
@@ -600,7 +601,7 @@ class AdaptivePayload(Payload):
         body, memtable, log, _, _ = self._state
         policy = body.policy
         if policy is None:
-            body = Body(body.sort_key, body.config, body.small, body.spine, None, body.grown)
+            body = SortedPart(body.sort_key, body.config, body.small, body.spine, None, body.grown)
             policy = body.policy = Policy(body.config, Metrics())
         policy.metrics.subscribers += change
         policy.retune()
@@ -615,10 +616,10 @@ def _collected(state: State) -> Batch:
     parts = [*((body.small,) if body.spine is None else body.spine.batches), *log]
     if memtable is not None:
         parts.append(memtable.read(Memtable.batch))
-    return merged(body.sort_key, parts)
+    return merge_or_empty(body.sort_key, parts)
 
 
-def _new_memtable(body: Body, begun: bool = False) -> MemtableVersion:
+def _new_memtable(body: SortedPart, begun: bool = False) -> MemtableVersion:
     """A memtable beside a body; `begun`: its rows have waited in the log."""
     if body.policy is not None and not begun:
         body.policy.began()
@@ -674,4 +675,4 @@ def _size(payload: AdaptivePayload) -> int:
     return rows if memtable is None else rows + len(memtable.store)
 
 
-__all__ = ["DIRECT", "LOG_DELTAS", "LOG_ROWS", "AdaptivePayload", "Body"]
+__all__ = ["DIRECT", "LOG_DELTAS", "LOG_ROWS", "AdaptivePayload", "SortedPart"]

@@ -24,12 +24,12 @@ from dbspark.columnar.row_codec import EncodedRow, codec_of, hash_mask
 from dbspark.columnar.rows import Row, encode_rows
 from dbspark.columnar.sort_batch import sort_hashed_chunk
 from dbspark.columnar.sort_key import hash_rows
-from dbspark.errors import WeightOverflowError
 from dbspark.kernels.lookup import hash_table as kt
 from dbspark.kernels.lookup import row_lookup as kw
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.sort.radix_sort import sort_hashes
 from dbspark.zset.versions import Moment
+from dbspark.zset.weights import weight_overflow
 
 LARGE = 1 << 60
 """Weights up to this can be summed over the few places a row may be in without looking for overflow."""
@@ -44,10 +44,6 @@ HOT_TOUCHES = 4
 """Changes of one row between flushes from which on it is hot."""
 
 RowDelta = tuple[Row, int]
-
-
-def overflow(row: Any) -> WeightOverflowError:
-    return WeightOverflowError(f"the weight of {row!r} would leave the range of int64; nothing was applied")
 
 
 class Columns:
@@ -142,7 +138,7 @@ class RobinHood:
         if self.bound > INT64_MAX:
             overflows: Any = kt.would_overflow
             if overflows(*slots, self.entries, *source):
-                raise overflow("a row of the change")
+                raise weight_overflow("a row of the change")
             self.bound = INT64_MAX
         info = np.empty(2, np.int64)
         appended = int64s(rows)
@@ -308,7 +304,7 @@ def add_rows(rows: dict[Row, int], delta: dict[Row, int], factor: int, limit: in
                 large = True
                 if not -limit <= total <= limit:
                     _take_back(rows, delta, factor, row)
-                    raise overflow(row) if limit == INT64_MAX else LargeWeight
+                    raise weight_overflow(row) if limit == INT64_MAX else LargeWeight
             rows[row] = total
         else:
             rows.pop(row, None)
@@ -399,7 +395,7 @@ class Memtable:
             if total:
                 if not -LARGE <= total <= LARGE:
                     if not -INT64_MAX <= total <= INT64_MAX:
-                        raise overflow(row)
+                        raise weight_overflow(row)
                     self.large = True
                 rows[row] = total
             else:

@@ -11,11 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.chunk import Chunk, gather_chunks
-from dbspark.columnar.memory import INT64_MAX, Int64s
+from dbspark.columnar.delta import merge_or_empty
+from dbspark.columnar.memory import INT64_MAX
 from dbspark.columnar.row_codec import DirectoryAddress, RowCodec, codec_of
 from dbspark.columnar.rows import Row, decode_arrays
 from dbspark.kernels.memory import layout as nd
@@ -23,8 +22,9 @@ from dbspark.lazy import Lazy
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.spine import Spine, summable
 from dbspark.zset.config import ZSetConfig
-from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, add_rows, batch_of_rows, overflow
+from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, add_rows, batch_of_rows
 from dbspark.zset.versions import Moment, Version
+from dbspark.zset.weights import sum_weights, weight_overflow
 
 
 class Payload(ABC):
@@ -60,7 +60,7 @@ class Payload(ABC):
 
     def plus_many(self, batches: Sequence[Batch]) -> Payload:
         """With the sum of any number of batches."""
-        return self.plus_batches((merged(self.sort_key, batches),))
+        return self.plus_batches((merge_or_empty(self.sort_key, batches),))
 
     @abstractmethod
     def parts(self) -> Sequence[Batch]:
@@ -91,7 +91,7 @@ class Payload(ABC):
         return empty.plus_batches((merge((self.batch(), change)),))
 
     def weight(self, row: Row) -> int:
-        return weight_in(Spine(self.sort_key, tuple(self.parts())), row)
+        return row_weight(Spine(self.sort_key, tuple(self.parts())), row)
 
     def count(self) -> int:
         return Spine(self.sort_key, tuple(self.parts())).count()
@@ -104,7 +104,7 @@ class Payload(ABC):
         return [chunk for batch in self.disjoint() for chunk in batch.chunks]
 
     def items(self) -> Iterator[tuple[Row, int]]:
-        return decoded(self.sort_key, self.chunks())
+        return decode_chunks(self.sort_key, self.chunks())
 
     def arranged(self) -> Batch:
         """All rows as one batch, for someone who reads in order."""
@@ -115,37 +115,11 @@ class Payload(ABC):
         return
 
 
-def decoded(sort_key: SortKey, chunks: Iterable[Chunk]) -> Iterator[tuple[Row, int]]:
+def decode_chunks(sort_key: SortKey, chunks: Iterable[Chunk]) -> Iterator[tuple[Row, int]]:
     """Rows of chunks as Python tuples, with their weights."""
     for chunk in chunks:
         rows = decode_arrays(sort_key.schema, chunk.arrays())
         yield from zip(rows, chunk.lane(nd.WEIGHT).tolist(), strict=True)
-
-
-def exact_sum(weights: Int64s) -> int:
-    """The sum as a Python integer: halves are summed apart, so nothing wraps."""
-    return (int((weights >> 32).sum()) << 32) + int((weights & 0xFFFFFFFF).sum())
-
-
-def exact_product(weights: Int64s, factor: Any) -> Int64s:
-    """Weights times a factor, or times as many factors; raises where a product leaves int64."""
-    if not len(weights):
-        return weights
-    factors = np.asarray(factor, np.int64)
-    most = max(int(weights.max()), -int(weights.min())) * max(int(factors.max()), -int(factors.min()))
-    if most > INT64_MAX:
-        for w, f in zip(weights.tolist(), np.broadcast_to(factors, weights.shape).tolist(), strict=True):
-            if abs(w * f) > INT64_MAX:
-                raise overflow("a row")
-    product: Int64s = weights * factors
-    return product
-
-
-def scaled(batch: Batch, factor: int) -> Batch:
-    """All weights times `factor`, which is not zero."""
-    if batch.largest * abs(factor) > INT64_MAX:
-        raise overflow("a row")
-    return batch.with_weights(batch.weights() * np.int64(factor))
 
 
 class DictStore:
@@ -168,7 +142,7 @@ class DictStore:
             total = rows.get(row, 0) + weight * factor
             if total:
                 if not -INT64_MAX <= total <= INT64_MAX:
-                    raise overflow(row)
+                    raise weight_overflow(row)
                 rows[row] = total
             else:
                 rows.pop(row, None)
@@ -214,7 +188,7 @@ class HashPayload(Payload):
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
         version = self.version
         for batch in summable(batches, lambda: INT64_MAX):
-            version = version.advanced(dict(decoded(self.sort_key, batch.chunks)))
+            version = version.advanced(dict(decode_chunks(self.sort_key, batch.chunks)))
         return HashPayload(self.sort_key, self.config, version)
 
     def weight(self, row: Row) -> int:
@@ -312,7 +286,7 @@ class FastPayload(Payload):
     def total_weight(self) -> int:
         def read(store: Memtable) -> int:
             table = store.table
-            weights = 0 if table is None else exact_sum(table.entry_weight[: table.entries])
+            weights = 0 if table is None else sum_weights(table.entry_weight[: table.entries])
             return sum(store.rows.values()) + weights
 
         return self.version.read(read)
@@ -370,7 +344,7 @@ class BatchPayload(Payload):
         return BatchPayload(self.sort_key, self.config, self.spine.insert_all(batches))
 
     def weight(self, row: Row) -> int:
-        return weight_in(self.spine, row)
+        return row_weight(self.spine, row)
 
     def count(self) -> int:
         return self.spine.count()
@@ -385,14 +359,14 @@ class BatchPayload(Payload):
         return self.spine.batches
 
 
-def weight_in(spine: Spine, row: Row) -> int:
+def row_weight(spine: Spine, row: Row) -> int:
     """The total weight of a canonical row."""
     codec = codec_of(spine.sort_key.schema)
-    weight = None if codec is None else codec.weight(row, directory_of(codec, spine))
+    weight = None if codec is None else codec.weight(row, lookup_directory(codec, spine))
     return int(spine.weights_of(batch_of_rows(spine.sort_key, {row: 1}))[0]) if weight is None else weight
 
 
-def directory_of(codec: RowCodec, spine: Spine) -> DirectoryAddress:
+def lookup_directory(codec: RowCodec, spine: Spine) -> DirectoryAddress:
     """The directory of a spine, made once; two threads that make it at a time go on with the same one."""
     made: DirectoryAddress | None = spine.__dict__.get("_directory")
     if made is None:
@@ -404,7 +378,7 @@ def spine_config(config: ZSetConfig) -> SpineConfig:
     return SpineConfig(fanout=config.level_fanout)
 
 
-def same_rows(a: Payload, b: Payload) -> bool:
+def equal_payloads(a: Payload, b: Payload) -> bool:
     """Whether two values are equal. What they share is not looked at, so relatives are compared by their difference."""
     mine, theirs = list(a.pieces()), list(b.pieces())
     shared = set(map(id, mine)) & set(map(id, theirs))
@@ -417,7 +391,7 @@ def same_rows(a: Payload, b: Payload) -> bool:
     if sum([x.total_weight for x in mine]) != sum([x.total_weight for x in theirs]):
         return False
     if shared and a.bound() + b.bound() <= INT64_MAX:  # so no sum of some batches overflows
-        return merged(a.sort_key, mine).same(merged(b.sort_key, theirs))
+        return merge_or_empty(a.sort_key, mine).same(merge_or_empty(b.sort_key, theirs))
     return a.batch().same(b.batch())
 
 
@@ -426,9 +400,3 @@ def _drop(batches: list[Batch], which: int, times: int) -> None:
         if times and id(batches[i]) == which:
             del batches[i]
             times -= 1
-
-
-def merged(sort_key: SortKey, batches: Iterable[Batch]) -> Batch:
-    """The sum of any number of batches."""
-    some = [b for b in batches if b.rows]
-    return merge(some) if some else Batch.empty(sort_key)

@@ -30,8 +30,8 @@ from dbspark.zset.adaptive import AdaptivePayload
 from dbspark.zset.arrow_input import as_table, split_weight
 from dbspark.zset.config import ZSetConfig, current
 from dbspark.zset.key_index import KeyIndex
-from dbspark.zset.memtable import overflow
-from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, same_rows, scaled, spine_config
+from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, equal_payloads, spine_config
+from dbspark.zset.weights import scale_batch, weight_overflow
 
 
 class ColumnFunction:
@@ -174,7 +174,7 @@ class ZSet:
             return False
         if isinstance(mine, HashPayload) and isinstance(theirs, HashPayload):
             return mine.rows() == theirs.rows()
-        return same_rows(mine, theirs)
+        return equal_payloads(mine, theirs)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -214,7 +214,7 @@ class ZSet:
     def _plus_rows(self, rows: dict[Row, int]) -> ZSet:
         for row, weight in rows.items():
             if not -INT64_MAX <= weight <= INT64_MAX:
-                raise overflow(row)
+                raise weight_overflow(row)
         rows = {row: weight for row, weight in rows.items() if weight}
         return self._with(self._payload.plus_rows(rows)) if rows else self
 
@@ -265,7 +265,7 @@ class ZSet:
         if isinstance(payload, HashPayload):
             rows = {row: weight * factor for row, weight in payload.rows().items()}
             return self._with(_empty(payload.sort_key, payload.config))._plus_rows(rows)
-        return self._made([scaled(part, factor) for part in payload.disjoint()])
+        return self._made([scale_batch(part, factor) for part in payload.disjoint()])
 
     __mul__ = scale
     __rmul__ = scale
@@ -412,7 +412,7 @@ class IndexedZSet(KeyIndex):
         return IndexedZSet(self.spine.insert_all(p.sorted_by(sort_key) for p in parts), self.config)
 
     def negate(self) -> IndexedZSet:
-        batches = tuple(scaled(b, -1) for b in self.spine.batches)
+        batches = tuple(scale_batch(b, -1) for b in self.spine.batches)
         return IndexedZSet(Spine(self.spine.sort_key, batches, self.spine.config), self.config)
 
     __neg__ = negate
@@ -491,7 +491,7 @@ def _weight(weight: Any, row: Row | None) -> int:
     except TypeError:
         raise SchemaError(f"a weight is an integer, not {weight!r} ({type(weight).__name__})") from None
     if not -INT64_MAX <= exact <= INT64_MAX:
-        raise overflow(row)
+        raise weight_overflow(row)
     return exact
 
 

@@ -30,14 +30,7 @@ from dbspark.sql.expressions.rules import (
     raw_rule,
     rule,
 )
-from dbspark.sql.expressions.vectors import (
-    Vector,
-    both,
-    made,
-    missing,
-    numbers,
-    strict_arrays,
-)
+from dbspark.sql.expressions.vectors import Vector, arrow_column, both, missing, numbers, strict_arrays
 from dbspark.sql.plan import Call, Column
 
 BOOLEAN = pa.bool_()
@@ -178,7 +171,7 @@ def array_sets(call: Call, args: Sequence[Compiled], context: Context) -> Compil
             for side, codes in ((left, mine), (right, theirs)):
                 unknown |= np.bincount(side.owner[codes == 0], minlength=side.rows) > 0
             unknown &= (left.lengths > 0) & (right.lengths > 0) & ~common
-            return made(BOOLEAN, common, both(gone, unknown))
+            return arrow_column(BOOLEAN, common, both(gone, unknown))
         if name == "ArrayUnion":
             both_ = joined(dtype, [left, right], gone)
             elements = Elements(both_)

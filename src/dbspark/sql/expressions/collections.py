@@ -42,17 +42,17 @@ from dbspark.sql.expressions.rules import (
 from dbspark.sql.expressions.strings import concat_strings
 from dbspark.sql.expressions.vectors import (
     Vector,
+    arrow_column,
     both,
-    made,
     missing,
     numbers,
-    refuse,
+    raise_where,
     strict_arrays,
     wrapped32,
 )
 from dbspark.sql.literals import from_jvm
 from dbspark.sql.plan import Call
-from dbspark.sql.types import from_json, loosened
+from dbspark.sql.types import from_json, with_nullable_children
 
 BOOLEAN = pa.bool_()
 INT = pa.int32()
@@ -159,7 +159,7 @@ def literal(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
     spark_type = given.dataType()
     try:
         given_type = from_json(json.loads(spark_type.json()))
-        dtype = loosened(given_type)
+        dtype = with_nullable_children(given_type)
         if pa.types.is_interval(dtype):
             from py4j.java_gateway import get_field
 
@@ -194,7 +194,9 @@ def get_array_item(call: Call, args: Sequence[Compiled], context: Context) -> Co
         gone = both(elements.gone, missing([at]))
         outside = (index < 0) | (index >= elements.lengths)
         if fails:
-            refuse(outside, gone, "[INVALID_ARRAY_INDEX] The index is out of bounds. Use the SQL function `get()`.")
+            raise_where(
+                outside, gone, "[INVALID_ARRAY_INDEX] The index is out of bounds. Use the SQL function `get()`."
+            )
         return picked(elements.values, np.where(outside, -1, elements.offsets[:-1] + index), gone)
 
     return strict_arrays(dtype.value_type, run, args, fails)
@@ -216,10 +218,10 @@ def element_at(call: Call, args: Sequence[Compiled], context: Context) -> Compil
         elements = Elements(array)
         index = numbers(at).astype(np.int64)
         gone = both(elements.gone, missing([at]))
-        refuse(index == 0, gone, "[INVALID_INDEX_OF_ZERO] The index 0 is invalid.")
+        raise_where(index == 0, gone, "[INVALID_INDEX_OF_ZERO] The index 0 is invalid.")
         outside = np.abs(index) > elements.lengths
         if fails:
-            refuse(outside, gone, "[INVALID_ARRAY_INDEX_IN_ELEMENT_AT] The index is out of bounds.")
+            raise_where(outside, gone, "[INVALID_ARRAY_INDEX_IN_ELEMENT_AT] The index is out of bounds.")
         begin = np.where(index > 0, -1, elements.lengths) + elements.offsets[:-1]
         out = picked(elements.values, np.where(outside, -1, begin + index), gone)
         if blank:
@@ -253,8 +255,8 @@ def size(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | N
     def run(array: pa.Array) -> pa.Array:
         elements = Elements(array)
         if legacy and elements.gone is not None:
-            return made(INT, np.where(elements.gone, -1, elements.lengths))
-        return made(INT, elements.lengths, elements.gone)
+            return arrow_column(INT, np.where(elements.gone, -1, elements.lengths))
+        return arrow_column(INT, elements.lengths, elements.gone)
 
     return strict_arrays(INT, run, args)
 
@@ -272,11 +274,11 @@ def array_contains(call: Call, args: Sequence[Compiled], context: Context) -> Co
         values = elements.values
         found = first_of(equal_elements(values, value.take(pa.array(elements.owner))), elements)
         if call.name == "ArrayPosition":
-            return made(LONG, np.where(found < 0, 0, found - elements.offsets[:-1] + 1), gone)
+            return arrow_column(LONG, np.where(found < 0, 0, found - elements.offsets[:-1] + 1), gone)
         if values.null_count:  # not among values of which one is NULL: unknown
             nulls = any_of(values.is_null().to_numpy(zero_copy_only=False), elements)
             gone = both(gone, nulls & (found < 0))
-        return made(BOOLEAN, found >= 0, gone)
+        return arrow_column(BOOLEAN, found >= 0, gone)
 
     return strict_arrays(out, run, args)
 
@@ -294,8 +296,8 @@ def slice_(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
         elements = Elements(array)
         gone = both(elements.gone, missing([start, many]))
         begin, count = (numbers(a).astype(np.int64) for a in (start, many))
-        refuse(begin == 0, gone, "[INVALID_PARAMETER_VALUE.START] SQL array indices start at 1.")
-        refuse(count < 0, gone, "[INVALID_PARAMETER_VALUE.LENGTH] Length must be greater than or equal to 0.")
+        raise_where(begin == 0, gone, "[INVALID_PARAMETER_VALUE.START] SQL array indices start at 1.")
+        raise_where(count < 0, gone, "[INVALID_PARAMETER_VALUE.LENGTH] Length must be greater than or equal to 0.")
         first = np.where(begin > 0, begin - 1, begin + elements.lengths)
         outside = (first < 0) | (first >= elements.lengths)
         if gone is not None:
@@ -423,17 +425,17 @@ def sequence(call: Call, args: Sequence[Compiled], context: Context) -> Compiled
         low, high = (numbers(a).astype(np.int64) for a in (start, stop))
         step = numbers(steps[0]).astype(np.int64) if steps else np.where(low <= high, 1, -1)
         wrong = ((step > 0) & (low > high)) | ((step < 0) & (low < high)) | ((step == 0) & (low != high))
-        refuse(wrong, gone, "[ILLEGAL_SEQUENCE_BOUNDARIES] Illegal sequence boundaries.")
+        raise_where(wrong, gone, "[ILLEGAL_SEQUENCE_BOUNDARIES] Illegal sequence boundaries.")
         # In doubles first: differences may leave the range of int64, and sequences so long are refused anyway.
         rough = np.abs(high.astype(np.float64) - low.astype(np.float64)) / np.maximum(np.abs(step), 1)
-        refuse(rough > 2**31 - 16, gone, "[COLLECTION_SIZE_LIMIT_EXCEEDED] Can't create array: too many elements.")
+        raise_where(rough > 2**31 - 16, gone, "[COLLECTION_SIZE_LIMIT_EXCEEDED] Can't create array: too many elements.")
         dead = rough > 2**31 - 16
         dead = dead | wrong if gone is None else dead | wrong | gone
         low, high, step = (np.where(dead, v, w) for v, w in ((0, low), (0, high), (1, step)))
         many = np.where(dead, 0, (high - low) // np.where(step == 0, 1, step) + 1)
         place = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
         values = np.repeat(low, many) + place * np.repeat(step, many)
-        return listed(out, many, made(dtype, values), gone)
+        return listed(out, many, arrow_column(dtype, values), gone)
 
     return strict_arrays(out, run, args, True)
 

@@ -33,18 +33,14 @@ from dbspark.sql.expressions.rules import (
     Frame,
     raw_rule,
 )
-from dbspark.sql.expressions.vectors import (
-    Vector,
-    both,
-    made,
-)
+from dbspark.sql.expressions.vectors import Vector, arrow_column, both
 from dbspark.sql.plan import Call, Column, walk
 
 BOOLEAN = pa.bool_()
 INT = pa.int32()
 
 
-class Body:
+class LambdaBody:
     """The body of a lambda, compiled over the columns of the outer frame and its own variables."""
 
     def __init__(self, compiled: Compiled, width: int, used: frozenset[int]) -> None:
@@ -67,7 +63,7 @@ class Body:
         return self.compiled.array(Frame([*columns, *variables], rows))
 
 
-def _body(function: Any, types: Sequence[pa.DataType], compiler: Any) -> Body | None:
+def _body(function: Any, types: Sequence[pa.DataType], compiler: Any) -> LambdaBody | None:
     """A lambda's body, or None if it needs Spark."""
     if not isinstance(function, Call) or function.name != "LambdaFunction":
         return None
@@ -84,7 +80,7 @@ def _body(function: Any, types: Sequence[pa.DataType], compiler: Any) -> Body | 
     used = frozenset(
         compiler.positions[e.id] for e in walk(inside) if isinstance(e, Column) and e.id in compiler.positions
     )
-    return Body(compiled, width, used)
+    return LambdaBody(compiled, width, used)
 
 
 def _argument(call: Call, compiler: Any, at: int = 0) -> Compiled:
@@ -105,7 +101,7 @@ def array_transform(call: Call, compiler: Any) -> Compiled | None:
     def run(frame: Frame) -> Datum:
         elements = Elements(array.array(frame))
         values = elements.values
-        place = made(INT, elements.place)
+        place = arrow_column(INT, elements.place)
         made_ = body(frame, elements.owner, values, place)
         if call.name == "ArrayTransform":
             return listed(out, elements.lengths, made_, elements.gone)
@@ -133,7 +129,7 @@ def array_exists(call: Call, compiler: Any) -> Compiled | None:
         gone = elements.gone
         if unknown and truth.null_count:
             gone = both(gone, any_of(truth.is_null().to_numpy(zero_copy_only=False), elements) & ~decided)
-        return made(BOOLEAN, decided == deciding, gone)
+        return arrow_column(BOOLEAN, decided == deciding, gone)
 
     return Compiled(BOOLEAN, run, array.can_fail)
 

@@ -21,7 +21,7 @@ from dbspark.sql.expressions.cast_numbers import saturated, scaled_integers
 from dbspark.sql.expressions.cast_strings import nearest_single
 from dbspark.sql.expressions.decimals import fitted_integers, half_up, shaped, unscaled
 from dbspark.sql.expressions.logic import strict
-from dbspark.sql.expressions.operands import OVERFLOW, Mode, by_numpy, mode_of, valid_of, values_of
+from dbspark.sql.expressions.operands import OVERFLOW, EvalMode, by_numpy, mode_of, valid_of, values_of
 from dbspark.sql.expressions.rules import Compiled, Context, Datum, Frame, as_array, calling, constant, rule
 from dbspark.sql.plan import Call
 
@@ -102,7 +102,7 @@ def _divided(values: Any, unit: int, how: str) -> Any:
     return np.where(values < 0, -quotient, quotient)
 
 
-def _rounded(value: Datum, scale: int, dtype: pa.DataType, how: str, mode: Mode = "ANSI") -> Datum:
+def _rounded(value: Datum, scale: int, dtype: pa.DataType, how: str, mode: EvalMode = "ANSI") -> Datum:
     """Decimals rounded to so many digits after the point (before it, if negative)."""
     array = as_array(value, 1)
     values = unscaled(array)
@@ -163,7 +163,7 @@ def _rounded_type(dtype: pa.DataType, digits: int) -> pa.DataType:
     return pa.decimal128(min(whole + scale, 38), scale)
 
 
-def _round_integer(arg: Compiled, digits: int, how: str, mode: Mode) -> Compiled:
+def _round_integer(arg: Compiled, digits: int, how: str, mode: EvalMode) -> Compiled:
     dtype = arg.type
     limits = np.iinfo(dtype.to_pandas_dtype())
     unit = 10**-digits

@@ -72,10 +72,10 @@ class Compiled:
 
 
 Rule: TypeAlias = Callable[[Call, Sequence[Compiled], Context], "Compiled | None"]
-Raw: TypeAlias = Callable[[Call, Any], "Compiled | None"]
+RawRule: TypeAlias = Callable[[Call, Any], "Compiled | None"]
 
 RULES: dict[str, Rule] = {}
-RAW_RULES: dict[str, Raw] = {}
+RAW_RULES: dict[str, RawRule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -91,10 +91,10 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def raw_rule(*names: str) -> Callable[[Raw], Raw]:
+def raw_rule(*names: str) -> Callable[[RawRule], RawRule]:
     """Registers a rule that compiles its arguments itself (lambdas): it takes the call and the compiler."""
 
-    def register(given: Raw) -> Raw:
+    def register(given: RawRule) -> RawRule:
         for name in names:
             if name in RULES or name in RAW_RULES:
                 raise ValueError(f"there are two rules for {name}")

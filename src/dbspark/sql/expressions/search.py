@@ -18,11 +18,11 @@ from dbspark.sql.expressions.characters import (
     all_of,
     by_pattern,
     cut,
-    layout,
     occurrences,
+    offsets_and_bytes,
 )
 from dbspark.sql.expressions.rules import Compiled, Context, Datum, EvaluationError, constant, rule
-from dbspark.sql.expressions.vectors import Vector, made, missing, numbers, strict, strict_arrays, text_of
+from dbspark.sql.expressions.vectors import Vector, arrow_column, missing, numbers, strict, strict_arrays, text_of
 from dbspark.sql.plan import Call
 
 
@@ -38,8 +38,8 @@ def contains(call: Call, args: Sequence[Compiled], context: Context) -> Compiled
         return by_pattern(BOOLEAN, lambda text, v: kernel(v, text), args, [1], plain=lambda v, text: text in v)
 
     def run(value: pa.Array, part: pa.Array) -> pa.Array:
-        offsets, _ = layout(value)
-        at, _ = layout(part)
+        offsets, _ = offsets_and_bytes(value)
+        at, _ = offsets_and_bytes(part)
         size = np.minimum(at[1:] - at[:-1], offsets[1:] - offsets[:-1])
         gone = missing([value])
         if call.name == "StartsWith":
@@ -139,8 +139,8 @@ def instr(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | 
     def run(text: str, value: pa.Array) -> pa.Array:
         gone = missing([value])
         if not text:
-            return made(INT, np.ones(len(value), np.int64), gone)
-        return made(INT, _first_at(value, text.encode(), 0), gone)
+            return arrow_column(INT, np.ones(len(value), np.int64), gone)
+        return arrow_column(INT, _first_at(value, text.encode(), 0), gone)
 
     return by_pattern(INT, run, args, [1], plain=lambda v, text: v.find(text) + 1)
 
@@ -156,10 +156,10 @@ def locate(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
     def run(text: str, value: pa.Array) -> pa.Array:
         gone = missing([value])
         if start < 1:
-            return made(INT, np.zeros(len(value), np.int64), gone)
+            return arrow_column(INT, np.zeros(len(value), np.int64), gone)
         if not text:
-            return made(INT, np.ones(len(value), np.int64), gone)
-        return made(INT, _first_at(value, text.encode(), start - 1), gone)
+            return arrow_column(INT, np.ones(len(value), np.int64), gone)
+        return arrow_column(INT, _first_at(value, text.encode(), start - 1), gone)
 
     def plain(text: str, value: str) -> int:
         return 0 if start < 1 else 1 if not text else value.find(text, start - 1) + 1

@@ -17,8 +17,8 @@ from dbspark.sql.expressions.characters import (
     all_of,
     by_pattern,
     cut,
-    layout,
     occurrences,
+    offsets_and_bytes,
     strings,
 )
 from dbspark.sql.expressions.elements import without_nulls
@@ -33,7 +33,16 @@ from dbspark.sql.expressions.rules import (
     constant,
     rule,
 )
-from dbspark.sql.expressions.vectors import Vector, made, missing, numbers, numeric, strict, strict_arrays, text_of
+from dbspark.sql.expressions.vectors import (
+    Vector,
+    arrow_column,
+    missing,
+    numbers,
+    numeric,
+    strict,
+    strict_arrays,
+    text_of,
+)
 from dbspark.sql.plan import Call
 
 
@@ -59,7 +68,7 @@ def ascii_(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
         return None
 
     def run(value: pa.Array) -> pa.Array:
-        offsets, data = layout(value)
+        offsets, data = offsets_and_bytes(value)
         padded = np.append(data, np.zeros(4, np.uint8)).astype(np.int64)
         at = offsets[:-1]
         a, b, c, d = (padded[at + i] for i in range(4))
@@ -69,7 +78,7 @@ def ascii_(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
             [a, (a & 0x1F) << 6 | b & tail, (a & 0x0F) << 12 | (b & tail) << 6 | c & tail],
             (a & 0x07) << 18 | (b & tail) << 12 | (c & tail) << 6 | d & tail,
         )
-        return made(INT, np.where(offsets[1:] > at, wide, 0), missing([value]))
+        return arrow_column(INT, np.where(offsets[1:] > at, wide, 0), missing([value]))
 
     return strict_arrays(INT, run, args)
 
@@ -211,7 +220,7 @@ def substring_index(call: Call, args: Sequence[Compiled], context: Context) -> C
 
     def run(delimiter: str, value: pa.Array) -> pa.Array:
         gone = missing([value])
-        offsets, _ = layout(value)
+        offsets, _ = offsets_and_bytes(value)
         begin, end = offsets[:-1], offsets[1:]
         if not delimiter or count == 0:
             return cut(value, begin, begin, gone)
@@ -289,7 +298,7 @@ def translate(call: Call, args: Sequence[Compiled], context: Context) -> Compile
             kept[ord(c)] = False
 
     def run(value: pa.Array) -> pa.Array:
-        offsets, data = layout(value)
+        offsets, data = offsets_and_bytes(value)
         used = data[offsets[0] : offsets[-1]]
         stays = kept[used]
         before = np.zeros(len(used) + 1, np.int64)

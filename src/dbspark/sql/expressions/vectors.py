@@ -43,7 +43,7 @@ def missing(arrays: Sequence[pa.Array]) -> Vector | None:
     return out
 
 
-def made(dtype: pa.DataType, values: Vector, gone: Vector | None = None) -> pa.Array:
+def arrow_column(dtype: pa.DataType, values: Vector, gone: Vector | None = None) -> pa.Array:
     """A column from integers or floats, with NULL where they are gone."""
     if gone is not None and not gone.any():
         gone = None
@@ -63,7 +63,7 @@ def both(one: Vector | None, other: Vector | None) -> Vector | None:
     return one | other
 
 
-def refuse(bad: Vector, gone: Vector | None, message: str) -> None:
+def raise_where(bad: Vector, gone: Vector | None, message: str) -> None:
     """Raises if something is bad where there is a value."""
     if gone is not None:
         bad = bad & ~gone
@@ -149,7 +149,7 @@ def numeric(
             gone = both(gone, more)
         if np.ndim(out) == 0:
             out = np.full(frame.rows, out)
-        return made(dtype, out, gone)
+        return arrow_column(dtype, out, gone)
 
     return Compiled(dtype, run, fails)
 

@@ -17,15 +17,15 @@ import pyarrow as pa
 
 from dbspark.columnar.frames import arrow_of, frame_of, nullable_inside, struct_of
 from dbspark.errors import DbsparkError
-from dbspark.sql.catalyst_tree import Origin
+from dbspark.sql.analysis_session import TableLeaves, jvm_dataframe
+from dbspark.sql.catalyst_nodes import PlanError
+from dbspark.sql.catalyst_tree import JvmReference
 from dbspark.sql.determinism import not_deterministic
 from dbspark.sql.expressions.rules import Compiled, Frame
-from dbspark.sql.known import PlanError
-from dbspark.sql.leaves import Tables, of_rows
 from dbspark.sql.plan import Aggregation, Call, Column, Constant, Expr, walk
-from dbspark.sql.relations import schema_of
-from dbspark.sql.shapes import columns_in
-from dbspark.sql.types import as_declared, from_json
+from dbspark.sql.plan_analysis import columns_in
+from dbspark.sql.relations import positional_schema
+from dbspark.sql.types import from_json, with_spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,10 +37,10 @@ ROW = "__row"
 """The column that says which row a result belongs to."""
 
 
-class Spark:
+class SparkEvaluator:
     """Evaluates pieces of plans in a session."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: TableLeaves) -> None:
         self.spark = tables.spark
         self.tables = tables
         self._evaluated: dict[str, str] = {}
@@ -78,7 +78,7 @@ class Spark:
             return "Spark only knows it where its planner expects it; write it otherwise"
         return ""
 
-    def declare_inputs(self, origin: Origin) -> None:
+    def declare_inputs(self, origin: JvmReference) -> None:
         """Remember the Spark types of the columns that come into a node, where Arrow's types do not say them."""
         inputs = origin.jvm().children()
         for i in range(inputs.size()):
@@ -97,7 +97,7 @@ class Spark:
         if declared is None:
             declared = [self.tables.declared.get(column.id) for column in columns]
         fields = [
-            pa.field(f"c{i}", a.type) if given is None else as_declared(pa.field(f"c{i}", a.type), given)
+            pa.field(f"c{i}", a.type) if given is None else with_spark_type(pa.field(f"c{i}", a.type), given)
             for i, (a, given) in enumerate(zip(arrays, declared, strict=True))
         ]
         given = list(arrays)
@@ -116,10 +116,12 @@ class Spark:
         """The rows of a logical plan, with columns by position."""
         from pyspark.sql import DataFrame
 
-        frame = DataFrame(of_rows(self.spark, plan), self.spark)
+        frame = DataFrame(jvm_dataframe(self.spark, plan), self.spark)
         return arrow_of(nullable_inside(frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))))
 
-    def columns(self, exprs: Sequence[Call], columns: Sequence[Column], unknown: Collection[int]) -> Question | None:
+    def columns(
+        self, exprs: Sequence[Call], columns: Sequence[Column], unknown: Collection[int]
+    ) -> SparkFunction | None:
         """Expressions over the columns of a stream, by position, of which Spark's plan does not know some.
 
         None where those cannot be put into what Spark has read.
@@ -139,7 +141,7 @@ class Spark:
             return leaf, [self._alias(e, "value") for e in over]
 
         types = [from_json(json.loads(e.origin.jvm().dataType().json())) for e in exprs]
-        return Question(self, positions, given, range(len(columns)), make, types)
+        return SparkFunction(self, positions, given, range(len(columns)), make, types)
 
     def both(self, parts: Sequence[Expr]) -> Call | None:
         """Conditions that all have to hold as one, in their order; None where Spark has not read all of them."""
@@ -150,7 +152,7 @@ class Spark:
         whole = first
         for part in others:
             both = jvm.org.apache.spark.sql.catalyst.expressions.And(whole.origin.jvm(), part.origin.jvm())
-            whole = Call("And", (whole, part), (), Origin(None, both))
+            whole = Call("And", (whole, part), (), JvmReference(None, both))
         return whole
 
     def where(self, condition: Expr, value: Expr, dtype: pa.DataType) -> Call:
@@ -161,7 +163,7 @@ class Spark:
             jvm: Any = self.spark._jvm
             expressions = jvm.org.apache.spark.sql.catalyst.expressions
             nothing = expressions.Literal(None, made[1].dataType())
-            origin = Origin(None, expressions.If(made[0], made[1], nothing))
+            origin = JvmReference(None, expressions.If(made[0], made[1], nothing))
         return Call("If", (condition, value, Constant(None, dtype)), (), origin)
 
     def _jvm_of(self, expr: Expr) -> Any:
@@ -169,7 +171,7 @@ class Spark:
         jvm: Any = self.spark._jvm
         expressions = jvm.org.apache.spark.sql.catalyst.expressions
         if isinstance(expr, Column):
-            given = struct_of(schema_of([expr.type])).fields[0].dataType
+            given = struct_of(positional_schema([expr.type])).fields[0].dataType
             dtype = jvm.org.apache.spark.sql.types.DataType.fromJson(given.json())
             return self._alias(expressions.Literal(None, dtype), expr.name, expr.id).toAttribute()
         if not isinstance(expr, Call):
@@ -181,7 +183,7 @@ class Spark:
             return None
         return getattr(expressions, expr.name)(*args)
 
-    def expression(self, origin: Origin, columns: Sequence[Column], positions: Sequence[int]) -> Compiled:
+    def expression(self, origin: JvmReference, columns: Sequence[Column], positions: Sequence[int]) -> Compiled:
         """An expression over columns of a frame, evaluated by Spark."""
         jvm: Any = self.spark._jvm
         expr = origin.jvm()
@@ -224,7 +226,7 @@ class Spark:
 
         return Compiled(dtype, run, True)
 
-    def constant(self, origin: Origin) -> pa.Scalar:
+    def constant(self, origin: JvmReference) -> pa.Scalar:
         """The value of an expression without columns."""
         jvm: Any = self.spark._jvm
         expr = origin.jvm()
@@ -299,7 +301,7 @@ class Spark:
         return evaluate, dtype
 
     def over_rows(
-        self, origin: Origin, columns: Sequence[Column]
+        self, origin: JvmReference, columns: Sequence[Column]
     ) -> tuple[Callable[[Any], list[pa.Array]], list[pa.DataType]]:
         """A node over all the rows it is given; and the types of its columns."""
         plan = origin.jvm()
@@ -316,13 +318,13 @@ class Spark:
 
         return evaluate, types
 
-    def inputs(self, origin: Origin) -> list[list[int]]:
+    def inputs(self, origin: JvmReference) -> list[list[int]]:
         """The numbers of the columns of each input of a node."""
         children = origin.jvm().children()
         outputs = [children.apply(i).output() for i in range(children.size())]
         return [[int(o.apply(i).exprId().id()) for i in range(o.size())] for o in outputs]
 
-    def over_all(self, origin: Origin, columns: Sequence[Sequence[Column]]) -> Callable[[Any], list[pa.Array]]:
+    def over_all(self, origin: JvmReference, columns: Sequence[Sequence[Column]]) -> Callable[[Any], list[pa.Array]]:
         """A node over everything that its inputs hold."""
         self.declare_inputs(origin)
 
@@ -334,9 +336,9 @@ class Spark:
         return evaluate
 
     def flat_map(
-        self, origin: Origin, numbers: Sequence[int], kept: Sequence[int], made: Sequence[Column],
+        self, origin: JvmReference, numbers: Sequence[int], kept: Sequence[int], made: Sequence[Column],
         arguments: Sequence[int | None] | None = None,
-    ) -> Question:  # fmt: skip
+    ) -> SparkFunction:  # fmt: skip
         """A node that treats rows one by one, over columns of these numbers: columns that are kept, and its own.
 
         With `arguments`, it is a generator, over columns at those positions; None leaves an argument as it is.
@@ -350,14 +352,14 @@ class Spark:
             by_id = {int(output.apply(i).exprId().id()): output.apply(i) for i in range(output.size())}
             return plan, [by_id[column.id] for column in made]
 
-        return Question(self, range(len(numbers)), numbers, kept, make, [c.type for c in made])
+        return SparkFunction(self, range(len(numbers)), numbers, kept, make, [c.type for c in made])
 
-    def node(self, origin: Origin, leaves: Sequence[Any]) -> Any:
+    def node(self, origin: JvmReference, leaves: Sequence[Any]) -> Any:
         """A node of the plan over other children."""
         jvm: Any = self.spark._jvm
         return origin.jvm().withNewChildren(_seq(jvm, _list(jvm, leaves)))
 
-    def _generating(self, origin: Origin, leaf: Any, arguments: Sequence[int | None]) -> Any:
+    def _generating(self, origin: JvmReference, leaf: Any, arguments: Sequence[int | None]) -> Any:
         """A generator over columns of a relation."""
         jvm: Any = self.spark._jvm
         node = origin.jvm()
@@ -371,14 +373,14 @@ class Spark:
         )  # fmt: skip
 
 
-class Question:
+class SparkFunction:
     """Columns that Spark makes of the columns of a stream, row by row, beside those that are kept.
 
     It is put about rows that are at hand (`answer`), or about a DataFrame of rows, inside a larger plan (`frame`).
     """
 
     def __init__(
-        self, spark: Spark, positions: Sequence[int], numbers: Sequence[int], kept: Sequence[int],
+        self, spark: SparkEvaluator, positions: Sequence[int], numbers: Sequence[int], kept: Sequence[int],
         make: Callable[[Any], tuple[Any, list[Any]]], types: Sequence[pa.DataType],
     ) -> None:  # fmt: skip
         """The columns at `positions` are what it is about, under `numbers`; those at `kept` go out first.
@@ -434,7 +436,7 @@ class Question:
         plan, made = self._make(self._spark.project([*named, *output], below))
         carried = [*(output[k] for k in self.kept), *made, *output[len(output) - beside :]]
         session = frame.sparkSession
-        return Frame(of_rows(session, self._spark.project(carried, plan)), session)
+        return Frame(jvm_dataframe(session, self._spark.project(carried, plan)), session)
 
 
 def type_json(expr: Any) -> Any:

@@ -17,7 +17,7 @@ from dbspark.kernels.lookup.row_lookup import count_change
 from dbspark.trace.directory import sources_of
 from dbspark.trace.spine import Spine
 from dbspark.zset.config import ZSetConfig
-from dbspark.zset.payload import directory_of
+from dbspark.zset.payload import lookup_directory
 from dbspark.zset.policy import Policy
 
 Log = tuple[Batch, ...]
@@ -38,7 +38,7 @@ def _unfit(row: Row) -> int:
     raise TypeError(row)
 
 
-class Body:
+class SortedPart:
     """Everything of a payload but its memtable and its log; shared by all payloads between two flushes."""
 
     __slots__ = (
@@ -81,12 +81,12 @@ class Body:
         self._known: int | None = None
         self._asked = False
 
-    def with_small(self, small: Batch) -> Body:
-        return Body(self.sort_key, self.config, small, None, self.policy)
+    def with_small(self, small: Batch) -> SortedPart:
+        return SortedPart(self.sort_key, self.config, small, None, self.policy)
 
-    def with_spine(self, spine: Spine, known: int | None = None, asked: bool = False) -> Body:
+    def with_spine(self, spine: Spine, known: int | None = None, asked: bool = False) -> SortedPart:
         """With another spine, of which the number of rows may be known."""
-        body = Body(self.sort_key, self.config, self.small, spine, self.policy)
+        body = SortedPart(self.sort_key, self.config, self.small, spine, self.policy)
         body._known, body._asked = known, asked
         return body
 
@@ -119,7 +119,7 @@ class Body:
             codec = codec_of(self.sort_key.schema)
             look: Callable[[Row], int] = _unfit
             if codec is not None:
-                directory = directory_of(codec, spine)
+                directory = lookup_directory(codec, spine)
                 # It goes by address, and so has to keep what is there: other threads may put another one in its place.
                 look = _Looking(codec.plain.weight, directory[0])
                 look.kept = (directory, spine)
@@ -156,4 +156,4 @@ class Body:
         return change
 
 
-__all__ = ["Body", "Log"]
+__all__ = ["Log", "SortedPart"]
