@@ -28,7 +28,7 @@ from dbspark.errors import DbsparkError
 from dbspark.sql.analysis_session import TableLeaves
 from dbspark.sql.catalyst import EXCLUDED_RULES, read_plan
 from dbspark.sql.expressions.compiler import ExpressionCompiler
-from dbspark.sql.expressions.rules import Compiled, Context, EvaluationError, Frame
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context, EvaluationError
 from dbspark.sql.plan import Call, Project, Table
 from dbspark.sql.types import from_json, with_nullable_children
 
@@ -401,7 +401,7 @@ def _refuse(call: Call, compiler: ExpressionCompiler) -> Compiled:
 
 
 def evaluate(compiled: Compiled, columns: list[pa.Array], rows: int) -> pa.Array:
-    return compiled.array(Frame(columns, rows))
+    return compiled.array(ColumnFrame(columns, rows))
 
 
 def check(compiled: Compiled, answer: Answer, ours: Ours) -> str | None:

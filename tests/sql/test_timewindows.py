@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dbspark.sql import plan as p
 from dbspark.sql.expressions.compiler import ExpressionCompiler, repeated
-from dbspark.sql.expressions.rules import Compiled, Context, Frame
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context
 from dbspark.sql.timewindows import boundary, floor_mod, pane
 
 LONG = pa.int64()
@@ -47,7 +47,7 @@ def elsewhere(expr: p.Call, compiler: ExpressionCompiler) -> Compiled:
 
 def evaluated(exprs: list[p.Expr], ansi: bool, times: list[int | None], numbers: list[int | None]) -> list[list[Any]]:
     compiler = ExpressionCompiler({1: 0, 2: 1}, {1: TIMES, 2: LONG}, Context(ansi=ansi), elsewhere)
-    frame = Frame([pa.array(times, LONG).cast(TIMES), pa.array(numbers, LONG)], len(times))
+    frame = ColumnFrame([pa.array(times, LONG).cast(TIMES), pa.array(numbers, LONG)], len(times))
     return [c.array(frame).cast(LONG).to_pylist() for c in compiler.compile_all(exprs)]
 
 
@@ -134,7 +134,7 @@ class TestSharing:
         seen = []
 
         def counting(expr: p.Call, compiler: ExpressionCompiler) -> Compiled:
-            def run(frame: Frame) -> pa.Array:
+            def run(frame: ColumnFrame) -> pa.Array:
                 seen.append(frame.rows)
                 return frame.columns[1]
 
@@ -146,6 +146,6 @@ class TestSharing:
             [call("Add", part, long(1)), call("Multiply", call("NobodyKnowsThis", NUMBER), part)]
         )
         for _ in range(2):
-            frame = Frame([pa.array([0, 0]), pa.array([3, 4])], 2)
+            frame = ColumnFrame([pa.array([0, 0]), pa.array([3, 4])], 2)
             assert [c.array(frame).to_pylist() for c in compiled] == [[4, 5], [9, 16]]
         assert seen == [2, 2]

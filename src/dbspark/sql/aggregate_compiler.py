@@ -127,7 +127,7 @@ class AggregateCompiler(NodeCompiler):
         self, call: p.Aggregation, columns: Sequence[int], types: Sequence[pa.DataType], where: int | None
     ) -> AggregateFunction:
         given = [types[c] for c in columns]
-        found = aggregates.native(call, columns, given, where)
+        found = aggregates.compile_aggregate(call, columns, given, where)
         name = call.call.name
         if found is not None:
             what = f"aggregate {name}{' distinct' if call.distinct else ''}"

@@ -155,7 +155,7 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
         schema = positional_schema(types)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = "; ".join(", ".join(p.text(e, names) for e in row) for row in projections)
-        made = identity.Expand(self.context, tuple(identity.trees(row, rel.positions) for row in projections))
+        made = identity.ExpandRows(self.context, tuple(identity.trees(row, rel.positions) for row in projections))
         function = Function(expand_function(rows, schema.types), self._named(f"expand {label}"), identity=made)
         return Relation(scope.builder.flat_map(rel.stream, function, schema), tuple(c.id for c in columns))
 
@@ -174,10 +174,12 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = f"{'outer ' if node.outer else ''}{p.text(node.generator, names)} beside {kept}"
         schema = positional_schema([*(rel.types[i] for i in kept), *(c.type for c in node.columns)])
-        made = identity.Generate(self.context, (identity.tree(node.generator, rel.positions), node.outer, tuple(kept)))
-        generator = generators.native(node, self.compiler(rel))
+        made = identity.GenerateRows(
+            self.context, (identity.tree(node.generator, rel.positions), node.outer, tuple(kept))
+        )
+        generator = generators.compile_generator(node, self.compiler(rel))
         if generator is None:
-            spark_function = generators.through_spark(node, rel.ids, kept, self.spark, as_read)
+            spark_function = generators.generator_by_spark(node, rel.ids, kept, self.spark, as_read)
             self._note(
                 MaintenanceNote(
                     node.generator.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"
@@ -219,7 +221,9 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
         for _, _, call in node.functions:
             inner = call.function.call if isinstance(call.function, p.Aggregation) else call.function
             args = [at.get(a, -1) for a in inner.args]
-            functions.append(windows.native(call, args, [rel.types[c] if c >= 0 else pa.null() for c in args]))
+            functions.append(
+                windows.compile_window_function(call, args, [rel.types[c] if c >= 0 else pa.null() for c in args])
+            )
         stream = rel.stream
         if limit is not None:
             stream = b.top(stream, partition, order, limit)

@@ -61,14 +61,14 @@ class Refusal(FunctionIdentity):
     version: ClassVar[int] = 1
 
 
-class Expand(FunctionIdentity):
+class ExpandRows(FunctionIdentity):
     """Several rows for each row, one for each list of expressions."""
 
     kind: ClassVar[str] = "expand"
     version: ClassVar[int] = 1
 
 
-class Generate(FunctionIdentity):
+class GenerateRows(FunctionIdentity):
     """The rows that a generator (explode, inline, stack …) makes of each row."""
 
     kind: ClassVar[str] = "generate"

@@ -21,7 +21,7 @@ from dbspark.sql.analysis_session import TableLeaves, jvm_dataframe
 from dbspark.sql.catalyst_nodes import PlanError
 from dbspark.sql.catalyst_tree import JvmReference
 from dbspark.sql.determinism import not_deterministic
-from dbspark.sql.expressions.rules import Compiled, Frame
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled
 from dbspark.sql.plan import Aggregation, Call, Column, Constant, Expr, walk
 from dbspark.sql.plan_analysis import columns_in
 from dbspark.sql.relations import positional_schema
@@ -189,7 +189,7 @@ class SparkEvaluator:
         expr = origin.jvm()
         dtype = from_json(json.loads(expr.dataType().json()))
 
-        def run(frame: Frame) -> pa.Array:
+        def run(frame: ColumnFrame) -> pa.Array:
             if not frame.rows:
                 return pa.array([], dtype)
             leaf = self.relation(columns, [frame.columns[p] for p in positions], range(frame.rows))
@@ -210,7 +210,7 @@ class SparkEvaluator:
         declared = [type_json(expr.children().apply(i)) for i, a in enumerate(args) if a is not None]
         declared += [self.tables.declared.get(number) for number in inside]
 
-        def run(frame: Frame) -> pa.Array:
+        def run(frame: ColumnFrame) -> pa.Array:
             if not frame.rows:
                 return pa.array([], dtype)
             leaf = self.relation(columns, [a.array(frame) for a in computed], range(frame.rows), declared)
@@ -428,7 +428,7 @@ class SparkFunction:
 
     def frame(self, frame: DataFrame, beside: int) -> DataFrame:
         """What goes out for a DataFrame of the stream's columns, and some further columns `beside` them, at the end."""
-        from pyspark.sql import DataFrame as Frame
+        from pyspark.sql import DataFrame as ColumnFrame
 
         below = self._declared(frame)._jdf.queryExecution().analyzed()
         output = [below.output().apply(i) for i in range(below.output().size())]
@@ -436,7 +436,7 @@ class SparkFunction:
         plan, made = self._make(self._spark.project([*named, *output], below))
         carried = [*(output[k] for k in self.kept), *made, *output[len(output) - beside :]]
         session = frame.sparkSession
-        return Frame(jvm_dataframe(session, self._spark.project(carried, plan)), session)
+        return ColumnFrame(jvm_dataframe(session, self._spark.project(carried, plan)), session)
 
 
 def type_json(expr: Any) -> Any:

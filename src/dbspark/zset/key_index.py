@@ -99,10 +99,10 @@ class KeyIndex:
 
     # ------------------------------------------------------------------ joining
 
-    def _joined(self, other: KeyIndex, suffix: str) -> SortKey:
+    def _join_sort_key(self, other: KeyIndex, suffix: str) -> SortKey:
         mine, theirs = list(self._key_columns), list(other._key_columns)
         if [self.schema.types[c] for c in mine] != [other.schema.types[c] for c in theirs]:
-            both = f"{_typed(self.schema, mine)} and {_typed(other.schema, theirs)}"
+            both = f"{_key_types(self.schema, mine)} and {_key_types(other.schema, theirs)}"
             raise SchemaError(f"the keys differ in type: {both}; cast one of them")
         left = [c for c in range(self.schema.columns) if c not in mine]
         right = [c for c in range(other.schema.columns) if c not in theirs]
@@ -115,7 +115,7 @@ class KeyIndex:
 
     def join_batches(self, other: KeyIndex, suffix: str = "_right") -> Iterator[Batch]:
         """The join, a bounded number of rows at a time."""
-        sort_key = self._joined(other, suffix)
+        sort_key = self._join_sort_key(other, suffix)
         schema = sort_key.schema
         left, right = self.spine.consolidated(), other.spine.consolidated()
         if not left.rows or not right.rows:
@@ -135,17 +135,17 @@ class KeyIndex:
                 check_plan(np.array((OVERFLOW,), np.int64))
             if n == 0:
                 return
-            columns = _taken(left, pos_left[:n], [*self._key_columns, *rest_left])
-            columns += _taken(right, pos_right[:n], rest_right)
+            columns = _gather_columns(left, pos_left[:n], [*self._key_columns, *rest_left])
+            columns += _gather_columns(right, pos_right[:n], rest_right)
             rows = pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
             yield Batch.from_arrow(rows, sort_key, weights[:n])
 
 
-def _typed(schema: Schema, columns: Sequence[int]) -> str:
+def _key_types(schema: Schema, columns: Sequence[int]) -> str:
     return ", ".join(f"{schema.names[c]} {schema.types[c]}" for c in columns)
 
 
-def _taken(batch: Batch, pos: Int64s, columns: Sequence[int]) -> list[pa.Array]:
+def _gather_columns(batch: Batch, pos: Int64s, columns: Sequence[int]) -> list[pa.Array]:
     """Some columns of the rows at `pos`, as Arrow arrays."""
     chunks = gather_chunks(batch.schema, 0, batch.tables, pos, np.empty(0, np.int64), 1)
     arrays = [chunk.arrays() for chunk in chunks]

@@ -5,7 +5,7 @@ Python is faster. Rows given in columns go to a Robin-Hood table over the column
 delta are referenced, not copied, and gathered into larger ones when many small ones have piled up. A row's weight
 is the sum of both faces. `batch()` makes one sorted batch of everything.
 
-A memtable is a `Store` of `versions`: Z-set values hold versions of it, never the memtable itself.
+A memtable is a `VersionedStore` of `versions`: Z-set values hold versions of it, never the memtable itself.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from dbspark.kernels.lookup import hash_table as kt
 from dbspark.kernels.lookup import row_lookup as kw
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.sort.radix_sort import sort_hashes
-from dbspark.zset.versions import Moment
+from dbspark.zset.versions import VersionNode
 from dbspark.zset.weights import weight_overflow
 
-LARGE = 1 << 60
+MAX_UNCHECKED_WEIGHT = 1 << 60
 """Weights up to this can be summed over the few places a row may be in without looking for overflow."""
-WAITING = 24
+MAX_PYTHON_ROWS = 24
 """Up to this many rows given by themselves are kept as Python rows; more are worth columns at once."""
-_SMALLEST = 16
-_FEW_ROWS = 64
+_MIN_CAPACITY = 16
+_MIN_CHUNK_ROWS = 64
 """Chunks of fewer rows each are gathered before they go to the table."""
-_PILE = 16
+_CHUNKS_PER_GATHER = 16
 """Chunks of one size class that are gathered into one of the next."""
 HOT_TOUCHES = 4
 """Changes of one row between flushes from which on it is hot."""
@@ -46,7 +46,7 @@ HOT_TOUCHES = 4
 RowDelta = tuple[Row, int]
 
 
-class Columns:
+class ColumnDelta:
     """Deltas in columns, as the table takes them: positions in chunks, with weights."""
 
     __slots__ = ("chunks", "deltas", "largest", "negative", "pos", "tables", "weights")
@@ -66,14 +66,14 @@ class Columns:
         self.pos = int64s(rows)
         self.weights = int64s(rows)
         kt.positions(lens, self.tables, self.pos, self.weights)
-        if rows < _FEW_ROWS * len(self.chunks) and len(self.chunks) > 1:  # one chunk of all is easier to keep
+        if rows < _MIN_CHUNK_ROWS * len(self.chunks) and len(self.chunks) > 1:  # one chunk of all is easier to keep
             schema = first.schema
             self.chunks = tuple(gather_chunks(schema, 0, self.tables, self.pos, self.weights, 1))
             self.tables = np.array([chunk.table for chunk in self.chunks], np.int64)
-            self.pos = _sequence(0, self.chunks)
+            self.pos = _all_positions(0, self.chunks)
 
 
-class RobinHood:
+class RobinHoodTable:
     """The columnar face. Capacity is a power of two, filled to at most 85 %, shrunk when under a quarter used."""
 
     __slots__ = (
@@ -93,15 +93,15 @@ class RobinHood:
     def __init__(self, sort_key: SortKey) -> None:
         self.sort_key = sort_key
         self.chunks: list[Chunk] = []
-        self._tables = np.empty(_SMALLEST, np.int64)
+        self._tables = np.empty(_MIN_CAPACITY, np.int64)
         self.entries = 0
         self.dead = 0
         self.bound = 0  # no weight is larger in magnitude
-        self.entry_pos = np.empty(_SMALLEST, np.int64)
-        self.entry_weight = np.empty(_SMALLEST, np.int64)
-        self.touches = np.zeros(_SMALLEST, np.int64)
-        self.slot_hash = np.empty(_SMALLEST, np.uint64)
-        self.slot_entry = np.full(_SMALLEST, kt.EMPTY, np.int64)
+        self.entry_pos = np.empty(_MIN_CAPACITY, np.int64)
+        self.entry_weight = np.empty(_MIN_CAPACITY, np.int64)
+        self.touches = np.zeros(_MIN_CAPACITY, np.int64)
+        self.slot_hash = np.empty(_MIN_CAPACITY, np.uint64)
+        self.slot_entry = np.full(_MIN_CAPACITY, kt.EMPTY, np.int64)
 
     def __len__(self) -> int:
         return self.entries - self.dead
@@ -115,8 +115,8 @@ class RobinHood:
         """The node tables of the chunks."""
         return self._tables[: len(self.chunks)]
 
-    def copy(self) -> RobinHood:
-        other = RobinHood(self.sort_key)
+    def copy(self) -> RobinHoodTable:
+        other = RobinHoodTable(self.sort_key)
         other.chunks = list(self.chunks)
         other.entries, other.dead, other.bound = self.entries, self.dead, self.bound
         other._tables, other.touches = self._tables.copy(), self.touches.copy()
@@ -124,7 +124,7 @@ class RobinHood:
         other.slot_hash, other.slot_entry = self.slot_hash.copy(), self.slot_entry.copy()
         return other
 
-    def apply(self, delta: Columns, factor: int) -> tuple[int, int]:
+    def apply(self, delta: ColumnDelta, factor: int) -> tuple[int, int]:
         """Add a delta; returns (rows appended, rows that became zero). Raises on overflow, changing nothing.
 
         Where a sum might overflow, no row may be in the delta twice.
@@ -148,7 +148,7 @@ class RobinHood:
         self.dead += died
         if new:
             self._append(delta, appended[:new])
-        if self.dead > _SMALLEST and self.dead * 2 > self.entries:
+        if self.dead > _MIN_CAPACITY and self.dead * 2 > self.entries:
             self._rebuild()
         return new, died
 
@@ -166,14 +166,14 @@ class RobinHood:
             self._resize(live)
 
     def _resize(self, live: int) -> None:
-        capacity = _SMALLEST
+        capacity = _MIN_CAPACITY
         while live * 100 > capacity * 60:
             capacity *= 2
         self.slot_hash = uint64s(capacity)
         self.slot_entry = int64s(capacity)
         kt.rebuild(self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight, self.entries)
 
-    def _append(self, delta: Columns, appended: Int64s) -> None:
+    def _append(self, delta: ColumnDelta, appended: Int64s) -> None:
         """Set the positions of new entries, referencing the delta's chunks where most of their rows are new."""
         begin, new = self.entries, len(appended)
         if new * 2 >= len(delta.pos):
@@ -182,10 +182,10 @@ class RobinHood:
             self._add_chunks(list(delta.chunks))
         else:
             chunks = self._gathered(delta.tables, appended)
-            self.entry_pos[begin : begin + new] = _sequence(len(self.chunks), chunks)
+            self.entry_pos[begin : begin + new] = _all_positions(len(self.chunks), chunks)
             self._add_chunks(chunks)
         self.entries += new
-        self._pile_up()
+        self._gather_small_chunks()
 
     def _gathered(self, tables: Int64s, pos: Int64s) -> list[Chunk]:
         sort_key = self.sort_key
@@ -201,24 +201,24 @@ class RobinHood:
             self._tables[count + i] = chunk.table
         self.chunks += chunks
 
-    def _pile_up(self) -> None:
-        """Gather the newest chunks of a size class into one when there are `_PILE` of them."""
+    def _gather_small_chunks(self) -> None:
+        """Gather the newest chunks of a size class into one when there are `_CHUNKS_PER_GATHER` of them."""
         while True:
             sizes = self.chunks
             limit = sizes[-1].rows.bit_length() + 3
             k = 0
             while k < len(sizes) and sizes[-1 - k].rows.bit_length() <= limit:
                 k += 1
-                if k == _PILE:
+                if k == _CHUNKS_PER_GATHER:
                     break
-            if k < _PILE:
+            if k < _CHUNKS_PER_GATHER:
                 return
             first = len(sizes) - k
             begin = int(np.searchsorted(self.entry_pos[: self.entries], first << nd.ROW_BITS))
             pos = self.entry_pos[begin : self.entries].copy()
             chunks = self._gathered(self.tables, pos)
             del self.chunks[first:]
-            self.entry_pos[begin : self.entries] = _sequence(first, chunks)
+            self.entry_pos[begin : self.entries] = _all_positions(first, chunks)
             self._add_chunks(chunks)
             if len(chunks) > 1:
                 return
@@ -228,10 +228,10 @@ class RobinHood:
         pos, weights, touches = self.live()
         chunks = self._gathered(self.tables, pos)
         n = len(pos)
-        self.entry_pos = int64s(max(n, _SMALLEST))
-        self.entry_weight = int64s(max(n, _SMALLEST))
-        self.touches = np.zeros(max(n, _SMALLEST), np.int64)
-        self.entry_pos[:n] = _sequence(0, chunks)
+        self.entry_pos = int64s(max(n, _MIN_CAPACITY))
+        self.entry_weight = int64s(max(n, _MIN_CAPACITY))
+        self.touches = np.zeros(max(n, _MIN_CAPACITY), np.int64)
+        self.entry_pos[:n] = _all_positions(0, chunks)
         self.entry_weight[:n] = weights
         self.touches[:n] = touches
         self.chunks = []
@@ -283,7 +283,7 @@ class RobinHood:
         return Batch(sort_key, gather_chunks(sort_key.schema, 0, tables, sorted_pos, sorted_weights, one))
 
 
-def _sequence(first: int, chunks: Sequence[Chunk]) -> Int64s:
+def _all_positions(first: int, chunks: Sequence[Chunk]) -> Int64s:
     """Positions of all rows of chunks that are numbered from `first` on."""
     return np.concatenate(
         [np.arange(c.rows, dtype=np.int64) + ((first + i) << nd.ROW_BITS) for i, c in enumerate(chunks)]
@@ -300,10 +300,10 @@ def add_rows(rows: dict[Row, int], delta: dict[Row, int], factor: int, limit: in
     for row, weight in delta.items():
         total = rows.get(row, 0) + weight * factor
         if total:
-            if not -LARGE <= total <= LARGE:
+            if not -MAX_UNCHECKED_WEIGHT <= total <= MAX_UNCHECKED_WEIGHT:
                 large = True
                 if not -limit <= total <= limit:
-                    _take_back(rows, delta, factor, row)
+                    _undo(rows, delta, factor, row)
                     raise weight_overflow(row) if limit == INT64_MAX else LargeWeight
             rows[row] = total
         else:
@@ -311,7 +311,7 @@ def add_rows(rows: dict[Row, int], delta: dict[Row, int], factor: int, limit: in
     return large
 
 
-def _take_back(rows: dict[Row, int], delta: dict[Row, int], factor: int, end: Row) -> None:
+def _undo(rows: dict[Row, int], delta: dict[Row, int], factor: int, end: Row) -> None:
     """Undo the part of a delta before row `end`."""
     for row, weight in delta.items():
         if row is end:
@@ -323,10 +323,10 @@ def _take_back(rows: dict[Row, int], delta: dict[Row, int], factor: int, end: Ro
             rows.pop(row, None)
 
 
-def _size_of(value: Any) -> int:
+def _value_bytes(value: Any) -> int:
     if isinstance(value, str | bytes):
         return 4 + len(value)
-    return sum(_size_of(v) for v in value) if isinstance(value, tuple) else 8
+    return sum(_value_bytes(v) for v in value) if isinstance(value, tuple) else 8
 
 
 def batch_of_rows(sort_key: SortKey, rows: dict[Row, int]) -> Batch:
@@ -344,17 +344,17 @@ class Memtable:
     """Both faces together; see the module's preface."""
 
     __slots__ = (
+        "delta_rows",
         "deltas",
         "head",
         "large",
         "lock",
-        "look_at",
-        "removed",
+        "negative_rows",
+        "next_check",
+        "row_adds",
         "row_bytes",
         "rows",
-        "sampled",
-        "seen",
-        "singles",
+        "sampled_at_rows",
         "sort_key",
         "table",
     )
@@ -362,16 +362,16 @@ class Memtable:
     def __init__(self, sort_key: SortKey) -> None:
         self.sort_key = sort_key
         self.rows: dict[Row, int] = {}
-        self.table: RobinHood | None = None
+        self.table: RobinHoodTable | None = None
         self.lock = threading.RLock()
-        self.head: Moment | None = None
+        self.head: VersionNode | None = None
         self.large = False  # whether a row given by itself has ever had a weight beyond LARGE
         self.deltas = 0  # so far, with their rows, and how many of those took something away
-        self.seen = 0
-        self.removed = 0
-        self.singles = 0  # rows given by themselves so far
-        self.look_at = 0  # how many they may become before whoever adds them has to look at more than this
-        self.sampled = 0
+        self.delta_rows = 0
+        self.negative_rows = 0
+        self.row_adds = 0  # rows given by themselves so far
+        self.next_check = 0  # how many they may become before whoever adds them has to look at more than this
+        self.sampled_at_rows = 0
         self.row_bytes = 0
 
     def __len__(self) -> int:
@@ -381,9 +381,9 @@ class Memtable:
         other = Memtable(self.sort_key)
         other.rows = dict(self.rows)
         other.table = None if self.table is None else self.table.copy()
-        other.large, other.seen, other.removed = self.large, self.seen, self.removed
-        other.deltas, other.singles = self.deltas, self.singles
-        other.sampled, other.row_bytes = self.sampled, self.row_bytes
+        other.large, other.delta_rows, other.negative_rows = self.large, self.delta_rows, self.negative_rows
+        other.deltas, other.row_adds = self.deltas, self.row_adds
+        other.sampled_at_rows, other.row_bytes = self.sampled_at_rows, self.row_bytes
         return other
 
     def apply(self, delta: Any, factor: int) -> None:
@@ -393,35 +393,35 @@ class Memtable:
             rows = self.rows
             total = rows.get(row, 0) + weight * factor
             if total:
-                if not -LARGE <= total <= LARGE:
+                if not -MAX_UNCHECKED_WEIGHT <= total <= MAX_UNCHECKED_WEIGHT:
                     if not -INT64_MAX <= total <= INT64_MAX:
                         raise weight_overflow(row)
                     self.large = True
                 rows[row] = total
             else:
                 rows.pop(row, None)
-            self.singles += 1
+            self.row_adds += 1
         elif kind is dict:
-            self.large |= add_rows(self.rows, delta, factor, 2 * LARGE if factor == 1 else INT64_MAX)
-            self.seen += len(delta)
-            self.removed += sum(w < 0 for w in delta.values())
+            self.large |= add_rows(self.rows, delta, factor, 2 * MAX_UNCHECKED_WEIGHT if factor == 1 else INT64_MAX)
+            self.delta_rows += len(delta)
+            self.negative_rows += sum(w < 0 for w in delta.values())
             self.deltas += 1
         else:
             if self.table is None:
-                self.table = RobinHood(self.sort_key)
+                self.table = RobinHoodTable(self.sort_key)
             self.table.apply(delta, factor)
-            self.large |= self.table.bound > LARGE
-            self.seen += len(delta.pos)
-            self.removed += delta.negative
+            self.large |= self.table.bound > MAX_UNCHECKED_WEIGHT
+            self.delta_rows += len(delta.pos)
+            self.negative_rows += delta.negative
             self.deltas += delta.deltas
 
-    def waiting(self) -> dict[Row, int] | None:
+    def python_rows(self) -> dict[Row, int] | None:
         """A copy of the rows, if they are few and all of them were given by themselves."""
-        return dict(self.rows) if self.table is None and len(self.rows) <= WAITING else None
+        return dict(self.rows) if self.table is None and len(self.rows) <= MAX_PYTHON_ROWS else None
 
     def bound(self) -> int:
         """No weight is larger in magnitude."""
-        of_rows = (INT64_MAX if self.large else LARGE) if self.rows else 0
+        of_rows = (INT64_MAX if self.large else MAX_UNCHECKED_WEIGHT) if self.rows else 0
         return of_rows + (0 if self.table is None else self.table.bound)
 
     def batch(self) -> Batch:
@@ -449,7 +449,7 @@ class Memtable:
 
     def nbytes(self) -> int:
         """About how many bytes the rows take as columns."""
-        if len(self.rows) >= 4 * self.sampled:
+        if len(self.rows) >= 4 * self.sampled_at_rows:
             self._sample()
         size = len(self.rows) * self.row_bytes
         if self.table is not None:
@@ -459,8 +459,8 @@ class Memtable:
     def _sample(self) -> None:
         """Estimate the size of a row given by itself, now and then as they become more."""
         rows = list(itertools.islice(self.rows, 16))
-        self.sampled = len(self.rows)
-        self.row_bytes = 8 + sum(_size_of(row) for row in rows) // max(len(rows), 1)
+        self.sampled_at_rows = len(self.rows)
+        self.row_bytes = 8 + sum(_value_bytes(row) for row in rows) // max(len(rows), 1)
 
     def weight(self, row: Row) -> int:
         """The weight of a row."""

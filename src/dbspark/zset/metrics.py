@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 _registry: weakref.WeakSet[Metrics] = weakref.WeakSet()
 _lock = threading.Lock()
 
-ALPHA = 0.2
+EWMA_ALPHA = 0.2
 """Weight of the newest observation in every EWMA here."""
 
 
@@ -60,8 +60,8 @@ class Metrics:
         self.flushed_rows += rows
         self.flush_seconds += seconds
         elapsed = max(now - (self.last_flush or self.created), 1e-6)
-        self.rows_per_second += ALPHA * (rows / elapsed - self.rows_per_second)
-        self.bytes_per_second += ALPHA * (size / elapsed - self.bytes_per_second)
+        self.rows_per_second += EWMA_ALPHA * (rows / elapsed - self.rows_per_second)
+        self.bytes_per_second += EWMA_ALPHA * (size / elapsed - self.bytes_per_second)
         self.last_flush = now
 
     @property
@@ -72,7 +72,7 @@ class Metrics:
     def backlog_rows(self) -> int:
         return 0 if self.spine is None else self.spine.backlog()
 
-    def moved(self, before: str, after: str) -> None:
+    def record_transition(self, before: str, after: str) -> None:
         step = f"{before}>{after}"
         self.transitions[step] = self.transitions.get(step, 0) + 1
 

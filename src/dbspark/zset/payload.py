@@ -22,9 +22,17 @@ from dbspark.lazy import Lazy
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.spine import Spine, summable
 from dbspark.zset.config import ZSetConfig
-from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, add_rows, batch_of_rows
-from dbspark.zset.versions import Moment, Version
-from dbspark.zset.weights import sum_weights, weight_overflow
+from dbspark.zset.memtable import (
+    MAX_PYTHON_ROWS,
+    MAX_UNCHECKED_WEIGHT,
+    ColumnDelta,
+    LargeWeight,
+    Memtable,
+    add_rows,
+    batch_of_rows,
+)
+from dbspark.zset.versions import Version, VersionNode
+from dbspark.zset.weights import exact_weight_sum, weight_overflow
 
 
 class Payload(ABC):
@@ -48,7 +56,7 @@ class Payload(ABC):
         """With some distinct canonical rows more, of weights that are not zero."""
         return self.plus_batches((batch_of_rows(self.sort_key, rows),))
 
-    def waiting_rows(self) -> dict[Row, int] | None:
+    def as_python_rows(self) -> dict[Row, int] | None:
         """All rows, if they are few and still the Python rows that they were given as."""
         return None
 
@@ -130,7 +138,7 @@ class DictStore:
     def __init__(self, rows: dict[Row, int]) -> None:
         self.rows = rows
         self.lock = threading.RLock()
-        self.head: Moment | None = None
+        self.head: VersionNode | None = None
 
     def copy(self) -> DictStore:
         return DictStore(dict(self.rows))
@@ -169,26 +177,26 @@ class HashPayload(Payload):
         return self.version.read(lambda store: dict(store.rows))
 
     def add(self, row: Row, weight: int) -> Payload:
-        return HashPayload(self.sort_key, self.config, self.version.advanced((row, weight)))
+        return HashPayload(self.sort_key, self.config, self.version.with_delta((row, weight)))
 
     def plus(self, other: Payload) -> Payload:
         if isinstance(other, HashPayload):
             mine, theirs = self.count(), other.count()
             if mine * 4 < theirs:
-                return HashPayload(self.sort_key, self.config, other.version.advanced(self.rows()))
-            return HashPayload(self.sort_key, self.config, self.version.advanced(other.rows()))
-        return HashPayload(self.sort_key, self.config, self.version.advanced(dict(other.items())))
+                return HashPayload(self.sort_key, self.config, other.version.with_delta(self.rows()))
+            return HashPayload(self.sort_key, self.config, self.version.with_delta(other.rows()))
+        return HashPayload(self.sort_key, self.config, self.version.with_delta(dict(other.items())))
 
     def plus_rows(self, rows: dict[Row, int]) -> Payload:
-        return HashPayload(self.sort_key, self.config, self.version.advanced(rows))
+        return HashPayload(self.sort_key, self.config, self.version.with_delta(rows))
 
-    def waiting_rows(self) -> dict[Row, int] | None:
-        return self.version.read(lambda store: dict(store.rows) if len(store.rows) <= WAITING else None)
+    def as_python_rows(self) -> dict[Row, int] | None:
+        return self.version.read(lambda store: dict(store.rows) if len(store.rows) <= MAX_PYTHON_ROWS else None)
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
         version = self.version
         for batch in summable(batches, lambda: INT64_MAX):
-            version = version.advanced(dict(decode_chunks(self.sort_key, batch.chunks)))
+            version = version.with_delta(dict(decode_chunks(self.sort_key, batch.chunks)))
         return HashPayload(self.sort_key, self.config, version)
 
     def weight(self, row: Row) -> int:
@@ -235,26 +243,26 @@ class FastPayload(Payload):
         return FastPayload(self.sort_key, self.config, version)
 
     def add(self, row: Row, weight: int) -> Payload:
-        if self.version.store.large or not -LARGE <= weight <= LARGE:
+        if self.version.store.large or not -MAX_UNCHECKED_WEIGHT <= weight <= MAX_UNCHECKED_WEIGHT:
             return super().plus_rows({row: weight})
-        return self._next(self.version.advanced((row, weight)))
+        return self._next(self.version.with_delta((row, weight)))
 
     def bound(self) -> int:
         return self.version.read(Memtable.bound)
 
     def plus_rows(self, rows: dict[Row, int]) -> Payload:
-        if len(rows) > WAITING or self.version.store.large:
+        if len(rows) > MAX_PYTHON_ROWS or self.version.store.large:
             return super().plus_rows(rows)
         try:
-            return self._next(self.version.advanced(rows))
+            return self._next(self.version.with_delta(rows))
         except LargeWeight:
             return super().plus_rows(rows)
 
-    def waiting_rows(self) -> dict[Row, int] | None:
-        return self.version.read(Memtable.waiting)
+    def as_python_rows(self) -> dict[Row, int] | None:
+        return self.version.read(Memtable.python_rows)
 
     def plus(self, other: Payload) -> Payload:
-        rows = other.waiting_rows()
+        rows = other.as_python_rows()
         if rows is not None:
             return self.plus_rows(rows)
         if isinstance(other, FastPayload) and self.version.read(len) * 4 < other.version.read(len):
@@ -268,7 +276,7 @@ class FastPayload(Payload):
                 payload = payload.plus_large(batch, FastPayload(self.sort_key, self.config))
             else:
                 assert isinstance(payload, FastPayload)
-                payload = payload._next(payload.version.advanced(Columns(batch)))
+                payload = payload._next(payload.version.with_delta(ColumnDelta(batch)))
         return payload
 
     def weight(self, row: Row) -> int:
@@ -286,7 +294,7 @@ class FastPayload(Payload):
     def total_weight(self) -> int:
         def read(store: Memtable) -> int:
             table = store.table
-            weights = 0 if table is None else sum_weights(table.entry_weight[: table.entries])
+            weights = 0 if table is None else exact_weight_sum(table.entry_weight[: table.entries])
             return sum(store.rows.values()) + weights
 
         return self.version.read(read)

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 
-class Store(Protocol):
+class VersionedStore(Protocol):
     """What can be versioned. Deltas are whatever `apply` takes; factor is 1 or -1."""
 
     lock: threading.RLock
-    head: Moment | None
+    head: VersionNode | None
 
     def apply(self, delta: Any, factor: int) -> None:
         """Change the store, or raise and leave it as it was."""
@@ -26,51 +26,51 @@ class Store(Protocol):
     def copy(self) -> Self: ...
 
 
-S = TypeVar("S", bound=Store)
+S = TypeVar("S", bound=VersionedStore)
 R = TypeVar("R")
 
 
-class Moment:
+class VersionNode:
     """A point in the history of a store: the next one, and the delta that leads there. The newest has neither."""
 
     __slots__ = ("delta", "next")
 
     delta: Any
-    next: Moment
+    next: VersionNode
 
 
 class Version(Generic[S]):
     """One value of a store."""
 
-    __slots__ = ("moment", "store")
+    __slots__ = ("node", "store")
 
-    def __init__(self, store: S, moment: Moment | None = None) -> None:
+    def __init__(self, store: S, node: VersionNode | None = None) -> None:
         self.store = store
-        if moment is None:
-            moment = Moment()
-            store.head = moment
-        self.moment = moment
+        if node is None:
+            node = VersionNode()
+            store.head = node
+        self.node = node
 
-    def advanced(self, delta: Any) -> Version[S]:
+    def with_delta(self, delta: Any) -> Version[S]:
         """The version after a delta."""
         while True:
             store = self.store
             with store.lock:
-                if store.head is self.moment:
+                if store.head is self.node:
                     store.apply(delta, 1)
-                    return self.applied(delta)
+                    return self.after_delta(delta)
                 if self.store is store:
                     self._detach()
 
-    def applied(self, delta: Any) -> Version[S]:
+    def after_delta(self, delta: Any) -> Version[S]:
         """The version after a delta that is in the store already; this one was the newest, and the store is locked."""
-        moment = Moment()
-        self.moment.delta = delta
-        self.moment.next = moment
-        self.store.head = moment
+        node = VersionNode()
+        self.node.delta = delta
+        self.node.next = node
+        self.store.head = node
         version: Version[S] = object.__new__(Version)
         version.store = self.store
-        version.moment = moment
+        version.node = node
         return version
 
     def read(self, fn: Callable[[S], R]) -> R:
@@ -78,7 +78,7 @@ class Version(Generic[S]):
         while True:
             store = self.store
             with store.lock:
-                if store.head is self.moment:
+                if store.head is self.node:
                     return fn(store)
                 if self.store is store:
                     self._detach()
@@ -87,13 +87,13 @@ class Version(Generic[S]):
         """Give this version a store of its own."""
         store = self.store.copy()
         deltas = []
-        moment = self.moment
-        while (after := getattr(moment, "next", None)) is not None:
-            deltas.append(moment.delta)
-            moment = after
+        node = self.node
+        while (after := getattr(node, "next", None)) is not None:
+            deltas.append(node.delta)
+            node = after
         for delta in reversed(deltas):
             store.apply(delta, -1)
-        fresh = Moment()
+        fresh = VersionNode()
         store.head = fresh
-        self.moment = fresh
+        self.node = fresh
         self.store = store

@@ -16,7 +16,7 @@ def weight_overflow(row: Any) -> WeightOverflowError:
     return WeightOverflowError(f"the weight of {row!r} would leave the range of int64; nothing was applied")
 
 
-def sum_weights(weights: Int64s) -> int:
+def exact_weight_sum(weights: Int64s) -> int:
     """The sum as a Python integer. The upper and the lower 32 bits are summed separately, so neither sum wraps."""
     return (int((weights >> 32).sum()) << 32) + int((weights & 0xFFFFFFFF).sum())
 

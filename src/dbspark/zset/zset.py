@@ -62,22 +62,22 @@ RowFunction = Callable[[Row], Any]
 class ZSet:
     """An immutable Z-set over rows of one schema."""
 
-    __slots__ = ("_form", "_payload")
+    __slots__ = ("_normalise_row", "_payload")
 
     _payload: Payload
-    _form: Callable[[Any], Row]
+    _normalise_row: Callable[[Any], Row]
 
     def __init__(self, schema: SchemaLike, config: ZSetConfig | None = None) -> None:
         """An empty Z-set."""
         sort_key = SortKey(Schema.of(schema))
         self._payload = _empty(sort_key, current() if config is None else config)
-        self._form = row_normaliser(sort_key.schema)
+        self._normalise_row = row_normaliser(sort_key.schema)
 
     @staticmethod
     def _of(payload: Payload, form: Callable[[Any], Row]) -> ZSet:
         z: ZSet = object.__new__(ZSet)
         z._payload = payload
-        z._form = form
+        z._normalise_row = form
         return z
 
     # ------------------------------------------------------------------ making
@@ -113,14 +113,14 @@ class ZSet:
         sort_key = SortKey(Schema(table.schema) if schema is None else Schema.of(schema))
         batch = Batch.from_arrow(table, sort_key, weights)
         empty = ZSet(sort_key.schema, config)
-        return ZSet._of(empty._payload.plus_batches((batch,)), empty._form)
+        return ZSet._of(empty._payload.plus_batches((batch,)), empty._normalise_row)
 
     @staticmethod
     def from_batch(batch: Batch, config: ZSetConfig | None = None) -> ZSet:
         """From a batch, sharing its memory."""
         empty = ZSet(batch.schema, config)
         batch = batch.sorted_by(empty._payload.sort_key)
-        return ZSet._of(empty._payload.plus_batches((batch,)), empty._form)
+        return ZSet._of(empty._payload.plus_batches((batch,)), empty._normalise_row)
 
     # ------------------------------------------------------------------ what it is
 
@@ -152,7 +152,7 @@ class ZSet:
 
     def weight(self, row: Any) -> int:
         """The weight of a row; 0 if it is not there."""
-        return self._payload.weight(self._form(row))
+        return self._payload.weight(self._normalise_row(row))
 
     def __contains__(self, row: Any) -> bool:
         return self.weight(row) != 0
@@ -185,21 +185,21 @@ class ZSet:
 
     def add(self, row: Any, weight: int = 1) -> ZSet:
         """With `weight` added to one row."""
-        row = self._form(row)
+        row = self._normalise_row(row)
         if type(weight) is not int or not -INT64_MAX <= weight <= INT64_MAX:
-            weight = _weight(weight, row)
+            weight = _checked_weight(weight, row)
         if weight == 0:
             return self
         z: ZSet = object.__new__(ZSet)
         z._payload = self._payload.add(row, weight)
-        z._form = self._form
+        z._normalise_row = self._normalise_row
         return z
 
     def add_many(self, rows: Iterable[Any], weights: Iterable[int] | None = None) -> ZSet:
         """With many rows added, each with weight 1 or the weight given for it."""
         if isinstance(rows, ZSet):
             return self + rows
-        form = self._form
+        form = self._normalise_row
         summed: dict[Row, int] = {}
         if weights is None:
             for row in rows:
@@ -208,7 +208,7 @@ class ZSet:
         else:
             for row, weight in zip(rows, weights, strict=True):
                 row = form(row)
-                summed[row] = summed.get(row, 0) + _weight(weight, row)
+                summed[row] = summed.get(row, 0) + _checked_weight(weight, row)
         return self._plus_rows(summed)
 
     def _plus_rows(self, rows: dict[Row, int]) -> ZSet:
@@ -219,15 +219,15 @@ class ZSet:
         return self._with(self._payload.plus_rows(rows)) if rows else self
 
     def _with(self, payload: Payload) -> ZSet:
-        return ZSet._of(payload, self._form)
+        return ZSet._of(payload, self._normalise_row)
 
     def union(self, other: ZSet) -> ZSet:
         """The sum: weights are added row by row."""
-        if type(other) is not ZSet or other._form is not self._form:
+        if type(other) is not ZSet or other._normalise_row is not self._normalise_row:
             self._check_schema(other)
         z: ZSet = object.__new__(ZSet)
         z._payload = self._payload.plus(other._payload)
-        z._form = self._form
+        z._normalise_row = self._normalise_row
         return z
 
     def __add__(self, other: ZSet) -> ZSet:
@@ -256,7 +256,7 @@ class ZSet:
 
     def scale(self, factor: int) -> ZSet:
         """All weights times an integer."""
-        factor = _weight(factor, None)
+        factor = _checked_weight(factor, None)
         if factor == 1:
             return self
         payload = self._payload
@@ -265,7 +265,7 @@ class ZSet:
         if isinstance(payload, HashPayload):
             rows = {row: weight * factor for row, weight in payload.rows().items()}
             return self._with(_empty(payload.sort_key, payload.config))._plus_rows(rows)
-        return self._made([scale_batch(part, factor) for part in payload.disjoint()])
+        return self._from_parts([scale_batch(part, factor) for part in payload.disjoint()])
 
     __mul__ = scale
     __rmul__ = scale
@@ -276,13 +276,15 @@ class ZSet:
         if isinstance(payload, HashPayload) and not isinstance(keep, ColumnFunction):
             rows = {row: weight for row, weight in payload.rows().items() if keep(row)}
             return self._with(HashPayload(payload.sort_key, payload.config, rows))
-        return self._made([self._filtered(part, keep) for part in payload.disjoint()])
+        return self._from_parts([self._filtered(part, keep) for part in payload.disjoint()])
 
     def _filtered(self, part: Batch, keep: RowFunction | ColumnFunction) -> Batch:
         found = []
         for c, chunk in enumerate(part.chunks):
             if isinstance(keep, ColumnFunction):
-                mask = _mask(keep.fn(pa.RecordBatch.from_arrays(chunk.arrays(), schema=self.schema.arrow)), chunk.rows)
+                mask = _boolean_mask(
+                    keep.fn(pa.RecordBatch.from_arrays(chunk.arrays(), schema=self.schema.arrow)), chunk.rows
+                )
             else:
                 rows = decode_arrays(self.schema, chunk.arrays())
                 mask = np.fromiter((bool(keep(row)) for row in rows), bool, chunk.rows)
@@ -300,7 +302,7 @@ class ZSet:
         if isinstance(fn, ColumnFunction):
             return self._mapped_columns(fn.fn, None if schema is None else Schema.of(schema))
         target = ZSet(self.schema if schema is None else schema, payload.config)
-        form = target._form
+        form = target._normalise_row
         summed: dict[Row, int] = {}
         for row, weight in payload.items():
             new = form(fn(row))
@@ -328,7 +330,7 @@ class ZSet:
         target = ZSet(sort_key.schema, self.config)
         return target._with(target._payload.plus_batches((Batch.from_arrow(table, sort_key, weights),)))
 
-    def _made(self, parts: Sequence[Batch]) -> ZSet:
+    def _from_parts(self, parts: Sequence[Batch]) -> ZSet:
         """A Z-set of the same schema and backend from batches."""
         payload = self._payload
         return self._with(_empty(payload.sort_key, payload.config).plus_batches(parts))
@@ -354,7 +356,7 @@ class ZSet:
         payload = self._payload
         if isinstance(payload, HashPayload):
             return self
-        return self._made((payload.batch(),))
+        return self._from_parts((payload.batch(),))
 
     def batch(self) -> Batch:
         """All rows as one sorted batch; computed once."""
@@ -444,7 +446,7 @@ class IndexedZSet(KeyIndex):
 
         Weights multiply. A NULL key equals a NULL key here; SQL's joins drop NULL keys before they index.
         """
-        sort_key = self._joined(other, suffix)
+        sort_key = self._join_sort_key(other, suffix)
         spine = Spine(sort_key, (), self.spine.config)
         for batch in self.join_batches(other, suffix):
             spine = spine.insert(batch)
@@ -484,7 +486,7 @@ class ArrangedView:
             yield from zip(rows, chunk.lane(nd.WEIGHT).tolist(), strict=True)
 
 
-def _weight(weight: Any, row: Row | None) -> int:
+def _checked_weight(weight: Any, row: Row | None) -> int:
     """A weight or factor as a Python integer."""
     try:
         exact = operator.index(weight)
@@ -505,7 +507,7 @@ def _empty(sort_key: SortKey, config: ZSetConfig) -> Payload:
     return BatchPayload(sort_key, config)
 
 
-def _mask(result: Any, rows: int) -> Any:
+def _boolean_mask(result: Any, rows: int) -> Any:
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
     if isinstance(result, pa.Array):

@@ -26,7 +26,7 @@ from dbspark.sql.expressions.decimals import (
     shaped,
     unscaled,
 )
-from dbspark.sql.expressions.logic import strict
+from dbspark.sql.expressions.logic import null_intolerant_in_order
 from dbspark.sql.expressions.operands import (
     DIVIDE_BY_ZERO,
     OVERFLOW,
@@ -42,11 +42,11 @@ from dbspark.sql.expressions.operands import (
     values_of,
 )
 from dbspark.sql.expressions.rules import (
+    ColumnFrame,
     Compiled,
     Context,
     Datum,
     EvaluationError,
-    Frame,
     as_array,
     calling,
     raw_rule,
@@ -108,22 +108,24 @@ def add(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | No
             dtype, function = decimal_multiply(left, right, mode)
         else:
             dtype, function = decimal_add(call, left, right, mode)
-        return strict(dtype, function, args, mode == "ANSI" and function not in (pc.add, pc.subtract, pc.multiply))
+        return null_intolerant_in_order(
+            dtype, function, args, mode == "ANSI" and function not in (pc.add, pc.subtract, pc.multiply)
+        )
     if left != right:
         return None
     if t.is_floating(left):
-        return strict(left, _WRAPPING[call.name], args)
+        return null_intolerant_in_order(left, _WRAPPING[call.name], args)
     if t.is_duration(left) and call.name != "Multiply":
         mode = "TRY" if mode == "TRY" else "ANSI"  # intervals do not wrap
-        return strict(left, checked_arithmetic(call.name, mode), args, mode == "ANSI")
+        return null_intolerant_in_order(left, checked_arithmetic(call.name, mode), args, mode == "ANSI")
     if not t.is_integer(left):
         return None
     if mode == "LEGACY" and not (left.bit_width == 32 and is_year_month(call)):
-        return strict(left, _WRAPPING[call.name], args)
+        return null_intolerant_in_order(left, _WRAPPING[call.name], args)
     mode = "TRY" if mode == "TRY" else "ANSI"
     if call.name != "Multiply" and args[1].constant is not None and args[1].constant.as_py() == 0:
         return args[0]
-    return strict(left, checked_arithmetic(call.name, mode), args, mode == "ANSI")
+    return null_intolerant_in_order(left, checked_arithmetic(call.name, mode), args, mode == "ANSI")
 
 
 def _is_zero(value: pa.Array) -> pa.Array:
@@ -132,7 +134,7 @@ def _is_zero(value: pa.Array) -> pa.Array:
 
 def _dividing(dtype: pa.DataType, function: Callable[..., Datum], args: Sequence[Compiled], mode: EvalMode) -> Compiled:
     """Spark evaluates the divisor first, and unless zero is an error, nothing else where it is zero."""
-    return strict(dtype, function, args, mode == "ANSI", (1, 0), None if mode == "ANSI" else _is_zero)
+    return null_intolerant_in_order(dtype, function, args, mode == "ANSI", (1, 0), None if mode == "ANSI" else _is_zero)
 
 
 @rule("Divide")
@@ -286,7 +288,7 @@ def multiply_interval(call: Call, args: Sequence[Compiled], context: Context) ->
         except pa.ArrowInvalid:
             raise EvaluationError("[INTERVAL_ARITHMETIC_OVERFLOW] an interval is too large") from None
 
-    return strict(args[0].type, run, args, True)
+    return null_intolerant_in_order(args[0].type, run, args, True)
 
 
 @rule("DivideDTInterval")
@@ -309,7 +311,7 @@ def divide_interval(call: Call, args: Sequence[Compiled], context: Context) -> C
         out = half_up(np.where(under < 0, -over, over), np.abs(under))
         return datum_of_numpy(out.astype(np.int64), valid, args[0].type, a, b)
 
-    return strict(args[0].type, run, args, True)
+    return null_intolerant_in_order(args[0].type, run, args, True)
 
 
 @raw_rule("TryEval")
@@ -331,7 +333,7 @@ def fails(call: Call, compiler: Any) -> Compiled | None:
     if inner is None:
         return None
 
-    def there(frame: Frame) -> Datum:
+    def there(frame: ColumnFrame) -> Datum:
         inner.array(frame)
         return pa.repeat(pa.scalar(False), frame.rows)
 
@@ -339,7 +341,7 @@ def fails(call: Call, compiler: Any) -> Compiled | None:
     return Compiled(pa.bool_(), lambda frame: tried(evaluated, frame).is_null())
 
 
-def tried(inner: Compiled, frame: Frame) -> pa.Array:
+def tried(inner: Compiled, frame: ColumnFrame) -> pa.Array:
     """The values of an expression, NULL where it fails."""
     try:
         return inner.array(frame)
@@ -348,7 +350,7 @@ def tried(inner: Compiled, frame: Frame) -> pa.Array:
             return pa.nulls(1, inner.type)
     half = frame.rows // 2
     parts = [(0, half), (half, frame.rows - half)]
-    return pa.concat_arrays([tried(inner, Frame([c.slice(at, n) for c in frame.columns], n)) for at, n in parts])
+    return pa.concat_arrays([tried(inner, ColumnFrame([c.slice(at, n) for c in frame.columns], n)) for at, n in parts])
 
 
 @rule("UnscaledValue")

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.sql.expressions.rules import Compiled, EvaluationError, constant
-from dbspark.sql.expressions.vectors import Vector, missing, numbers, strict_arrays
+from dbspark.sql.expressions.vectors import Vector, missing, null_intolerant_arrays, numbers
 
 STRING = pa.string()
 BINARY = pa.binary()
@@ -119,7 +119,7 @@ def by_pattern(
         if any(v is None for v in values):
             return constant(None, dtype)
         rest = [a for i, a in enumerate(args) if i not in chosen]
-        return strict_arrays(dtype, lambda *arrays: function(*values, *arrays), rest, can_fail)
+        return null_intolerant_arrays(dtype, lambda *arrays: function(*values, *arrays), rest, can_fail)
 
     def run(*arrays: pa.Array) -> pa.Array:
         gone = missing(arrays)
@@ -145,7 +145,7 @@ def by_pattern(
         back[np.concatenate([dead, order])] = np.arange(len(codes))
         return pa.concat_arrays(parts).take(pa.array(back))
 
-    return strict_arrays(dtype, run, args, can_fail)
+    return null_intolerant_arrays(dtype, run, args, can_fail)
 
 
 def all_of(args: Sequence[Compiled], *types: pa.DataType) -> bool:

@@ -30,24 +30,16 @@ from dbspark.sql.expressions.elements import (
     mapped,
     picked,
 )
-from dbspark.sql.expressions.rules import (
-    Compiled,
-    Context,
-    Datum,
-    Frame,
-    constant,
-    on_arrays,
-    rule,
-)
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context, Datum, constant, on_arrays, rule
 from dbspark.sql.expressions.strings import concat_strings
 from dbspark.sql.expressions.vectors import (
     Vector,
     arrow_column,
     both,
     missing,
+    null_intolerant_arrays,
     numbers,
     raise_where,
-    strict_arrays,
     wrapped32,
 )
 from dbspark.sql.literals import from_jvm
@@ -82,7 +74,7 @@ def create_array(call: Call, args: Sequence[Compiled], context: Context) -> Comp
     out = array_of(dtype)
     many = len(args)
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         columns = [_fitted(a.array(frame), dtype) for a in args]
         order = (np.arange(many)[None, :] * frame.rows + np.arange(frame.rows)[:, None]).ravel()
         values = pa.concat_arrays(columns).take(pa.array(order)) if many > 1 else columns[0]
@@ -98,7 +90,7 @@ def create_struct(call: Call, args: Sequence[Compiled], context: Context) -> Com
         return None
     fields = [pa.field(n, a.type) for n, a in zip(names, args[1::2], strict=True)]
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         return pa.StructArray.from_arrays([a.array(frame) for a in args[1::2]], fields=fields)
 
     return Compiled(pa.struct(fields), run, any(a.can_fail for a in args))
@@ -112,7 +104,7 @@ def create_map(call: Call, args: Sequence[Compiled], context: Context) -> Compil
     out = map_of(key, value)
     many = len(args) // 2
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         order = pa.array((np.arange(many)[None, :] * frame.rows + np.arange(frame.rows)[:, None]).ravel())
         keys = pa.concat_arrays([_fitted(a.array(frame), key) for a in args[::2]]).take(order)
         values = pa.concat_arrays([_fitted(a.array(frame), value) for a in args[1::2]]).take(order)
@@ -127,7 +119,7 @@ def get_struct_field(call: Call, args: Sequence[Compiled], context: Context) -> 
     if not pa.types.is_struct(args[0].type):
         return None
     at = int(call.option("ordinal", 0))
-    return strict_arrays(args[0].type.field(at).type, lambda v: v.flatten()[at], args)
+    return null_intolerant_arrays(args[0].type.field(at).type, lambda v: v.flatten()[at], args)
 
 
 @rule("GetArrayStructFields")
@@ -142,7 +134,7 @@ def get_array_struct_fields(call: Call, args: Sequence[Compiled], context: Conte
         elements = Elements(array)
         return listed(out, elements.lengths, elements.values.flatten()[at], elements.gone)
 
-    return strict_arrays(out, run, args)
+    return null_intolerant_arrays(out, run, args)
 
 
 @rule("KnownNotContainsNull")
@@ -199,7 +191,7 @@ def get_array_item(call: Call, args: Sequence[Compiled], context: Context) -> Co
             )
         return picked(elements.values, np.where(outside, -1, elements.offsets[:-1] + index), gone)
 
-    return strict_arrays(dtype.value_type, run, args, fails)
+    return null_intolerant_arrays(dtype.value_type, run, args, fails)
 
 
 @rule("ElementAt")
@@ -229,7 +221,7 @@ def element_at(call: Call, args: Sequence[Compiled], context: Context) -> Compil
             out = pc.if_else(pa.array(there), "", out)
         return out
 
-    return strict_arrays(dtype.value_type, run, args, True)
+    return null_intolerant_arrays(dtype.value_type, run, args, True)
 
 
 @rule("GetMapValue")
@@ -243,7 +235,7 @@ def get_map_value(call: Call, args: Sequence[Compiled], context: Context) -> Com
         match = equal_elements(elements.keys, key.take(pa.array(elements.owner)))
         return picked(elements.values, first_of(match, elements), both(elements.gone, missing([key])))
 
-    return strict_arrays(dtype.item_type, run, args)
+    return null_intolerant_arrays(dtype.item_type, run, args)
 
 
 @rule("Size")
@@ -258,7 +250,7 @@ def size(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | N
             return arrow_column(INT, np.where(elements.gone, -1, elements.lengths))
         return arrow_column(INT, elements.lengths, elements.gone)
 
-    return strict_arrays(INT, run, args)
+    return null_intolerant_arrays(INT, run, args)
 
 
 @rule("ArrayContains", "ArrayPosition")
@@ -280,7 +272,7 @@ def array_contains(call: Call, args: Sequence[Compiled], context: Context) -> Co
             gone = both(gone, nulls & (found < 0))
         return arrow_column(BOOLEAN, found >= 0, gone)
 
-    return strict_arrays(out, run, args)
+    return null_intolerant_arrays(out, run, args)
 
 
 # ---------------------------------------------------------------------- parts and joins
@@ -306,7 +298,7 @@ def slice_(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
         at = np.repeat(elements.offsets[:-1] + first - (np.cumsum(taken) - taken), taken) + np.arange(taken.sum())
         return listed(dtype, taken, elements.values.take(pa.array(at)), gone)
 
-    return strict_arrays(dtype, run, args, True)
+    return null_intolerant_arrays(dtype, run, args, True)
 
 
 @rule("Concat")
@@ -345,7 +337,7 @@ def flatten(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
             lengths = np.where(holed, 0, lengths)
         return listed(dtype.value_type, lengths, values, gone)
 
-    return strict_arrays(dtype.value_type, run, args)
+    return null_intolerant_arrays(dtype.value_type, run, args)
 
 
 @rule("ArrayInsert")
@@ -376,7 +368,7 @@ def array_repeat(call: Call, args: Sequence[Compiled], context: Context) -> Comp
     count = max(int(many.as_py()), 0)
     out = array_of(args[0].type)
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         value = args[0].array(frame)
         at = pa.array(np.repeat(np.arange(frame.rows), count))
         return listed(out, np.full(frame.rows, count), value.take(at))
@@ -401,7 +393,7 @@ def array_join(call: Call, args: Sequence[Compiled], context: Context) -> Compil
             lists = kept(array.type, elements, values, values.is_valid().to_numpy(zero_copy_only=False), gone)
         return pc.binary_join(lists, delimiter)
 
-    return strict_arrays(STRING, run, args)
+    return null_intolerant_arrays(STRING, run, args)
 
 
 def _emptied(lists: pa.Array, gone: Vector) -> pa.Array:
@@ -437,7 +429,7 @@ def sequence(call: Call, args: Sequence[Compiled], context: Context) -> Compiled
         values = np.repeat(low, many) + place * np.repeat(step, many)
         return listed(out, many, arrow_column(dtype, values), gone)
 
-    return strict_arrays(out, run, args, True)
+    return null_intolerant_arrays(out, run, args, True)
 
 
 # ---------------------------------------------------------------------- maps
@@ -455,7 +447,7 @@ def map_side(call: Call, args: Sequence[Compiled], context: Context) -> Compiled
         elements = Elements(array)
         return listed(out, elements.lengths, elements.keys if keys else elements.values, elements.gone)
 
-    return strict_arrays(out, run, args)
+    return null_intolerant_arrays(out, run, args)
 
 
 @rule("MapEntries")
@@ -471,4 +463,4 @@ def map_entries(call: Call, args: Sequence[Compiled], context: Context) -> Compi
         entries = pa.StructArray.from_arrays([elements.keys, elements.values], fields=fields)
         return listed(out, elements.lengths, entries, elements.gone)
 
-    return strict_arrays(out, run, args)
+    return null_intolerant_arrays(out, run, args)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import dbspark.sql.expressions as package
 from dbspark.errors import DbsparkError
-from dbspark.sql.expressions.rules import RAW_RULES, RULES, Compiled, Context, Datum, Frame, constant
+from dbspark.sql.expressions.rules import RAW_RULES, RULES, ColumnFrame, Compiled, Context, Datum, constant
 from dbspark.sql.plan import Call, Column, Constant, Expr, Subquery
 
 for _module in pkgutil.iter_modules(package.__path__):  # rules register themselves
@@ -134,7 +134,7 @@ def _once(given: Compiled) -> Compiled:
         return given
     itself = object()
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         value = frame.found.get(itself)
         if value is None:
             value = frame.found[itself] = given.run(frame)
@@ -153,4 +153,4 @@ def _missing(call: Call, compiler: ExpressionCompiler) -> Compiled:
 
 def evaluate_rows(compiled: Compiled, columns: list[pa.Array], rows: int) -> pa.Array:
     """The value of each row."""
-    return compiled.array(Frame(columns, rows))
+    return compiled.array(ColumnFrame(columns, rows))

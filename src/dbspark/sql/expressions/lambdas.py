@@ -27,12 +27,7 @@ from dbspark.sql.expressions.elements import (
     picked,
     truth_of,
 )
-from dbspark.sql.expressions.rules import (
-    Compiled,
-    Datum,
-    Frame,
-    raw_rule,
-)
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Datum, raw_rule
 from dbspark.sql.expressions.vectors import Vector, arrow_column, both
 from dbspark.sql.plan import Call, Column, walk
 
@@ -50,7 +45,7 @@ class LambdaBody:
         self._width = width
         self._used = used
 
-    def __call__(self, frame: Frame, owner: Vector | None, *variables: pa.Array) -> pa.Array:
+    def __call__(self, frame: ColumnFrame, owner: Vector | None, *variables: pa.Array) -> pa.Array:
         """The value for each element, given the row of each (all rows in order if None) and the variables."""
         rows = len(variables[0])
         at = None if owner is None else pa.array(owner)
@@ -60,7 +55,7 @@ class LambdaBody:
                 columns.append(pa.nulls(rows))
             else:
                 columns.append(frame.columns[i] if at is None else frame.columns[i].take(at))
-        return self.compiled.array(Frame([*columns, *variables], rows))
+        return self.compiled.array(ColumnFrame([*columns, *variables], rows))
 
 
 def _body(function: Any, types: Sequence[pa.DataType], compiler: Any) -> LambdaBody | None:
@@ -98,7 +93,7 @@ def array_transform(call: Call, compiler: Any) -> Compiled | None:
         return None
     out = array_of(body.type) if call.name == "ArrayTransform" else array.type
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         elements = Elements(array.array(frame))
         values = elements.values
         place = arrow_column(INT, elements.place)
@@ -122,7 +117,7 @@ def array_exists(call: Call, compiler: Any) -> Compiled | None:
     deciding = call.name == "ArrayExists"
     unknown = deciding is False or bool(call.option("followThreeValuedLogic", True))
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         elements = Elements(array.array(frame))
         truth = body(frame, elements.owner, elements.values)
         decided = any_of(truth_of(pc.equal(truth, deciding)), elements)
@@ -145,7 +140,7 @@ def array_aggregate(call: Call, compiler: Any) -> Compiled | None:
     if merge is None or finish is None or merge.type != zero.type:
         return None
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         elements = Elements(array.array(frame))
         live = np.arange(frame.rows) if elements.gone is None else np.flatnonzero(~elements.gone)
         at = pa.array(live)
@@ -184,7 +179,7 @@ def zip_with(call: Call, compiler: Any) -> Compiled | None:
         return None
     out = array_of(body.type)
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         one, other = Elements(left.array(frame)), Elements(right.array(frame))
         gone = both(one.gone, other.gone)
         lengths = np.maximum(one.lengths, other.lengths)
@@ -219,7 +214,7 @@ def map_transform(call: Call, compiler: Any) -> Compiled | None:
         "MapFilter": lambda: dtype,
     }[name]()
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         elements = Elements(given.array(frame))
         keys, values, owner = elements.keys, elements.values, elements.owner
         made_ = body(frame, owner, keys, values)

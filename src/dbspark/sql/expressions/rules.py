@@ -40,7 +40,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ColumnFrame:
     """Columns of one number of rows."""
 
     columns: Sequence[pa.Array]
@@ -48,9 +48,9 @@ class Frame:
     found: dict[object, Datum] = field(default_factory=dict, compare=False)
     """The values of expressions that several others are made of."""
 
-    def at(self, rows: pa.Array) -> Frame:
+    def at(self, rows: pa.Array) -> ColumnFrame:
         """The frame at some rows, given by number."""
-        return Frame([c.take(rows) for c in self.columns], len(rows))
+        return ColumnFrame([c.take(rows) for c in self.columns], len(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class Compiled:
     """A function on the columns of a frame, and the type of what it gives."""
 
     type: pa.DataType
-    run: Callable[[Frame], Datum]
+    run: Callable[[ColumnFrame], Datum]
     can_fail: bool = False
     """Whether it may raise on some value."""
     constant: Any = field(default=None)
     """The scalar, if it is the same for every row."""
 
-    def array(self, frame: Frame) -> pa.Array:
+    def array(self, frame: ColumnFrame) -> pa.Array:
         """The value of each row; without rows nothing is evaluated, not even what fails for every row."""
         if not frame.rows and self.can_fail:
             return pa.array([], self.type)

@@ -37,11 +37,11 @@ from dbspark.sql.expressions.vectors import (
     Vector,
     arrow_column,
     missing,
+    null_intolerant_arrays,
     numbers,
     numeric,
     plus_exact,
     raise_where,
-    strict_arrays,
     text_of,
     times_exact,
     wrapped32,
@@ -130,7 +130,7 @@ def _adding_calendar(args: Sequence[Compiled], function: Callable[..., Vector]) 
         values = numbers(given).astype(np.int64)
         return arrow_column(dtype, function(gone, values if gone is None else np.where(gone, 0, values), split), gone)
 
-    return strict_arrays(dtype, run, args, True)
+    return null_intolerant_arrays(dtype, run, args, True)
 
 
 @rule("DateAddInterval")
