@@ -1,21 +1,23 @@
-"""`Adaptive`: one Z-set that takes the form its workload asks for.
+"""`Adaptive`: a Z-set that changes its form with its workload.
 
-It is exactly one of
+| form | what holds the rows | for |
+|---|---|---|
+| small | one sorted batch of up to about N rows | deltas |
+| memtable | a hash table | many changes, few reads in order |
+| trace | batches in a spine, a memtable in front | many rows |
 
-* **small**: at most about N rows, one sorted vector;
-* **memtable**: a hash table of rows, cheap to change;
-* **trace**: levelled batches in a spine, with a memtable in front for small changes and hot rows.
+New rows go where adding them is cheapest, whatever the form is: rows added one by one to the dict of the memtable,
+deltas in columns to the *log*, a tuple of batches. When the log is full it is applied: its large batches are merged and
+inserted into the spine, its small ones go to the memtable in one call. The number of rows that may still be added is
+computed beforehand, so an addition is one comparison. `Policy` decides when the memtable is flushed. Invariants:
 
-What has just been added is in one of two places where that costs next to nothing, whatever the form is. Rows given
-one by one wait in the memtable's dict, exactly as in a Z-set that is a dict and no more. Deltas in columns wait in a
-*log*, some batches side by side, and are put where they belong together: large ones become one batch of the spine,
-small ones go to the memtable in one call. How much may wait is computed beforehand, so adding is one comparison.
-
-`Policy` decides when the memtable is flushed. Flushing, merging and taking in the log never change the value, only
-its form, so a payload may do them to itself, and does so before it is added to: then nobody holds the old form, and
-merged batches are given back as the merge goes on. The form is one attribute, replaced at once, so that readers on
-other threads see the old form or the new one. Whoever works on a form reads the attribute once and goes on with what
-it has read or made of it: another thread may have put another form of the same value there in the meantime.
+1. The value is the sum of sorted part, memtable and log. Flushing, merging and applying the log change the form only,
+   so a payload may do them to itself.
+2. It does them before it is added to. The new payload then shares the new form, nothing refers to the old one, and a
+   merge in progress frees its inputs as it goes.
+3. The form is one attribute, `_state`, replaced as a whole: readers on other threads see the old form or the new one.
+4. A method reads `_state` once and works on what it has read: another thread may replace it by another form of the same
+   value in the meantime.
 """
 
 from __future__ import annotations
@@ -45,24 +47,25 @@ from dbspark.zset.sorted_part import Log, SortedPart
 from dbspark.zset.versions import Version, VersionNode
 
 MIN_SPINE_ROWS: Final = 48
-"""A delta of this many rows goes to the spine, not to the memtable: it is sorted already."""
+"""Deltas in columns of this many rows go to the spine, smaller ones to the memtable."""
 MAX_LOG_ROWS: Final = 4096
-"""Rows that may wait in the log."""
+"""Rows in the log, at most."""
 MAX_LOG_DELTAS: Final = 64
-"""Deltas that may."""
+"""Deltas in the log, at most."""
 MAX_LOG_WEIGHT: Final = 1 << 40
-"""Weights up to this may wait in the log: those of a full one do not add up to anything near int64."""
+"""Deltas with larger weights do not go to the log: so the weights of a full log sum to far less than int64."""
 _MERGE_FAN_IN: Final = 8
-"""Deltas that are merged at a time."""
+"""Batches of a log that are merged at a time."""
 MemtableVersion = Version[Memtable]
 LogRowCount = tuple[int, int]
-"""How many rows the body and so many deltas of the log hold together."""
+"""(rows, n): the number of distinct rows of the sorted part and the first n deltas of the log together."""
 State = tuple[SortedPart, MemtableVersion | None, Log, int, LogRowCount | None]
+"""Sorted part, memtable, log, rows that the log may still take, and the last count."""
 _new = object.__new__
 
 
 def _log_capacity(part: SortedPart, memtable: MemtableVersion | None) -> int:
-    """Rows that may come in columns before anything has to be looked at; they are put in the log until then."""
+    """Rows in columns that an empty log may take before the form has to be checked."""
     if part.bound() > MAX_UNCHECKED_WEIGHT or (memtable is not None and memtable.store.large):
         return 0
     if part.spine is None and not part.is_memtable:
@@ -75,7 +78,7 @@ def _log_capacity(part: SortedPart, memtable: MemtableVersion | None) -> int:
 
 
 class AdaptivePayload(Payload):
-    """See the module's preface."""
+    """A Z-set that is small, a memtable or a trace; deltas in columns go to its log first."""
 
     __slots__ = ("_batch", "_state")
 
@@ -99,7 +102,7 @@ class AdaptivePayload(Payload):
 
     @property
     def state(self) -> tuple[SortedPart, MemtableVersion | None]:
-        """What holds the rows, after the log has been taken in."""
+        """Sorted part and memtable, with the log applied."""
         state = self._state
         if state[2]:
             del state  # nobody should hold this form while it is merged
@@ -167,7 +170,7 @@ class AdaptivePayload(Payload):
             return super().plus_rows(rows)
 
     def _row_state(self) -> State:
-        """The form to add single rows to. The rows of the small form are counted, so its log is taken in first."""
+        """The state to add single rows to. The small form has a limit on its rows, so its log is applied first."""
         state = self._state
         if state[2] and state[0].spine is None:
             del state
@@ -181,7 +184,7 @@ class AdaptivePayload(Payload):
         return memtable.read(Memtable.python_rows)
 
     def _schedule_check(self) -> None:
-        """How many single rows may come before `_check_form` is due."""
+        """Set after how many more single rows `_check_form` is called."""
         part, memtable, _, _, _ = self._state
         if memtable is None:
             return
@@ -191,7 +194,7 @@ class AdaptivePayload(Payload):
         if store.large:
             more = 0
         elif policy is not None and (part.spine is not None or part.is_memtable):
-            # Only S is met exactly; elsewhere a few rows too many cost less than looking at each of them.
+            # Only the limit S is exact; at the others, a few rows too many cost less than a check for each.
             more = (
                 CHANGES_PER_CHECK - 1
                 if part.spine is not None
@@ -207,14 +210,14 @@ class AdaptivePayload(Payload):
         store.next_check = store.row_adds + max(more, 0)
 
     def _check_form(self, store: Memtable, rows: int) -> None:
-        """What single rows need now and then: to leave the small form or return to it, to be counted, to be flushed."""
+        """After some single rows: leave the small form or return to it, update the statistics, flush."""
         part, memtable, _, _, _ = self._state
         assert memtable is not None
         policy = part.policy or Policy(part.config, Metrics())
         if part.spine is None and not part.is_memtable:
             if part.small.rows:
                 small = _consolidated_state(self._state)
-                if small.rows <= part.config.smallset_n:  # some of what waited took rows away
+                if small.rows <= part.config.smallset_n:  # some of the added rows cancelled others
                     self._set(part.with_small(small), None)
                     return
                 memtable = Version(Memtable(part.sort_key)).with_delta(ColumnDelta(small))
@@ -260,7 +263,7 @@ class AdaptivePayload(Payload):
         return self.plus_batches(other.parts())
 
     def _with_log_entry(self, batch: Batch) -> AdaptivePayload | None:
-        """With a batch in the log, if there is room for it. By itself, so that nothing holds the form afterwards."""
+        """With a batch appended to the log, None if it is full. Not inlined: its locals keep the old state alive."""
         part, memtable, log, room, counted = self._state
         if batch.rows > room or len(log) >= MAX_LOG_DELTAS or batch.largest > MAX_LOG_WEIGHT:
             return None
@@ -301,7 +304,7 @@ class AdaptivePayload(Payload):
         return payload
 
     def _plus(self, batch: Batch) -> AdaptivePayload:
-        """With a batch, put in its place, or in the log where there is room for it."""
+        """With a batch: in the log if that may take it, else in the small form, the spine or the memtable."""
         part, memtable, _, room, counted = self._apply_log(batch.rows)
         payload: AdaptivePayload = _new(AdaptivePayload)
         if batch.rows <= room and batch.largest <= MAX_LOG_WEIGHT:
@@ -322,16 +325,17 @@ class AdaptivePayload(Payload):
         return payload
 
     def _apply_log(self, coming: int = 0) -> State:
-        """Go on with the merges that are due, then put the deltas of the log in their places; returns the form.
+        """Run merges that inserts have paid for, then apply the log; returns the new state.
 
-        `coming`: rows about to be added. Whoever adds little does not wait for the merges that someone else has paid.
+        `coming`: rows about to be added. Merging is in proportion to them, so adding a few rows never waits for a merge
+        that a large delta has paid for.
         """
         self._run_merges(coming + sum([batch.rows for batch in self._state[2]]))
         state = self._state
         part, memtable, log, _, counted = state
         if not log:
             return state
-        taken: AdaptivePayload = _new(AdaptivePayload)  # so that nobody sees a part of it
+        taken: AdaptivePayload = _new(AdaptivePayload)  # other threads must not see the log half applied
         if part.spine is None and not part.is_memtable:
             taken._set(part.with_small(_consolidated_state(state)), None)
         else:
@@ -350,7 +354,7 @@ class AdaptivePayload(Payload):
         return state
 
     def _run_merges(self, rows: int) -> None:
-        """Merge as much as inserts have paid for, giving back what has been merged: nobody else holds this form."""
+        """Run merges of the spine, in proportion to `rows`; frees their inputs as nothing else refers to this state."""
         while rows > 0:
             part, memtable, log, room, counted = self._state
             if part.spine is None or part.spine.credit < part.spine.config.step:
@@ -379,19 +383,19 @@ class AdaptivePayload(Payload):
         self._shrink()
 
     def _upsert(self, batches: Sequence[Batch], begun: bool = False) -> None:
-        """Add batches to the memtable; `begun`: they have waited in the log."""
+        """Add batches to the memtable; `begun`: the age of the memtable counts from when they came to the log."""
         part, memtable, _, _, _ = self._state
         if memtable is None:
             memtable = _new_memtable(part, begun)
         memtable = memtable.with_delta(ColumnDelta(*batches))
         if memtable.store.large:
-            memtable.store.next_check = 0  # single rows are now summed with what is in columns
+            memtable.store.next_check = 0  # single rows now need the checked path
         self._set(part, memtable)
         if self._consider_flush(len(batches)) or part.spine is None:
             self._shrink()
 
     def _add_to_small(self, batch: Batch) -> None:
-        """Add a batch to the small form, and leave it if there is too much of it now."""
+        """Add a batch to the small form, and take another form if it has too many rows now."""
         part, memtable, _, _, _ = self._state
         small = part.small
         if memtable is not None:
@@ -429,8 +433,8 @@ class AdaptivePayload(Payload):
         return trigger is not None
 
     def _flush(self, trigger: str, keep_hot: bool = True, small_deltas: Sequence[Batch] = ()) -> None:
-        """Turn the memtable, and small deltas of the log, into a batch of the spine, except for hot rows; then spend
-        the budget on merging."""
+        """Insert the memtable, without hot rows, and small deltas of the log into the spine as one batch; then merge
+        for up to `compact_budget_ms`."""
         part, memtable, _, _, _ = self._state
         policy = part.policy or Policy(part.config, Metrics())
         started = time.perf_counter()
@@ -468,7 +472,7 @@ class AdaptivePayload(Payload):
         self._set(after, kept)
 
     def _shrink(self) -> None:
-        """Back to the small form where few rows are left."""
+        """Return to the small form if fewer than `shrink_limit` rows are left."""
         part, memtable, log, _, _ = self._state
         limit = part.config.shrink_limit
         if part.spine is None:
@@ -488,7 +492,7 @@ class AdaptivePayload(Payload):
         self._set(part.with_small(_consolidated_state(self._state)), None)
 
     def _sort_pending(self) -> SortedPart:
-        """Sort what waits: somebody reads in columns, and the next reader should not sort it again."""
+        """Sort memtable and log for a read in columns, and keep the result, so that the next read need not sort."""
         state = self._state
         part, memtable, log, _, _ = state
         if memtable is None and not log:
@@ -509,7 +513,7 @@ class AdaptivePayload(Payload):
         return settled._state[0]
 
     def _sort_all_pending(self, log: Log) -> None:
-        """Put a log and the memtable into the spine. Only for a payload that nobody else knows."""
+        """Insert a log and the memtable into the spine. Only for a payload that no other thread can see."""
         part = self._state[0]
         large = [batch for batch in log if batch.rows >= MIN_SPINE_ROWS]
         small_deltas = [batch for batch in log if batch.rows < MIN_SPINE_ROWS]
@@ -537,7 +541,7 @@ class AdaptivePayload(Payload):
         return (*((part.small,) if part.spine is None else part.spine.batches), *log)
 
     def _read_spine(self) -> Spine:
-        """A spine to read everything through, without forgetting what has been computed for the one we hold."""
+        """A spine with all rows; the one of the state where there is one, so that its cached results are used."""
         return self._sort_pending().lookup_spine() or Spine(self.sort_key)
 
     def weight(self, row: Row) -> int:
@@ -595,7 +599,7 @@ class AdaptivePayload(Payload):
         return parts
 
     def _adopt_consolidated(self, spine: Spine) -> None:
-        """Keep the one batch that a reader had to make of the spine, and nothing else beside it."""
+        """Replace the spine of the state by the one batch that a read has consolidated it to."""
         part, memtable, log, room, counted = self._state
         if part.spine is spine and len(spine.entries) > 1 and "_consolidated" in spine.__dict__:
             whole = spine.compacted()
@@ -644,7 +648,7 @@ class AdaptivePayload(Payload):
 
 
 def _consolidated_state(state: State) -> Batch:
-    """All rows of a form as one batch, leaving it as it is: for decisions about the form itself."""
+    """All rows of a state as one batch; the state stays as it is."""
     part, memtable, log, _, _ = state
     parts = [*((part.small,) if part.spine is None else part.spine.batches), *log]
     if memtable is not None:
@@ -653,7 +657,7 @@ def _consolidated_state(state: State) -> Batch:
 
 
 def _new_memtable(part: SortedPart, begun: bool = False) -> MemtableVersion:
-    """A memtable beside a body; `begun`: its rows have waited in the log."""
+    """An empty memtable; `begun`: its age counts from when its first rows came to the log."""
     if part.policy is not None and not begun:
         part.policy.start_memtable()
     memtable = Memtable(part.sort_key)
@@ -662,7 +666,7 @@ def _new_memtable(part: SortedPart, begun: bool = False) -> MemtableVersion:
 
 
 def _with_rows(state: State, memtable: MemtableVersion) -> AdaptivePayload:
-    """A form with a memtable that has just taken rows given by themselves; looks at what needs a look now and then."""
+    """A payload whose memtable has just taken rows as Python tuples; checks its form if that is due."""
     part, before, log, room, _ = state
     payload: AdaptivePayload = _new(AdaptivePayload)
     payload._state = (
@@ -692,14 +696,14 @@ def _with_rows(state: State, memtable: MemtableVersion) -> AdaptivePayload:
 
 
 def _merge_log(batches: Sequence[Batch]) -> Batch:
-    """The sum of a log, by groups: merging many at a time takes longer the more of them hold the same rows."""
+    """A log merged to one batch, some at a time: merging many that hold the same rows at once is slower."""
     while len(batches) > _MERGE_FAN_IN:
         batches = [merge(batches[at : at + _MERGE_FAN_IN]) for at in range(0, len(batches), _MERGE_FAN_IN)]
     return batches[0] if len(batches) == 1 else merge(batches)
 
 
 def _has_at_most(spine: Spine, limit: int) -> bool:
-    """Whether a spine holds at most so many rows; hardly ever has to count them."""
+    """Whether a spine holds at most `limit` distinct rows; a batch with more answers without counting."""
     for entry in spine.entries:
         if type(entry) is Batch and entry.rows > limit:
             return False
@@ -707,7 +711,7 @@ def _has_at_most(spine: Spine, limit: int) -> bool:
 
 
 def _estimated_rows(payload: AdaptivePayload) -> int:
-    """About how many rows are held; good enough to choose which of two summands to add to the other."""
+    """An upper bound on the number of rows, to choose which of two summands is added to the other."""
     part, memtable, log, _, _ = payload._state
     rows = part.small.rows if part.spine is None else part.spine.rows
     rows += sum([batch.rows for batch in log])

@@ -85,7 +85,7 @@ class KeyIndex:
         return merge(parts) if parts else Batch.empty(self.spine.sort_key)
 
     def _probe(self, batches: Sequence[Batch], probe: Chunk, hashes: Any) -> tuple[Int64s, Int64s]:
-        """(probe row, position) of every row here whose key is that of a row of the probe chunk."""
+        """(probe row, position) of every row that has the key of a row of the probe chunk."""
         sources = self.spine.sources
         ranges = np.empty((len(hashes), len(batches), 3), np.int64)
         total = kp.probe_ranges(*sources, hashes, ranges)

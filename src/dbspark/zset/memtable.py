@@ -1,11 +1,13 @@
-"""The memtable: a mutable Z-set that takes point updates in O(1).
+"""The memtable: an unsorted, mutable Z-set that takes point updates in O(1), as in an LSM tree.
 
-It has two faces, because rows arrive in two ways. Rows given one by one as Python tuples go to a dict: nothing in
-Python is faster. Rows given in columns go to a Robin-Hood table over the columns they came in; the chunks of the
-delta are referenced, not copied, and gathered into larger ones when many small ones have piled up. A row's weight
-is the sum of both faces. `batch()` makes one sorted batch of everything.
+It is two hash tables, because rows arrive in two forms; the weight of a row is the sum of its weights in both:
 
-A memtable is a `VersionedStore` of `versions`: Z-set values hold versions of it, never the memtable itself.
+* `rows`, a dict, for rows that are added as Python tuples;
+* `table`, a `RobinHoodTable`, for deltas in columns. It refers to the chunks of the deltas instead of copying rows, and
+  gathers small chunks into larger ones.
+
+`batch()` makes one sorted, consolidated batch of both. A memtable is a `VersionedStore`: Z-set values hold versions of
+it, never the memtable itself.
 """
 
 from __future__ import annotations
@@ -32,22 +34,23 @@ from dbspark.zset.versions import VersionNode
 from dbspark.zset.weights import weight_overflow
 
 MAX_UNCHECKED_WEIGHT = 1 << 60
-"""Weights up to this can be summed over the few places a row may be in without looking for overflow."""
+"""Weights up to this are summed over the places a row may be in (dict, table, sorted part) without overflow checks."""
 MAX_PYTHON_ROWS = 24
-"""Up to this many rows given by themselves are kept as Python rows; more are worth columns at once."""
+"""Up to this many rows that are added as Python tuples stay so; more are converted to columns at once."""
 _MIN_CAPACITY = 16
+"""Slots of an empty table."""
 _MIN_CHUNK_ROWS = 64
-"""Chunks of fewer rows each are gathered before they go to the table."""
+"""A delta whose chunks have fewer rows on average is gathered into one chunk before it goes to the table."""
 _CHUNKS_PER_GATHER = 16
-"""Chunks of one size class that are gathered into one of the next."""
+"""Chunks of one size class (power of two) that are gathered into one of the next."""
 HOT_TOUCHES = 4
-"""Changes of one row between flushes from which on it is hot."""
+"""A row changed this often since the last flush is hot: a flush may leave it in the memtable."""
 
 RowDelta = tuple[Row, int]
 
 
 class ColumnDelta:
-    """Deltas in columns, as the table takes them: positions in chunks, with weights."""
+    """One or more deltas in columns as the table takes them: chunks, positions of the rows in them, weights."""
 
     __slots__ = ("chunks", "deltas", "largest", "negative", "pos", "tables", "weights")
 
@@ -66,7 +69,7 @@ class ColumnDelta:
         self.pos = int64s(rows)
         self.weights = int64s(rows)
         kt.positions(lens, self.tables, self.pos, self.weights)
-        if rows < _MIN_CHUNK_ROWS * len(self.chunks) and len(self.chunks) > 1:  # one chunk of all is easier to keep
+        if rows < _MIN_CHUNK_ROWS * len(self.chunks) and len(self.chunks) > 1:
             schema = first.schema
             self.chunks = tuple(gather_chunks(schema, 0, self.tables, self.pos, self.weights, 1))
             self.tables = np.array([chunk.table for chunk in self.chunks], np.int64)
@@ -74,7 +77,10 @@ class ColumnDelta:
 
 
 class RobinHoodTable:
-    """The columnar face. Capacity is a power of two, filled to at most 85 %, shrunk when under a quarter used."""
+    """A hash table over rows in chunks. Its capacity is a power of two, filled to at most 85 %.
+
+    Entries of weight zero are dead; when they are more than half of all, the table is rebuilt without them.
+    """
 
     __slots__ = (
         "_tables",
@@ -96,7 +102,7 @@ class RobinHoodTable:
         self._tables = np.empty(_MIN_CAPACITY, np.int64)
         self.entries = 0
         self.dead = 0
-        self.bound = 0  # no weight is larger in magnitude
+        self.bound = 0  # upper bound on the magnitude of every weight
         self.entry_pos = np.empty(_MIN_CAPACITY, np.int64)
         self.entry_weight = np.empty(_MIN_CAPACITY, np.int64)
         self.touches = np.zeros(_MIN_CAPACITY, np.int64)
@@ -174,7 +180,7 @@ class RobinHoodTable:
         kt.rebuild(self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight, self.entries)
 
     def _append(self, delta: ColumnDelta, appended: Int64s) -> None:
-        """Set the positions of new entries, referencing the delta's chunks where most of their rows are new."""
+        """Set the positions of new entries. The chunks of the delta are shared if at least half of its rows are new."""
         begin, new = self.entries, len(appended)
         if new * 2 >= len(delta.pos):
             shift = len(self.chunks) << nd.ROW_BITS
@@ -224,7 +230,7 @@ class RobinHoodTable:
                 return
 
     def _rebuild(self) -> None:
-        """Drop dead entries and what they keep alive; shrink the slots."""
+        """Drop dead entries and the chunks that only they refer to; shrink the slots."""
         pos, weights, touches = self.live()
         chunks = self._gathered(self.tables, pos)
         n = len(pos)
@@ -240,7 +246,7 @@ class RobinHoodTable:
         self._resize(n)
 
     def live(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Positions, weights and touches of the rows that are there."""
+        """Positions, weights and touches of all entries that are not dead."""
         weights = self.entry_weight[: self.entries]
         if not self.dead:
             return self.entry_pos[: self.entries].copy(), weights.copy(), self.touches[: self.entries].copy()
@@ -248,7 +254,7 @@ class RobinHoodTable:
         return self.entry_pos[: self.entries][alive], weights[alive], self.touches[: self.entries][alive]
 
     def weights_of(self, probe: Chunk) -> Int64s:
-        """The weight of each row of a chunk whose hash lanes are set."""
+        """The weight of each row of a chunk with row hashes."""
         out = int64s(probe.rows)
         schema = self.sort_key.schema
         kt.lookup(
@@ -258,7 +264,7 @@ class RobinHoodTable:
         return out
 
     def weight_of(self, probe: EncodedRow) -> int:
-        """The weight of the row of a probe whose hash is set."""
+        """The weight of one encoded row with its hash."""
         schema = self.sort_key.schema
         weight: int = kt.lookup_point(
             self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight, self.entries,
@@ -267,7 +273,7 @@ class RobinHoodTable:
         return weight
 
     def batch(self, pos: Int64s, weights: Int64s) -> Batch:
-        """Some of the live rows as a sorted batch."""
+        """Rows at positions, with these weights, as a sorted batch."""
         n = len(pos)
         sort_key = self.sort_key
         if n == 0:
@@ -284,18 +290,18 @@ class RobinHoodTable:
 
 
 def _all_positions(first: int, chunks: Sequence[Chunk]) -> Int64s:
-    """Positions of all rows of chunks that are numbered from `first` on."""
+    """The positions of all rows of chunks, if the first of the chunks has number `first`."""
     return np.concatenate(
         [np.arange(c.rows, dtype=np.int64) + ((first + i) << nd.ROW_BITS) for i, c in enumerate(chunks)]
     ) if chunks else np.empty(0, np.int64)  # fmt: skip
 
 
 class LargeWeight(Exception):
-    """A row may be elsewhere too, and its weight is so large that the sum has to be looked at."""
+    """A weight beyond `MAX_UNCHECKED_WEIGHT`: the row may be in other places too, so its sum needs the checked path."""
 
 
 def add_rows(rows: dict[Row, int], delta: dict[Row, int], factor: int, limit: int) -> bool:
-    """Add a delta of canonical rows, or raise and change nothing. Returns whether a weight has become large."""
+    """Add a delta of canonical rows, or raise and change nothing; whether some weight is now large."""
     large = False
     for row, weight in delta.items():
         total = rows.get(row, 0) + weight * factor
@@ -312,7 +318,7 @@ def add_rows(rows: dict[Row, int], delta: dict[Row, int], factor: int, limit: in
 
 
 def _undo(rows: dict[Row, int], delta: dict[Row, int], factor: int, end: Row) -> None:
-    """Undo the part of a delta before row `end`."""
+    """Undo the rows of a delta before row `end`."""
     for row, weight in delta.items():
         if row is end:
             return
@@ -341,7 +347,7 @@ def batch_of_rows(sort_key: SortKey, rows: dict[Row, int]) -> Batch:
 
 
 class Memtable:
-    """Both faces together; see the module's preface."""
+    """A dict of Python rows and a hash table of rows in columns, changed in place under `lock`."""
 
     __slots__ = (
         "delta_rows",
@@ -366,11 +372,11 @@ class Memtable:
         self.lock = threading.RLock()
         self.head: VersionNode | None = None
         self.large = False  # whether a row given by itself has ever had a weight beyond LARGE
-        self.deltas = 0  # so far, with their rows, and how many of those took something away
+        self.deltas = 0  # deltas applied so far, their rows, and how many of those had negative weights
         self.delta_rows = 0
         self.negative_rows = 0
-        self.row_adds = 0  # rows given by themselves so far
-        self.next_check = 0  # how many they may become before whoever adds them has to look at more than this
+        self.row_adds = 0  # rows added one by one so far
+        self.next_check = 0  # value of `row_adds` at which the payload checks its form again
         self.sampled_at_rows = 0
         self.row_bytes = 0
 
@@ -416,11 +422,11 @@ class Memtable:
             self.deltas += delta.deltas
 
     def python_rows(self) -> dict[Row, int] | None:
-        """A copy of the rows, if they are few and all of them were given by themselves."""
+        """A copy of the rows, if they are at most `MAX_PYTHON_ROWS` and all in the dict."""
         return dict(self.rows) if self.table is None and len(self.rows) <= MAX_PYTHON_ROWS else None
 
     def bound(self) -> int:
-        """No weight is larger in magnitude."""
+        """An upper bound on the magnitude of every weight."""
         of_rows = (INT64_MAX if self.large else MAX_UNCHECKED_WEIGHT) if self.rows else 0
         return of_rows + (0 if self.table is None else self.table.bound)
 
@@ -435,7 +441,7 @@ class Memtable:
         return merge(parts) if parts else Batch.empty(self.sort_key)
 
     def split_hot(self, keep_hot: bool) -> tuple[Batch, Batch]:
-        """(cold, hot): rows that changed often since the last flush are hot, at most a quarter of all."""
+        """(cold, hot) rows. Hot rows changed often since the last flush; no row is hot where over a quarter are."""
         parts = [batch_of_rows(self.sort_key, self.rows)] if self.rows else []
         hot = Batch.empty(self.sort_key)
         if self.table is not None and len(self.table):
@@ -457,7 +463,7 @@ class Memtable:
         return size
 
     def _sample(self) -> None:
-        """Estimate the size of a row given by itself, now and then as they become more."""
+        """Estimate the bytes of a row in the dict from 16 rows; repeated whenever the dict is four times as large."""
         rows = list(itertools.islice(self.rows, 16))
         self.sampled_at_rows = len(self.rows)
         self.row_bytes = 8 + sum(_value_bytes(row) for row in rows) // max(len(rows), 1)

@@ -1,7 +1,7 @@
-"""Counters of Z-sets, cheap enough to leave on, and the registry that dumps them.
+"""Counters of Z-sets, always on, and a registry of all of them.
 
-A Z-set value is immutable; what is counted belongs to its *lineage*, the chain of values that grow out of one
-another by addition. Small Z-sets (most deltas) have no lineage and cost nothing.
+A Z-set is immutable, so counters belong to its *lineage*: the values that were made from one another by addition. A
+lineage gets counters when a Z-set outgrows the small form; deltas, which are small, have none.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _registry: weakref.WeakSet[Metrics] = weakref.WeakSet()
 _lock = threading.Lock()
 
 EWMA_ALPHA = 0.2
-"""Weight of the newest observation in every EWMA here."""
+"""Weight of the newest observation in the exponentially weighted moving averages (EWMA)."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Metrics:
-    """What one lineage has done. Rates are EWMAs, updated where work is done anyway (at flushes)."""
+    """Counters of one lineage. Rates are EWMAs, updated at flushes."""
 
     name: str = field(default_factory=lambda: f"zset-{next(_numbers)}")
     created: float = field(default_factory=time.monotonic)

@@ -1,7 +1,6 @@
-"""What holds the rows of a Z-set: the interface, and the three single backends.
+"""`Payload`, the interface of the backends of `ZSet`, and the three backends of a single form.
 
-A payload is immutable: every operation gives a new one. `ZSet` is the same API over all of them, so whatever
-differs between the backends is in here and in `adaptive`.
+A payload is immutable: every operation returns another one. What differs between backends is here and in `adaptive`.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Payload(ABC):
         return self.plus_batches((batch_of_rows(self.sort_key, rows),))
 
     def as_python_rows(self) -> dict[Row, int] | None:
-        """All rows, if they are few and still the Python rows that they were given as."""
+        """All rows, if they are few and have not been converted to columns yet."""
         return None
 
     @abstractmethod
@@ -75,7 +74,7 @@ class Payload(ABC):
         """Batches whose sum is this value; rows may occur in several."""
 
     def pieces(self) -> Sequence[Batch]:
-        """The same for someone who does not mind how many there are."""
+        """As `parts`, without merging the log first: perhaps many small batches."""
         return self.parts()
 
     @abstractmethod
@@ -84,14 +83,14 @@ class Payload(ABC):
 
     @abstractmethod
     def bound(self) -> int:
-        """No weight is larger in magnitude than this, which is cheap to say and may be far too much."""
+        """An upper bound on the magnitude of every weight: cheap, and perhaps far too large."""
 
     def disjoint(self) -> Sequence[Batch]:
         """Batches whose sum is this value and of which no two hold the same row."""
         return Spine(self.sort_key, tuple(self.parts())).disjoint()
 
     def is_large(self, change: Batch) -> bool:
-        """Whether weights are so large that adding a change might overflow; then `plus_large` is the way."""
+        """Whether adding a change might overflow, so that it has to be added by `plus_large`."""
         return self.bound() + change.largest > INT64_MAX
 
     def plus_large(self, change: Batch, empty: Payload) -> Payload:
@@ -115,11 +114,11 @@ class Payload(ABC):
         return decode_chunks(self.sort_key, self.chunks())
 
     def arranged(self) -> Batch:
-        """All rows as one batch, for someone who reads in order."""
+        """All rows as one batch, for a read in order; the policy counts it."""
         return self.batch()
 
     def subscribe(self, change: int) -> None:
-        """Someone has begun (1) or ended (-1) to read the arranged form of this lineage."""
+        """Register (1) or unregister (-1) a subscriber: a reader of the ordered form of this lineage."""
         return
 
 
@@ -159,7 +158,7 @@ class DictStore:
 
 
 class HashPayload(Payload):
-    """`HashMap`: a Python dict. The fastest for rows one by one, the slowest for everything in bulk."""
+    """`HashMap`: a Python dict. The fastest backend for single rows, the slowest for columns."""
 
     __slots__ = ("__dict__", "config", "sort_key", "version")
 
@@ -375,7 +374,7 @@ def row_weight(spine: Spine, row: Row) -> int:
 
 
 def lookup_directory(codec: RowCodec, spine: Spine) -> DirectoryAddress:
-    """The directory of a spine, made once; two threads that make it at a time go on with the same one."""
+    """The directory of a spine for point look-ups, cached; threads that make it at the same time get the same one."""
     made: DirectoryAddress | None = spine.__dict__.get("_directory")
     if made is None:
         made = spine.__dict__.setdefault("_directory", codec.directory(spine.sources))
@@ -387,7 +386,7 @@ def spine_config(config: ZSetConfig) -> SpineConfig:
 
 
 def equal_payloads(a: Payload, b: Payload) -> bool:
-    """Whether two values are equal. What they share is not looked at, so relatives are compared by their difference."""
+    """Whether two payloads hold the same rows. Batches that both have are skipped, so relatives compare quickly."""
     mine, theirs = list(a.pieces()), list(b.pieces())
     shared = set(map(id, mine)) & set(map(id, theirs))
     for which in shared:
@@ -398,7 +397,7 @@ def equal_payloads(a: Payload, b: Payload) -> bool:
         return True
     if sum([x.total_weight for x in mine]) != sum([x.total_weight for x in theirs]):
         return False
-    if shared and a.bound() + b.bound() <= INT64_MAX:  # so no sum of some batches overflows
+    if shared and a.bound() + b.bound() <= INT64_MAX:  # then no partial sum overflows
         return merge_or_empty(a.sort_key, mine).same(merge_or_empty(b.sort_key, theirs))
     return a.batch().same(b.batch())
 

@@ -1,7 +1,7 @@
-"""The settled part of an adaptive Z-set: a small vector or a spine, and what is known about its rows.
+"""The sorted part of an adaptive Z-set: one small batch or a spine, without the memtable and the log beside it.
 
-A body never changes, except that it remembers answers: how to look up a row, and how many rows there are. Payloads
-share it between two flushes.
+Payloads share a sorted part between two flushes. Its rows never change; it caches what follows from them: the function
+that looks up a row, and the number of rows.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ from dbspark.zset.payload import lookup_directory
 from dbspark.zset.policy import Policy
 
 Log = tuple[Batch, ...]
-"""Deltas that wait beside a body and a memtable."""
+"""Deltas in columns that are neither in the sorted part nor in the memtable yet."""
 
 
 def _no_rows(_: Row) -> int:
+    """The weight of a row where the sorted part is empty."""
     return 0
 
 
 class _AddressLookup(partial[int]):
-    """A lookup by address, and what it looks at."""
+    """A lookup in a directory that is passed by address, and the objects that own the memory there."""
 
     keepalive: Any
 
 
 def _not_encodable(row: Row) -> int:
+    """Raise one of `UNENCODABLE`, for schemas that have no row codec: the caller looks the row up through Arrow."""
     raise TypeError(row)
 
 
 class SortedPart:
-    """Everything of a payload but its memtable and its log; shared by all payloads between two flushes."""
+    """The batches of an adaptive Z-set, with its configuration and policy."""
 
     __slots__ = (
         "_counts_inserts",
@@ -70,9 +72,9 @@ class SortedPart:
         self.spine = spine
         self.policy = policy
         self.is_memtable = is_memtable
-        """Without a spine: whether the rows are a memtable rather than a small vector with a few rows waiting."""
+        """Without a spine: whether all rows are in the memtable, instead of a small batch with a few rows beside it."""
         self.only_batch: Batch | None = small
-        """All rows outside the memtable and the log, if they are one batch."""
+        """The batch that holds all rows of the sorted part, if it is one batch."""
         if spine is not None:
             only = spine.entries[0] if len(spine.entries) == 1 else None
             self.only_batch = only if type(only) is Batch else None
@@ -84,34 +86,34 @@ class SortedPart:
     def with_small(self, small: Batch) -> SortedPart:
         return SortedPart(self.sort_key, self.config, small, None, self.policy)
 
-    def with_spine(self, spine: Spine, known: int | None = None, asked: bool = False) -> SortedPart:
-        """With another spine, of which the number of rows may be known."""
+    def with_spine(self, spine: Spine, row_count: int | None = None, counts_inserts: bool = False) -> SortedPart:
+        """The same with another spine, with the number of its rows where that is known."""
         part = SortedPart(self.sort_key, self.config, self.small, spine, self.policy)
-        part._row_count, part._counts_inserts = known, asked
+        part._row_count, part._counts_inserts = row_count, counts_inserts
         return part
 
     def set_row_count(self, rows: int) -> None:
-        """Somebody has counted the rows of the spine."""
+        """Take over the number of rows, as a caller has counted them; later inserts keep it up to date."""
         self._row_count, self._counts_inserts = rows, True
 
     def bound(self) -> int:
-        """No weight outside the memtable and the log is larger in magnitude."""
+        """An upper bound on the magnitude of every weight in the sorted part."""
         if self.spine is None:
             return self.small.largest if self.small.rows else 0
         return self.spine.bound()
 
     def room(self) -> int:
-        """Rows that may wait before something has to be looked at, in the small form."""
+        """Rows that may be added to the small form before it has to become another one."""
         return self.config.small_limit - self.small.rows
 
     def lookup_spine(self) -> Spine | None:
-        """A spine to look up rows in, if there are any outside the memtable and the log."""
+        """The spine, or one around the small batch; None if there are no rows."""
         if self._lookup_spine is None and self.small.rows:
             self._lookup_spine = Spine(self.sort_key, (self.small,))
         return self._lookup_spine
 
     def make_weight_lookup(self) -> Callable[[Row], int]:
-        """How to look up a row outside the memtable and the log. It may raise one of UNFIT."""
+        """Make `weight_lookup`: the weight of a row in the sorted part. It may raise one of `UNENCODABLE`."""
         spine = self.lookup_spine()
         if spine is None:
             self.weight_lookup = _no_rows
@@ -120,7 +122,7 @@ class SortedPart:
             weight_lookup: Callable[[Row], int] = _not_encodable
             if codec is not None:
                 directory = lookup_directory(codec, spine)
-                # It goes by address, and so has to keep what is there: other threads may put another one in its place.
+                # The directory is passed by address, so the lookup keeps it alive: other threads may replace the state.
                 weight_lookup = _AddressLookup(codec.plain.weight, directory[0])
                 weight_lookup.keepalive = (directory, spine)
             self.weight_lookup = weight_lookup
@@ -128,24 +130,24 @@ class SortedPart:
         return self.weight_lookup
 
     def count(self) -> int:
-        """Rows outside the memtable and the log."""
+        """The number of rows; from now on inserts keep it up to date where that is cheap."""
         if self._row_count is None:
             if self.only_batch is not None:
                 self._row_count = self.only_batch.rows
             else:
                 assert self.spine is not None
                 self._row_count = self.spine.count()
-        self._counts_inserts = True  # so what is inserted next is counted as it comes
+        self._counts_inserts = True
         return self._row_count
 
     def count_with(self, batch: Batch) -> int | None:
-        """What `count` will be with one more batch in the spine, if that is cheap to say and somebody counts."""
+        """`count()` with one more batch; None where nobody counts or the batch is large (1/8 of all rows)."""
         if not self._counts_inserts or self._row_count is None or batch.rows * 8 > self._row_count:
             return None
         return self._row_count + self.count_change((), batch)
 
     def count_change(self, log: Log, batch: Batch) -> int:
-        """How many rows more there are when a batch is added to this and some deltas."""
+        """By how much a batch changes the number of rows of this sorted part and some deltas together."""
         lookup_spine = self.lookup_spine()
         here = sources_of(()) if lookup_spine is None else lookup_spine.sources
         more = sources_of(log)
