@@ -1,7 +1,7 @@
-"""Catalyst's trees as their JSON has them, and the way back to the JVM object of a node.
+"""Catalyst's trees as parsed from JSON, each node with a reference to its object in the JVM.
 
-What the JSON does not say (the evaluation mode of an arithmetic operator, the bytes of a literal) is asked of the JVM
-object, which `JvmReference` finds by the way that leads to it.
+What the JSON does not say (the evaluation mode of an arithmetic operator, the bytes of a literal) is read from the JVM
+object, which `JvmReference` fetches by its path from the root of the plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dbspark.sql.types import from_json
 
 
 class JvmReference:
-    """The way to an object in the JVM, walked when somebody asks for it."""
+    """The path to an object in the JVM, resolved on first use. Its pickled form refers to nothing."""
 
     __slots__ = ("_found", "_parent", "_step")
 

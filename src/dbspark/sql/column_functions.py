@@ -1,4 +1,4 @@
-"""Functions on columns that the operators of a view call: expressions, conditions, and rows made from rows."""
+"""Compiled expressions as the functions on columns that operators call: map, condition, filter, expand, generate."""
 
 from __future__ import annotations
 

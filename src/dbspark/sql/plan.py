@@ -227,7 +227,7 @@ class LoopRef:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueNode:
-    """A node that we have no rule for; Spark can evaluate it."""
+    """A node that no rule compiles, which Spark evaluates."""
 
     name: str
     children: tuple[Node, ...]
@@ -235,7 +235,7 @@ class OpaqueNode:
     linear: bool
     """Whether it treats rows one by one, so that a change goes through it as the whole does."""
     text: str
-    """For people."""
+    """What `explain` shows."""
     fields: str = "{}"
     """What it was read from, as JSON, with Spark's numbers of columns."""
     functions: tuple[Any, ...] = ()

@@ -1,4 +1,4 @@
-"""Questions about plans and expressions: which columns they read, what a condition says, what depends on what."""
+"""Analysis of plans and expressions: columns and tables that they read, equalities and bounds, nullability."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def is_lambda(expr: p.Expr) -> bool:
 
 
 def is_not_computed(arg: p.Expr) -> bool:
-    """Whether an argument is no value that could be computed apart from its function."""
+    """Whether an argument is a constant or a lambda: it stays in its call when the others become columns."""
     return isinstance(arg, p.Constant) or is_lambda(arg) or (isinstance(arg, p.Call) and arg.name == "Literal")
 
 

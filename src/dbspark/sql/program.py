@@ -57,7 +57,7 @@ class ViewPlan:
 
 
 class Program:
-    """See the module's preface."""
+    """The tables and views of a pipeline, and the builder of the circuit that maintains the views."""
 
     def __init__(self, spark: SparkSession | Callable[[], SparkSession]) -> None:
         """`spark` may be a function, which is called when a query has to be read."""

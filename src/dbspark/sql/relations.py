@@ -1,4 +1,4 @@
-"""What a plan is compiled into, and the words for how: relations are streams whose columns have Spark's numbers.
+"""`Relation`, what a plan node is compiled to (a stream with Spark's ids of its columns), and notes on maintenance.
 
 Columns of a stream are named by position (`c0`, `c1` …), so that equal sub-queries give equal nodes.
 """
@@ -19,12 +19,12 @@ from dbspark.sql.types import with_nullable_children
 
 MaintenanceMode = Literal["incremental", "affected groups", "full"]
 Cost = Literal["change", "partition"]
-"""What a tick reads: the change and what it meets, or the whole partitions or groups in which something changes."""
+"""What a tick reads: the delta and its matches, or all rows of the partitions or groups in which something changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceNote:
-    """How an operator is maintained."""
+    """How an operator of a view is maintained, as `explain` shows it."""
 
     operator: str
     mode: MaintenanceMode
@@ -50,7 +50,7 @@ def reads_partitions(
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A stream and the numbers of its columns."""
+    """A stream, and for each of its columns the expression id in Spark's plan."""
 
     stream: Stream
     ids: tuple[int, ...]
@@ -79,7 +79,7 @@ class Relation:
 
 @dataclass(slots=True)
 class Scope:
-    """What a plan is compiled into: a builder, and the relations that are there already."""
+    """Where a plan is compiled to: a builder of a circuit, its tables, and relations that were compiled before."""
 
     builder: Builder
     tables: Mapping[str, Stream]

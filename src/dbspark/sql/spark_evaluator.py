@@ -1,8 +1,8 @@
-"""What we have no kernel for, Spark evaluates on the rows that are at hand.
+"""Expressions and nodes without a rule or kernel, evaluated by Spark on the rows of a delta.
 
 A piece of the optimised plan (an expression, or a node) is put over a small relation that holds those rows under the
-column numbers that the piece refers to, and run as an ordinary Spark query. It costs a Spark job, some tens of
-milliseconds, on as many rows as the change has; the answer is Spark's own by definition.
+column ids that the piece refers to, and run as an ordinary Spark query. The result is Spark's own by definition; the
+cost is one Spark job, some tens of milliseconds, over as many rows as the delta has.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ ROW = "__row"
 
 
 class SparkEvaluator:
-    """Evaluates pieces of plans in a session."""
+    """Runs pieces of plans as Spark queries in the session of the pipeline."""
 
     def __init__(self, tables: TableLeaves) -> None:
         self.spark = tables.spark
         self.tables = tables
         self._evaluated: dict[str, str] = {}
-        """Names of expressions, with the reason why Spark cannot evaluate them on rows that are at hand."""
+        """By the name of an expression, why Spark cannot evaluate it on rows alone; empty where it can."""
 
     def check(self, call: Call) -> None:
-        """Refuse an expression that Spark cannot evaluate on rows that are at hand, or not the same every time."""
+        """Refuse an expression that Spark cannot evaluate on rows alone, or that is not deterministic."""
         for part in walk(call):
             if not isinstance(part, Call) or part.origin is None:
                 continue
@@ -374,9 +374,9 @@ class SparkEvaluator:
 
 
 class SparkFunction:
-    """Columns that Spark makes of the columns of a stream, row by row, beside those that are kept.
+    """An external function: columns that Spark computes row by row from the columns of a stream, beside passed ones.
 
-    It is put about rows that are at hand (`answer`), or about a DataFrame of rows, inside a larger plan (`frame`).
+    `answer` evaluates it on Arrow arrays; `frame` adds it to a DataFrame, as a part of a larger plan.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from dbspark.sql import plan as p
 from dbspark.sql.plan_analysis import columns_in, push_below_expand
 
 NewColumnId = Callable[[], int]
-"""Gives the id of a new column."""
+"""Returns the id of a new column."""
 
 
 def flatten_struct_keys(node: p.Aggregate, number: NewColumnId) -> p.Aggregate:

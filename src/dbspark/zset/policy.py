@@ -12,8 +12,8 @@ or go), so that the common decision, to do nothing, is two comparisons. A flush 
 | `cancel` | many changes cancel rows, so that little is left after the flush |
 
 Subscribers to the ordered form quarter S and T. Rows that are added one by one count towards S only after the first
-read in columns: until then they are read from the dict, and only their bytes are bounded. Rates are EWMAs, and a state is
-left at another threshold than it is entered (hysteresis).
+read in columns: until then they are read from the dict, and only their bytes are bounded. Rates are EWMAs, and a state
+is left at another threshold than it is entered (hysteresis).
 
 Fallback: if flushes take more than `MAX_FLUSH_TIME_SHARE` of the time and nobody reads in order, the lineage stops
 flushing, up to `FALLBACK_BYTES_FACTOR` × `flush_bytes`, until somebody does. The reason is logged.

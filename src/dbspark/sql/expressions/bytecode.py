@@ -1,10 +1,10 @@
-"""Expressions as code for `kernels.vm.expressions`, where that can say them.
+"""Expression bytecode: expressions translated to instructions of `kernels.vm.expressions`, where it has them.
 
-Arrow evaluates an expression in a call for each of its parts, some ten microseconds whatever the rows; a small delta is
-done in that time. So what most conditions and keys are made of is written down as code as well: comparisons, logic,
-sums and products of integers and decimals, texts compared with constants, boundaries of time windows. Code gives up
-where a value is beyond 64 bits or an operation overflows, and then the delta goes through Arrow. So it need not know
-what Spark raises, wraps or makes NULL, and the same code serves all settings.
+Arrow evaluates an expression in one call for each of its parts, some 10 µs however few the rows are; a small delta as a
+whole takes no longer. So the usual parts of conditions and keys have bytecode as well: comparisons, logic, sums and
+products of integers and decimals, strings compared with constants, bounds of time windows. Where a value is beyond 64
+bits or an operation overflows, the bytecode falls back and Arrow evaluates the delta. So it need not know what Spark
+raises, wraps or makes NULL, and the same bytecode serves all settings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COMPARISONS: Final = {
     "LessThan": (kv.LESS, False), "LessThanOrEqual": (kv.LESS_OR_EQUAL, False),
     "GreaterThan": (kv.LESS, True), "GreaterThanOrEqual": (kv.LESS_OR_EQUAL, True),
 }  # fmt: skip
-"""What a comparison is, and whether its operands change places."""
+"""The instruction of a comparison, and whether its operands are swapped."""
 _CALCULATIONS: Final = {"Add": kv.ADD, "Subtract": kv.SUBTRACT, "Multiply": kv.MULTIPLY}
 _PASSING: Final = ("KnownNullable", "KnownNotNull")
 
@@ -36,11 +36,11 @@ TypeOf = Callable[[p.Expr], pa.DataType | None]
 
 
 class _NotExpressibleError(Exception):
-    """An expression that code cannot say."""
+    """An expression without bytecode."""
 
 
 def condition_bytecode(tests: Sequence[p.Expr], positions: Mapping[int, int], type_of: TypeOf) -> Coded | None:
-    """Conditions that all have to hold, of columns at some positions; None where code cannot say them."""
+    """Bytecode of conditions that all have to hold; None where one has none. `positions`: of columns, by their ids."""
     try:
         writer = _BytecodeWriter(positions, type_of)
         return Coded(tuple(writer.all_of(tests)), (), (), writer.texts)
@@ -51,7 +51,7 @@ def condition_bytecode(tests: Sequence[p.Expr], positions: Mapping[int, int], ty
 def projection_bytecode(
     exprs: Sequence[p.Expr], tests: Sequence[p.Expr], positions: Mapping[int, int], type_of: TypeOf
 ) -> Coded | None:
-    """Values of rows for which conditions hold; None where code cannot say them."""
+    """Bytecode of expressions on the rows for which conditions hold; None where one has none."""
     try:
         writer = _BytecodeWriter(positions, type_of)
         test = tuple(writer.all_of(tests)) if tests else ()
@@ -62,7 +62,7 @@ def projection_bytecode(
 
 
 class _BytecodeWriter:
-    """Writes code; the result of a part is in the slot of its own."""
+    """Writes bytecode; each sub-expression has a slot for its result."""
 
     def __init__(self, positions: Mapping[int, int], type_of: TypeOf) -> None:
         self._positions = positions
@@ -71,7 +71,7 @@ class _BytecodeWriter:
         self._slots = 0
         self._known: dict[p.Expr, int] = {}
         self.texts: list[Any] = []
-        """What has to be kept, because code names it by address."""
+        """Strings that the bytecode refers to by address, which have to live as long as it does."""
 
     def all_of(self, tests: Sequence[p.Expr]) -> list[int]:
         """Code of its own for conditions, with the result in slot 0."""
@@ -232,7 +232,7 @@ class _BytecodeWriter:
             scale = given.scale if t.is_decimal(given) else 0
             slot = self._rescaled(self._slot(call.args[0]), pa.decimal128(38, scale), wanted)
             one = self._line(kv.CONSTANT, 0, 0)
-            return self._line(kv.ADD, slot, one, *_bounds(wanted))  # which gives up where it has too many digits
+            return self._line(kv.ADD, slot, one, *_bounds(wanted))  # falls back where there are too many digits
         raise _NotExpressibleError
 
     def _time(self, call: p.Call) -> int:
