@@ -436,8 +436,8 @@ def run(machine, share):
 def tiny_constants(monkeypatch):
     """What is no knob is made as small as the knobs, so that few rows are many here too."""
     for module in (memtable, payload, adaptive):
-        monkeypatch.setattr(module, "WAITING", 3)
-    monkeypatch.setattr(adaptive, "DIRECT", 16)
+        monkeypatch.setattr(module, "MAX_PYTHON_ROWS", 3)
+    monkeypatch.setattr(adaptive, "MIN_SPINE_ROWS", 16)
 
 
 def test_all_backends_agree_through_every_change_of_form(tiny_constants):

@@ -13,7 +13,7 @@ from dbspark.columnar.memory import allocated_bytes
 from dbspark.errors import WeightOverflowError
 from dbspark.trace.merge_state import Merging
 from dbspark.zset import ZSet, ZSetConfig
-from dbspark.zset.adaptive import DIRECT, LOG_DELTAS, LOG_ROWS
+from dbspark.zset.adaptive import MAX_LOG_DELTAS, MAX_LOG_ROWS, MIN_SPINE_ROWS
 from tests.zset.model import MAX, contents
 
 SCHEMA = "k BIGINT, s STRING"
@@ -67,7 +67,7 @@ def test_any_history_reads_like_a_dict_whatever_waits(config, steps, base):
         if what == "few":
             z = changed(z, range(k, k + 5), weight)
         elif what == "many":
-            z = changed(z, range(k, k + DIRECT + 20), weight)
+            z = changed(z, range(k, k + MIN_SPINE_ROWS + 20), weight)
         elif what == "row":
             there[row(k)] += weight
             z = z.add(row(k), weight)
@@ -101,22 +101,22 @@ def test_any_history_reads_like_a_dict_whatever_waits(config, steps, base):
 
 def test_small_deltas_wait_until_they_are_many():
     z = loaded(1000)
-    for i in range(LOG_DELTAS):
+    for i in range(MAX_LOG_DELTAS):
         z = z + delta([5000 + i])
         assert len(log_of(z)) == i + 1
     z = z + delta([9000])
     assert len(log_of(z)) == 1, "the others have been taken in together"
-    assert z.count == 1000 + LOG_DELTAS + 1
+    assert z.count == 1000 + MAX_LOG_DELTAS + 1
 
 
 def test_a_log_holds_a_bounded_number_of_rows():
     z = loaded(10_000)
     for i in range(100):
         z = z + delta(range(20_000 + 1000 * i, 21_000 + 1000 * i))
-        assert sum(batch.rows for batch in log_of(z)) <= LOG_ROWS
-    z = z + delta(range(200_000, 200_000 + 2 * LOG_ROWS))
+        assert sum(batch.rows for batch in log_of(z)) <= MAX_LOG_ROWS
+    z = z + delta(range(200_000, 200_000 + 2 * MAX_LOG_ROWS))
     assert log_of(z) == ()
-    assert z.count == 110_000 + 2 * LOG_ROWS
+    assert z.count == 110_000 + 2 * MAX_LOG_ROWS
 
 
 def test_counting_after_every_change_leaves_the_form_alone():

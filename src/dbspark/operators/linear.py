@@ -23,7 +23,7 @@ from dbspark.errors import SchemaError
 from dbspark.operators.function import Columns, Function
 from dbspark.operators.integral import ZSetRef
 from dbspark.operators.operator import Operator, State
-from dbspark.zset.payload import exact_product
+from dbspark.zset.weights import multiply_weights
 
 
 class Stateless(Operator):
@@ -216,7 +216,7 @@ class Scale(Stateless):
         delta = inputs[0]
         if not delta.rows or self.factor == 0:
             return Delta.empty(self.schema)
-        return Delta(self.schema, delta.columns, exact_product(delta.weights, self.factor))
+        return Delta(self.schema, delta.columns, multiply_weights(delta.weights, self.factor))
 
     def parameters(self) -> tuple[Any, ...]:
         return (self.factor,)
@@ -237,7 +237,7 @@ class Sum(Stateless):
 
     def apply(self, inputs: Sequence[Delta]) -> Delta:
         signed = [
-            d if s == 1 or not d.rows else Delta(self.schema, d.columns, exact_product(d.weights, s))
+            d if s == 1 or not d.rows else Delta(self.schema, d.columns, multiply_weights(d.weights, s))
             for d, s in zip(inputs, self.signs, strict=True)
         ]
         return Delta.sum(self.schema, signed)

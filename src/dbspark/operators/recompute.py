@@ -28,7 +28,7 @@ from dbspark.operators.linear import fitting
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.lookup import Keys, ends_unordered
 from dbspark.trace.spine import Spine
-from dbspark.zset.payload import scaled
+from dbspark.zset.weights import scale_batch
 
 
 class RecomputeGroups(Operator):
@@ -63,7 +63,7 @@ class RecomputeGroups(Operator):
         (sort_key,) = self.kept()
         value = self._computed([_all_rows(i.after) for i in inputs], 1).sorted_by(sort_key)
         before = state[0].consolidated()
-        change = [b for b in (value, scaled(before, -1) if before.rows else before) if b.rows]
+        change = [b for b in (value, scale_batch(before, -1) if before.rows else before) if b.rows]
         after = Spine(sort_key, (value,) if value.rows else ())
         return (after,), Delta.of(Spine(sort_key, tuple(change)).consolidated())
 

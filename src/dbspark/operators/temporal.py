@@ -18,7 +18,7 @@ from dbspark.operators.integral import ZSetRef
 from dbspark.operators.join import Join
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.spine import Spine
-from dbspark.zset.payload import scaled
+from dbspark.zset.weights import scale_batch
 
 
 class Integrate(Operator):
@@ -63,7 +63,7 @@ class Differentiate(Operator):
         before = state[0].consolidated()
         if value is before:
             return state, Delta.empty(self.schema)
-        change = [b for b in (value, scaled(before, -1) if before.rows else before) if b.rows]
+        change = [b for b in (value, scale_batch(before, -1) if before.rows else before) if b.rows]
         after = Spine(self.sort_key, (value,) if value.rows else ())
         return (after,), Delta.of(Spine(self.sort_key, tuple(change)).consolidated())
 

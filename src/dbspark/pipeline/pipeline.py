@@ -43,7 +43,7 @@ from dbspark.runtime.reader import Reader
 from dbspark.runtime.runtime import Readable, Runtime, Shows
 from dbspark.runtime.sharded import Sharded
 from dbspark.runtime.tables import TableDefinition
-from dbspark.sql.leaves import over
+from dbspark.sql.analysis_session import query_over_frames
 from dbspark.sql.program import Maintenance, Program
 from dbspark.storage.files import LocalFiles
 from dbspark.storage.store import Committed, Store
@@ -439,7 +439,7 @@ class Pipeline:
         named = {n for n in (*self.tables, *self.views) if re.search(rf"\b{re.escape(n)}\b", sql, re.IGNORECASE)}
         if not named:
             return spark.sql(sql)
-        return over(spark, {n: self._df(n, self.tick) for n in named}, sql)
+        return query_over_frames(spark, {n: self._df(n, self.tick) for n in named}, sql)
 
     def refresh(self) -> int:
         """Show the newest tick, in a pipeline that is open for reading; gives the tick that is shown.

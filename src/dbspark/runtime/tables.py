@@ -33,8 +33,8 @@ from dbspark.trace.history import History
 from dbspark.trace.lookup import Hits, Keys, ends_unordered
 from dbspark.trace.spine import Spine
 from dbspark.zset import ZSet
-from dbspark.zset.payload import exact_product
-from dbspark.zset.zset import as_table, split_weight
+from dbspark.zset.arrow_input import as_table, split_weight
+from dbspark.zset.weights import multiply_weights
 
 _ARROW = (pa.Table, pa.RecordBatch)
 
@@ -216,7 +216,7 @@ class TableState:
         return Delta(self.schema, hits.columns(), hits.weights).sorted_by(self.sort_key)
 
     def _negative(self, batch: Batch) -> Batch:
-        return batch.with_weights(exact_product(batch.weights(), -1)) if batch.rows else batch
+        return batch.with_weights(multiply_weights(batch.weights(), -1)) if batch.rows else batch
 
     def _check(self, change: Batch) -> Checking | None:
         """No row less than none, no key more than once; what is wrong is looked at only where something is."""

@@ -226,8 +226,8 @@ class LoopRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
-    """A node that we have no rule for; Spark can evaluate it."""
+class OpaqueNode:
+    """A node that no rule compiles, which Spark evaluates."""
 
     name: str
     children: tuple[Node, ...]
@@ -235,7 +235,7 @@ class Foreign:
     linear: bool
     """Whether it treats rows one by one, so that a change goes through it as the whole does."""
     text: str
-    """For people."""
+    """What `explain` shows."""
     fields: str = "{}"
     """What it was read from, as JSON, with Spark's numbers of columns."""
     functions: tuple[Any, ...] = ()
@@ -245,7 +245,7 @@ class Foreign:
 
 Node: TypeAlias = (
     Table | Values | Project | Filter | Join | Aggregate | Window | Top | Union | Generate | Expand
-    | Loop | LoopRef | Foreign
+    | Loop | LoopRef | OpaqueNode
 )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ColumnFrame:
     """Columns of one number of rows."""
 
     columns: Sequence[pa.Array]
@@ -48,9 +48,9 @@ class Frame:
     found: dict[object, Datum] = field(default_factory=dict, compare=False)
     """The values of expressions that several others are made of."""
 
-    def at(self, rows: pa.Array) -> Frame:
+    def at(self, rows: pa.Array) -> ColumnFrame:
         """The frame at some rows, given by number."""
-        return Frame([c.take(rows) for c in self.columns], len(rows))
+        return ColumnFrame([c.take(rows) for c in self.columns], len(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ class Compiled:
     """A function on the columns of a frame, and the type of what it gives."""
 
     type: pa.DataType
-    run: Callable[[Frame], Datum]
+    run: Callable[[ColumnFrame], Datum]
     can_fail: bool = False
     """Whether it may raise on some value."""
     constant: Any = field(default=None)
     """The scalar, if it is the same for every row."""
 
-    def array(self, frame: Frame) -> pa.Array:
+    def array(self, frame: ColumnFrame) -> pa.Array:
         """The value of each row; without rows nothing is evaluated, not even what fails for every row."""
         if not frame.rows and self.can_fail:
             return pa.array([], self.type)
@@ -72,10 +72,10 @@ class Compiled:
 
 
 Rule: TypeAlias = Callable[[Call, Sequence[Compiled], Context], "Compiled | None"]
-Raw: TypeAlias = Callable[[Call, Any], "Compiled | None"]
+RawRule: TypeAlias = Callable[[Call, Any], "Compiled | None"]
 
 RULES: dict[str, Rule] = {}
-RAW_RULES: dict[str, Raw] = {}
+RAW_RULES: dict[str, RawRule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -91,10 +91,10 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def raw_rule(*names: str) -> Callable[[Raw], Raw]:
+def raw_rule(*names: str) -> Callable[[RawRule], RawRule]:
     """Registers a rule that compiles its arguments itself (lambdas): it takes the call and the compiler."""
 
-    def register(given: Raw) -> Raw:
+    def register(given: RawRule) -> RawRule:
         for name in names:
             if name in RULES or name in RAW_RULES:
                 raise ValueError(f"there are two rules for {name}")

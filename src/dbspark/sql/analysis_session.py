@@ -1,14 +1,14 @@
-"""Tables as leaves of Catalyst plans, and the sessions in which queries over them are read.
+"""Tables as leaves of Catalyst plans, and the sessions in which queries over them are analysed.
 
 The optimiser cannot look into leaves and cannot fold them away: they are RDD scans over an empty RDD. They are told
 apart by the partition count that their (unknown) partitioning claims, which survives analysis, optimisation and the
 renumbering of self-joins, and which nothing looks at before execution. No two leaves of a process have the same, so
 that one of another pipeline, or of a table that has been dropped, is never taken for one of ours.
 
-A query is read in a clone of the user's session (`Reading`), which has the user's settings, functions, variables,
-temporary views and current database, and in which the names of the pipeline stand for its leaves, whatever else they
-stand for in the user's session. Nothing of the user's session is changed, not even for a moment: what others do in
-it meanwhile, in other threads too, neither sees names of the pipeline nor hides them.
+A query is analysed in a clone of the user's session (`AnalysisSession`). It has the user's settings, functions,
+variables, temporary views and current database, and in it the names of the pipeline stand for its leaves, whatever
+else they stand for in the user's session. Nothing of the user's session is changed, not even for a
+moment: what runs in it meanwhile, in other threads too, neither sees names of the pipeline nor hides them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from dbspark.sql.types import is_peculiar
+from dbspark.sql.types import has_no_arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,13 +40,13 @@ class Leaf:
     """What the catalogue of a session has under the name of a temporary view."""
 
 
-class Tables:
+class TableLeaves:
     """The leaves of a session: DataFrames that stand for tables and views of a pipeline."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self._leaves: dict[str, Leaf] = {}
-        self._scratch = Scratch(spark)
+        self._scratch = ScratchSession(spark)
         self.declared: dict[int, Any] = {}
         """Spark types that Arrow has no type for, as JSON, by the number of the column."""
 
@@ -65,13 +65,13 @@ class Tables:
             jvm.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning(number),
             leaf.outputOrdering(), False, none, spark._jsparkSession, none, none, False,
         )  # fmt: skip
-        frame = DataFrame(of_rows(spark, numbered), spark)
+        frame = DataFrame(jvm_dataframe(spark, numbered), spark)
         self._leaves[name] = Leaf(number, frame, self._scratch.relation(name, numbered))
         return frame
 
     def declare(self, number: int, given: Any) -> None:
         """Remember the Spark type of a column, if Arrow's does not say which it is."""
-        if is_peculiar(given):
+        if has_no_arrow_type(given):
             self.declared[number] = given
 
     def frame(self, name: str) -> DataFrame:
@@ -91,16 +91,16 @@ class Tables:
         """The name of the leaf of a number, if it is one of these as they are now."""
         return next((name for name, leaf in self._leaves.items() if leaf.number == partitions), None)
 
-    def reading(self) -> Reading:
+    def analysis_session(self) -> AnalysisSession:
         """A session to read queries over these tables in."""
-        return Reading(self.spark, {name: leaf.relation for name, leaf in self._leaves.items()})
+        return AnalysisSession(self.spark, {name: leaf.relation for name, leaf in self._leaves.items()})
 
 
-class Reading:
+class AnalysisSession:
     """A clone of a session, in which some names stand for relations of ours."""
 
     def __init__(self, spark: SparkSession, relations: Mapping[str, Any]) -> None:
-        """`relations` are as `Scratch` gives them."""
+        """`relations` are as `ScratchSession` gives them."""
         self.spark = spark
         parent = spark._jsparkSession
         self.session: Any = parent.cloneSession()
@@ -140,7 +140,7 @@ class Reading:
                     plan = self.spark._jsparkSession.table(f"`{name}`").queryExecution().analyzed()
                 except PySparkException:  # it reads what is not there any more, which Spark says if the query reads it
                     continue
-                catalog.createTempView(name, Scratch(self.spark).relation(name, plan), True)
+                catalog.createTempView(name, ScratchSession(self.spark).relation(name, plan), True)
 
     def optimized(self, analyzed: Any) -> Any:
         """The optimised plan of an analysed one.
@@ -165,7 +165,7 @@ class Reading:
         return jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session, plan)
 
 
-class Scratch:
+class ScratchSession:
     """A session without temporary views, in which plans become what the catalogue of any session can have as one.
 
     In a session that has one of the name, Spark would take what is cached of it away, from all sessions.
@@ -184,17 +184,17 @@ class Scratch:
         return made
 
 
-def over(spark: SparkSession, frames: Mapping[str, DataFrame], query: str) -> DataFrame:
+def query_over_frames(spark: SparkSession, frames: Mapping[str, DataFrame], query: str) -> DataFrame:
     """A query of the session in which names stand for DataFrames."""
     from pyspark.sql import DataFrame
 
-    scratch = Scratch(spark)
+    scratch = ScratchSession(spark)
     plans = {name: frame._jdf.queryExecution().analyzed() for name, frame in frames.items()}
-    session = Reading(spark, {name: scratch.relation(name, plan) for name, plan in plans.items()})
-    return DataFrame(of_rows(spark, session.analyzed(query)), spark)
+    session = AnalysisSession(spark, {name: scratch.relation(name, plan) for name, plan in plans.items()})
+    return DataFrame(jvm_dataframe(spark, session.analyzed(query)), spark)
 
 
-def of_rows(spark: SparkSession, plan: Any) -> Any:
+def jvm_dataframe(spark: SparkSession, plan: Any) -> Any:
     """The JVM DataFrame of a logical plan."""
     jvm: Any = spark._jvm
     return jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)

@@ -1,7 +1,7 @@
-"""What compiling any kind of plan node needs: expressions over relations, new columns, what Spark is asked, notes.
+"""The base of the compilers of plan nodes: expressions over relations, new columns, expressions by Spark, notes.
 
-A relation (`Rel`) is a stream whose columns have Spark's numbers. Whatever is computed beside Spark's plan (results of
-aggregates, keys that are expressions, buckets) gets numbers below zero.
+A `Relation` is a stream whose columns have the expression ids of Spark's plan. Columns that Spark's plan does not have
+(results of aggregates, keys that are expressions, buckets) get ids below zero.
 """
 
 from __future__ import annotations
@@ -22,28 +22,21 @@ from dbspark.operators.function import Function
 from dbspark.operators.linear import Project as Projection
 from dbspark.sql import identity
 from dbspark.sql import plan as p
+from dbspark.sql.column_functions import condition_function, filter_function, map_function, only_row
 from dbspark.sql.determinism import NOT_DETERMINISTIC, not_deterministic
-from dbspark.sql.expressions.coded import coded_test, coded_values
-from dbspark.sql.expressions.compiler import Compiler
+from dbspark.sql.expressions.bytecode import condition_bytecode, projection_bytecode
+from dbspark.sql.expressions.compiler import ExpressionCompiler
 from dbspark.sql.expressions.rules import Compiled, Context, constant
-from dbspark.sql.relations import Note, Rel, Scope, schema_of
-from dbspark.sql.shapes import (
-    CONDITIONAL,
-    columns_in,
-    is_lambda,
-    never_null,
-    origin_of_rows,
-    stays,
-)
-from dbspark.sql.steps import evaluating, filtering, only_row, testing
-from dbspark.sql.through_spark import Spark
+from dbspark.sql.plan_analysis import CONDITIONAL, columns_in, is_lambda, is_not_computed, never_null, origin_of_rows
+from dbspark.sql.relations import MaintenanceNote, Relation, Scope, positional_schema
+from dbspark.sql.spark_evaluator import SparkEvaluator
 
 
-class Base(ABC):
-    """See the module's preface."""
+class NodeCompiler(ABC):
+    """Compiles expressions over relations, and what all kinds of plan nodes have in common."""
 
     def __init__(
-        self, spark: Spark, context: Context, remarks: Sequence[str] = (),
+        self, spark: SparkEvaluator, context: Context, remarks: Sequence[str] = (),
         homes: Mapping[str, Sequence[str]] | None = None,
     ) -> None:  # fmt: skip
         """With `homes`, the columns by which the rows of tables lie on shards, the circuit is one for shards."""
@@ -52,7 +45,9 @@ class Base(ABC):
         self.homes = homes
         self._buckets: dict[int, int] = {}
         """Nodes, by their identity, whose rows are to say in which bucket they are, and the column that does."""
-        self.notes: list[Note] = [Note("order", "incremental", "ORDER_IGNORED", r) for r in dict.fromkeys(remarks)]
+        self.notes: list[MaintenanceNote] = [
+            MaintenanceNote("order", "incremental", "ORDER_IGNORED", r) for r in dict.fromkeys(remarks)
+        ]
         self._fresh = -1_000_000
         self._through_spark_calls = 0
         """Expressions so far that Spark is to evaluate."""
@@ -61,20 +56,20 @@ class Base(ABC):
         self._fillers: set[int] = set()
         """Columns of rows that have none in Spark's plan: a stream has one at least."""
 
-    def relation(self, node: p.Node, scope: Scope, needed: frozenset[int] | None = None) -> Rel:
+    def relation(self, node: p.Node, scope: Scope, needed: frozenset[int] | None = None) -> Relation:
         """The relation of a node; `needed` are the columns that anybody above looks at, None for all."""
         if id(node) in scope.known:
             return scope.known[id(node)]
         return self._compiled(node, scope, needed)
 
     @abstractmethod
-    def _compiled(self, node: p.Node, scope: Scope, needed: frozenset[int] | None) -> Rel:
+    def _compiled(self, node: p.Node, scope: Scope, needed: frozenset[int] | None) -> Relation:
         """The relation of a node that has not been compiled yet."""
 
-    def compiler(self, rel: Rel) -> Compiler:
-        return Compiler(rel.positions, rel.typed, self.context, self._elsewhere)
+    def compiler(self, rel: Relation) -> ExpressionCompiler:
+        return ExpressionCompiler(rel.positions, rel.typed, self.context, self._elsewhere)
 
-    def _elsewhere(self, call: p.Call, compiler: Compiler) -> Compiled:
+    def _elsewhere(self, call: p.Call, compiler: ExpressionCompiler) -> Compiled:
         """An expression without a rule of ours, evaluated by Spark."""
         if call.name in NOT_DETERMINISTIC:
             raise not_deterministic(call.name)
@@ -85,20 +80,22 @@ class Base(ABC):
             value = self.spark.constant(call.origin)
             return constant(value, value.type)
         self.spark.check(call)
-        self._note(Note(call.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
+        self._note(MaintenanceNote(call.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
         self._through_spark_calls += 1
         if any(c.id in self._synthetic for c in used) and call.args:
-            computed = [None if stays(a) else compiler.compile(a) for a in call.args]
+            computed = [None if is_not_computed(a) else compiler.compile(a) for a in call.args]
             inside = columns_in([a for a in call.args if is_lambda(a)])
             return self.spark.function(call, computed, {c.id: compiler.compile(c) for c in used if c.id in inside})
         columns = [p.Column(c.id, c.name, compiler.types[c.id]) for c in used]
         return self.spark.expression(call.origin, columns, [compiler.positions[c.id] for c in used])
 
-    def _note(self, note: Note) -> None:
+    def _note(self, note: MaintenanceNote) -> None:
         if note not in self.notes:
             self.notes.append(note)
 
-    def _without_subqueries(self, rel: Rel, exprs: Sequence[p.Expr], scope: Scope) -> tuple[Rel, list[p.Expr]]:
+    def _without_subqueries(
+        self, rel: Relation, exprs: Sequence[p.Expr], scope: Scope
+    ) -> tuple[Relation, list[p.Expr]]:
         """Scalar subqueries in expressions become columns: the relation is joined with their one row each."""
         replaced: dict[p.Subquery, p.Column] = {}
 
@@ -116,22 +113,22 @@ class Base(ABC):
         rewritten = [rewrite(e) for e in exprs]
         return rel, rewritten
 
-    def _joined_value(self, rel: Rel, subquery: p.Subquery, scope: Scope) -> tuple[Rel, p.Column]:
+    def _joined_value(self, rel: Relation, subquery: p.Subquery, scope: Scope) -> tuple[Relation, p.Column]:
         b = scope.builder
         inner = self.relation(subquery.plan, scope)
         dtype = inner.types[0]
         if not isinstance(subquery.plan, p.Aggregate) or subquery.plan.keys:
             one = b.aggregate(inner.stream, [], n=Count(None), v=any_value(0, dtype))
             only = Function(only_row, "the only row", identity=identity.OnlyRow(self.context, ()))
-            value = b.map(one, only, schema_of([dtype]))
+            value = b.map(one, only, positional_schema([dtype]))
         else:
             value = inner.stream
         column = p.Column(self._number(), "subquery", dtype)
         names = [f"c{i}" for i in range(len(rel.ids) + 1)]
         select = [(0, n) for n in rel.stream.schema.names] + [(1, value.schema.names[0])]
         joined = b.join(rel.stream, value, [], select=select, names=names)
-        self._note(Note("scalar subquery", "incremental"))
-        return Rel(joined, (*rel.ids, column.id)), column
+        self._note(MaintenanceNote("scalar subquery", "incremental"))
+        return Relation(joined, (*rel.ids, column.id)), column
 
     def _ids(self, columns: Sequence[p.Column]) -> tuple[int, ...]:
         """The numbers of columns; of rows without columns, which have one of ours."""
@@ -142,7 +139,7 @@ class Base(ABC):
         self._fillers.add(number)
         return number
 
-    def _own(self, rel: Rel) -> list[int]:
+    def _own(self, rel: Relation) -> list[int]:
         """Positions of the columns that Spark's plan has as well, where it counts them."""
         return [i for i, number in enumerate(rel.ids) if number not in self._fillers]
 
@@ -166,8 +163,8 @@ class Base(ABC):
         return b.project(stream, chosen, names)
 
     def _mapped(
-        self, scope: Scope, rel: Rel, outputs: Sequence[tuple[int, p.Expr]], condition: p.Expr | None = None
-    ) -> Rel:
+        self, scope: Scope, rel: Relation, outputs: Sequence[tuple[int, p.Expr]], condition: p.Expr | None = None
+    ) -> Relation:
         """Expressions over a relation, on the rows where a condition holds."""
         b = scope.builder
         if not outputs:
@@ -175,10 +172,10 @@ class Base(ABC):
         ids = tuple(number for number, _ in outputs)
         if condition is None and all(isinstance(e, p.Column) for _, e in outputs):
             columns = [rel.position(e.id) for _, e in outputs if isinstance(e, p.Column)]
-            return Rel(self._choose(b, rel.stream, columns), ids)
+            return Relation(self._choose(b, rel.stream, columns), ids)
         if condition is not None and all(isinstance(e, p.Column) for _, e in outputs):
             columns = [rel.position(e.id) for _, e in outputs if isinstance(e, p.Column)]
-            return Rel(self._selected(b, rel, condition, columns), ids)
+            return Relation(self._selected(b, rel, condition, columns), ids)
         compiler = self.compiler(rel)
         before = self._through_spark_calls
         compiled = compiler.compile_all([e for _, e in outputs])
@@ -195,28 +192,28 @@ class Base(ABC):
         label = ", ".join(p.text(e, names) for _, e in outputs)
         test = None if condition is None else identity.tree(condition, rel.positions)
         made = identity.Evaluate(self.context, (identity.trees([e for _, e in outputs], rel.positions), test))
-        schema = schema_of([c.type for c in compiled])
+        schema = positional_schema([c.type for c in compiled])
         kept = {i: rel.position(e.id) for i, (_, e) in enumerate(outputs) if isinstance(e, p.Column)}
         exprs = [e for _, e in outputs]
-        code = coded_values(exprs, p.conjuncts(condition) if condition else [], rel.positions, compiler.type_of)
+        code = projection_bytecode(exprs, p.conjuncts(condition) if condition else [], rel.positions, compiler.type_of)
         if condition is None:
-            function = Function(evaluating(compiled), self._named(label), kept, code, made)
-            return Rel(b.map(rel.stream, function, schema), ids)
+            function = Function(map_function(compiled), self._named(label), kept, code, made)
+            return Relation(b.map(rel.stream, function, schema), ids)
         label = f"{label} where {p.text(condition, names)}"
         # What is neither looked at by the condition nor by the outputs is not copied.
         used = {rel.position(number) for number in columns_in([e for _, e in outputs]) if number in rel.ids}
-        call = filtering(tests, compiled, frozenset(used))
+        call = filter_function(tests, compiled, frozenset(used))
         function = Function(call, self._named(label), kept, code, made)
-        return Rel(b.flat_map(rel.stream, function, schema), ids)
+        return Relation(b.flat_map(rel.stream, function, schema), ids)
 
     def _named(self, label: str) -> str:
         """The name of a function, for people: what it computes, and the settings under which it does."""
         return f"{label} [{'ansi' if self.context.ansi else 'legacy'}, {self.context.timezone}]"
 
-    def _filtered(self, b: Builder, rel: Rel, condition: p.Expr) -> Rel:
-        return Rel(self._selected(b, rel, condition, range(len(rel.ids))), rel.ids)
+    def _filtered(self, b: Builder, rel: Relation, condition: p.Expr) -> Relation:
+        return Relation(self._selected(b, rel, condition, range(len(rel.ids))), rel.ids)
 
-    def _asked(self, b: Builder, rel: Rel, exprs: Sequence[p.Expr]) -> tuple[Rel, list[p.Expr]]:
+    def _asked(self, b: Builder, rel: Relation, exprs: Sequence[p.Expr]) -> tuple[Relation, list[p.Expr]]:
         """What Spark evaluates in expressions as columns, beside those of a relation, and the expressions over those.
 
         Spark is given the whole expression that it has read, not its smallest part: on which rows a part is evaluated
@@ -239,22 +236,22 @@ class Base(ABC):
             # What is evaluated on some rows only stays where it is.
             always = 1 if expr.name in CONDITIONAL else len(expr.args)
             seen, rest = expr.args[:always], expr.args[always:]
-            return replace(expr, args=(*(a if stays(a) else rewrite(a) for a in seen), *rest))
+            return replace(expr, args=(*(a if is_not_computed(a) else rewrite(a) for a in seen), *rest))
 
         rewritten = [rewrite(e) for e in exprs]
-        question = self.spark.columns(list(found), columns, self._synthetic) if found else None
-        if question is None:
+        spark_function = self.spark.columns(list(found), columns, self._synthetic) if found else None
+        if spark_function is None:
             return rel, list(exprs)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = self._named(", ".join(p.text(e, names) for e in found))
-        kept = dict(enumerate(question.kept))
-        schema = schema_of([*rel.types, *question.types])
+        kept = dict(enumerate(spark_function.kept))
+        schema = positional_schema([*rel.types, *spark_function.types])
         made = identity.SparkExpressions(self.context, identity.trees(list(found), rel.positions))
-        function = Function(question.answer, label, kept, identity=made)
-        stream = b.asked(rel.stream, function, schema, question)
-        return Rel(stream, (*rel.ids, *(c.id for c in found.values()))), rewritten
+        function = Function(spark_function.answer, label, kept, identity=made)
+        stream = b.asked(rel.stream, function, schema, spark_function)
+        return Relation(stream, (*rel.ids, *(c.id for c in found.values()))), rewritten
 
-    def _selected_by_spark(self, b: Builder, rel: Rel, condition: p.Expr, columns: Sequence[int]) -> Stream | None:
+    def _selected_by_spark(self, b: Builder, rel: Relation, condition: p.Expr, columns: Sequence[int]) -> Stream | None:
         """As `_selected`, where Spark evaluates some of the condition: on rows for which the rest holds."""
         parts = p.conjuncts(condition)
         compiler = self.compiler(rel)
@@ -273,27 +270,27 @@ class Base(ABC):
             asked = self._filtered(b, asked, test)
         return self._choose(b, asked.stream, columns)
 
-    def _selected(self, b: Builder, rel: Rel, condition: p.Expr, columns: Sequence[int]) -> Stream:
+    def _selected(self, b: Builder, rel: Relation, condition: p.Expr, columns: Sequence[int]) -> Stream:
         """Some columns of the rows where a condition holds, which is given the columns that it names and no others."""
         given = sorted(rel.position(number) for number in columns_in([condition]) if number in rel.ids) or [0]
         known = {rel.ids[c]: i for i, c in enumerate(given)}
         types = {rel.ids[c]: rel.types[c] for c in given}
         before = self._through_spark_calls
-        compiler = Compiler(known, types, self.context, self._elsewhere)
+        compiler = ExpressionCompiler(known, types, self.context, self._elsewhere)
         tests = self._tests(compiler, condition)
         if self._through_spark_calls > before:
             by_spark = self._selected_by_spark(b, rel, condition, columns)
             if by_spark is not None:
                 return by_spark
         names = {number: f"c{i}" for number, i in rel.positions.items()}
-        code = coded_test(p.conjuncts(condition), known, compiler.type_of)
+        code = condition_bytecode(p.conjuncts(condition), known, compiler.type_of)
         made = identity.Condition(self.context, identity.tree(condition, known))
-        where = Function(testing(*tests), self._named(p.text(condition, names)), coded=code, identity=made)
+        where = Function(condition_function(*tests), self._named(p.text(condition, names)), coded=code, identity=made)
         own = rel.stream.schema.names
         positional = [f"c{i}" for i in range(len(columns))]
         return b.select(rel.stream, where, [own[c] for c in given], [own[c] for c in columns], positional)
 
-    def _tests(self, compiler: Compiler, *conditions: p.Expr) -> list[Compiled]:
+    def _tests(self, compiler: ExpressionCompiler, *conditions: p.Expr) -> list[Compiled]:
         """Tests that all have to hold.
 
         They are asked in their order, as Spark does, after the NULLs that no condition accepts: Spark looks for those
@@ -306,7 +303,7 @@ class Base(ABC):
         there = [p.Call("IsNotNull", (c,)) for c in never_null(parts)]
         return [compiler.compile(c) for c in (*there, *parts)]
 
-    def _with_keys(self, scope: Scope, rel: Rel, keys: Sequence[p.Expr]) -> tuple[Rel, list[int]]:
+    def _with_keys(self, scope: Scope, rel: Relation, keys: Sequence[p.Expr]) -> tuple[Relation, list[int]]:
         """A relation with columns for key expressions, and their positions."""
         computed = [(self._number(), k) for k in keys if not isinstance(k, p.Column)]
         if computed:
@@ -319,7 +316,7 @@ class Base(ABC):
 
     def _positional(self, b: Builder, stream: Stream) -> Stream:
         """A stream with its columns named by position, and nothing inside nested types that may not be NULL."""
-        schema = schema_of(stream.schema.types)
+        schema = positional_schema(stream.schema.types)
         if schema.types == stream.schema.types:
             return self._choose(b, stream, range(schema.columns))
         same = Function(list, "the same columns", identity=identity.SameColumns(self.context, ()))
@@ -335,11 +332,11 @@ class Base(ABC):
             self._buckets[id(origin)] = number
         return number
 
-    def _in_buckets(self, b: Builder, rel: Rel, bucket: int) -> Rel:
+    def _in_buckets(self, b: Builder, rel: Relation, bucket: int) -> Relation:
         """A relation that says the bucket of each row: the one where the row lies, or one of whole rows."""
         if bucket in rel.ids:
             return rel
-        return Rel(b.bucket(rel.stream, rel.stream.schema.names), (*rel.ids, bucket))
+        return Relation(b.bucket(rel.stream, rel.stream.schema.names), (*rel.ids, bucket))
 
 
 def bucket_column(number: int) -> p.Column:
