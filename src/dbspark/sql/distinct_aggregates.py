@@ -78,15 +78,15 @@ def _numbers(outer: p.Aggregate, number: int) -> list[int] | None:
     found: list[int] = []
     for _, aggregation in outer.aggregations:
         parts = p.conjuncts(aggregation.where)
-        asked = [n for n in (_asked(part, number) for part in parts) if n is not None]
-        rest = [*aggregation.call.args, *(part for part in parts if _asked(part, number) is None)]
+        asked = [n for n in (_tested_number(part, number) for part in parts) if n is not None]
+        rest = [*aggregation.call.args, *(part for part in parts if _tested_number(part, number) is None)]
         if len(asked) != 1 or _mentions(rest, number):
             return None
         found += asked
     return None if _mentions([n.expr for n in (*outer.keys, *outer.outputs)], number) else found
 
 
-def _asked(part: p.Expr, number: int) -> int | None:
+def _tested_number(part: p.Expr, number: int) -> int | None:
     """n where a condition says gid = n."""
     if not isinstance(part, p.Call) or part.name != "EqualTo":
         return None
@@ -105,7 +105,7 @@ def _mentions(exprs: Sequence[p.Expr], number: int) -> bool:
 
 
 def _with_numbers(where: p.Expr, number: int, renumbered: Mapping[int, int]) -> p.Expr:
-    asked = _asked(where, number)
+    asked = _tested_number(where, number)
     if isinstance(where, p.Call) and asked is not None:
         column, value = where.args
         assert isinstance(value, p.Constant)

@@ -11,6 +11,7 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+
 from dbspark.circuit.builder import Builder
 from dbspark.circuit.graph import Stream
 from dbspark.columnar import SortKey
@@ -18,15 +19,14 @@ from dbspark.columnar.schema import Schema
 from dbspark.operators.function import Function
 from dbspark.operators.join import Join
 from dbspark.operators.range_join import range_sort_keys
+from dbspark.sql import identity
+from dbspark.sql import plan as p
 from dbspark.sql.column_functions import condition_function, failing_condition_function
 from dbspark.sql.expressions.bytecode import condition_bytecode
 from dbspark.sql.expressions.compiler import ExpressionCompiler
 from dbspark.sql.node_compiler import NodeCompiler
 from dbspark.sql.plan_analysis import columns_in, equi_join_keys, has_no_subquery
 from dbspark.sql.relations import MaintenanceNote, Relation, Scope
-
-from dbspark.sql import identity
-from dbspark.sql import plan as p
 
 _COMPARISONS: dict[str, Any] = {
     "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">=",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+
 from dbspark.columnar.frames import arrow_of, frame_of, nullable_inside, spark_type
 from dbspark.errors import DbsparkError
 from dbspark.sql.analysis_session import TableLeaves, jvm_dataframe
