@@ -10,7 +10,7 @@ from dbspark.errors import ConfigError, StoreError
 from dbspark.storage import Group, Keep, Store, writing
 from dbspark.storage import store as store_module
 from dbspark.trace import Antichain, Spine, Trace
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.merge_state import MergeState
 from tests.storage.model import BY_KEY, SMALL, batch_of, contents, everything, numbered, small
 from tests.strategies import schemas, weighted_tables
 
@@ -106,7 +106,7 @@ def test_a_merge_in_progress_is_stored_as_what_it_was_begun_with(tmp_path):
         before = store.statistics.bytes
         spine = spine.insert(numbered(tick * 10_000 + 200_000, 5000))
         store.commit(tick, {"n": (spine,)})
-        if any(isinstance(e, Merging) and e.total > 150_000 and e.out for e in spine.entries):
+        if any(isinstance(e, MergeState) and e.total > 150_000 and e.out for e in spine.entries):
             seen += 1
             assert store.statistics.bytes - before < 8_000_000
             (record,) = store._manifest_now.traces["n"]
@@ -122,7 +122,7 @@ def test_a_merge_in_progress_is_stored_as_what_it_was_begun_with(tmp_path):
 
 def test_a_merge_of_which_nothing_is_stored_is_stored_as_its_result(tmp_path):
     spine = Spine(BY_KEY, config=SMALL)
-    while not any(isinstance(e, Merging) for e in spine.entries):
+    while not any(isinstance(e, MergeState) for e in spine.entries):
         spine = spine.insert(numbered(spine.rows, 7))
     with Store.open(tmp_path) as store:
         store.commit(1, {"n": (spine,)})

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dbspark.columnar import Batch, Schema, SortKey
-from dbspark.trace import Antichain, Description, Product, SpineConfig, Time, Trace, idle_merge_effort
+from dbspark.trace import Antichain, Description, ProductTime, SpineConfig, Time, Trace, idle_merge_effort
 from dbspark.trace import spine as spines
 from tests.trace.model import updates_of, zset
 
@@ -166,7 +166,7 @@ def test_d11_a_merge_advances_times_as_the_lattice_says():
     agent = trace.agent()
     for time, upper in (((3, 7), (4, 0)), ((4, 9), (6, 0))):
         trace.append(pairs([(1, 1), (time[0], 2)]), time, at(*upper))
-    agent.set_logical_compaction(Antichain([Product(4, 8), Product(5, 3)]))
+    agent.set_logical_compaction(Antichain([ProductTime(4, 8), ProductTime(5, 3)]))
     agent.set_physical_compaction(at(6, 0))
     trace.finish()
     assert len(trace.spine.batches) == 1
@@ -177,7 +177,7 @@ def test_d11_a_merge_advances_times_as_the_lattice_says():
         ((3, 2), Time((4, 7)), 1),
         ((4, 2), Time((4, 9)), 1),
     ]
-    assert whole.description == Description(at(0, 0), at(6, 0), Antichain([Product(4, 8), Product(5, 3)]))
+    assert whole.description == Description(at(0, 0), at(6, 0), Antichain([ProductTime(4, 8), ProductTime(5, 3)]))
 
 
 NAMES = Schema.parse("key STRING, value STRING")
@@ -209,10 +209,10 @@ def test_d12_the_changes_of_an_upserted_key_are_read_back_with_their_times():
 def written(monkeypatch):
     """Counts the rows that merges write."""
     count = Counter()
-    step, merge = spines.Merging.step, spines.merge
+    step, merge = spines.MergeState.step, spines.merge
 
     def rows(state):
-        return sum(c.rows for c in (state.out if isinstance(state, spines.Merging) else state.chunks))
+        return sum(c.rows for c in (state.out if isinstance(state, spines.MergeState) else state.chunks))
 
     def counted_step(self, limit):
         result = step(self, limit)
@@ -224,14 +224,16 @@ def written(monkeypatch):
         count["rows"] += result.rows
         return result
 
-    monkeypatch.setattr(spines.Merging, "step", counted_step)
+    monkeypatch.setattr(spines.MergeState, "step", counted_step)
     monkeypatch.setattr(spines, "merge", counted_merge)
     return count
 
 
 def test_d16_single_row_inserts_cost_no_more_than_the_model(written):
     """4,096 of them: 40,962 rows written in total, at most 30 in one insert, at most 13 batches at any time."""
-    trace = Trace(BY_FIRST, config=SpineConfig(fanout=2, at_once=2, step=1, credit=20))
+    trace = Trace(
+        BY_FIRST, config=SpineConfig(fanout=2, max_inline_merge_rows=2, merge_step_rows=1, merge_rows_per_row=20)
+    )
     total = most = batches = 0
     for i in range(4096):
         written.clear()
@@ -259,13 +261,15 @@ def test_d16_small_inserts_leave_a_large_batch_alone(written):
         trace.append(delta)
         most = max(most, written["rows"])
         assert chunks == {id(c) for c in trace.spine.entries[0].chunks}
-    assert most <= 2 * max(trace.spine.config.step, trace.spine.config.at_once) + 4472
+    assert most <= 2 * max(trace.spine.config.merge_step_rows, trace.spine.config.max_inline_merge_rows) + 4472
     assert len(trace.spine.batches) <= 2 * 4 * 10
 
 
 def test_d16_idle_time_ends_with_one_batch():
     """Ten batches of 1,000 and then idle: one batch after about 22 calls of 1,000 rows each."""
-    trace = Trace(BY_FIRST, config=SpineConfig(fanout=4, at_once=0, step=1000, credit=0))
+    trace = Trace(
+        BY_FIRST, config=SpineConfig(fanout=4, max_inline_merge_rows=0, merge_step_rows=1000, merge_rows_per_row=0)
+    )
     for i in range(10):
         numbers = np.arange(1000 * i, 1000 * i + 1000)
         trace.append(pairs(np.stack([numbers, numbers], 1)))

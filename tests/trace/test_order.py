@@ -31,7 +31,7 @@ NESTED = [
 TYPES = ORDERABLE + NESTED
 DIRECTIONS = [(False, False), (False, True), (True, False), (True, True)]
 """(descending, nulls last)"""
-TINY = SpineConfig(fanout=2, at_once=2, step=4, credit=2)
+TINY = SpineConfig(fanout=2, max_inline_merge_rows=2, merge_step_rows=4, merge_rows_per_row=2)
 
 
 def rank(value, dtype):

@@ -16,12 +16,14 @@ from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.errors import TimeError
 from dbspark.trace import Antichain, SpineConfig, Trace, TraceAgent, idle_merge_effort
 from dbspark.trace import background_merges as background
-from dbspark.trace.merge_state import Merging, Running
+from dbspark.trace.merge_state import MergeRun, MergeState
 from tests.trace.model import updates_of
 
 SCHEMA = Schema.parse("k BIGINT, v BIGINT")
 BY_KEY = SortKey(SCHEMA, [0], [(1, False, False)])
-CONFIG = SpineConfig(fanout=2, at_once=16, step=32, credit=4, background=64)
+CONFIG = SpineConfig(
+    fanout=2, max_inline_merge_rows=16, merge_step_rows=32, merge_rows_per_row=4, min_background_rows=64
+)
 TICKS = 150
 ROWS = 20
 LIMIT = 60
@@ -390,14 +392,14 @@ def test_agents_forks_and_idle_work_on_many_threads_disturb_nobody(threads):
 def test_an_insert_waits_for_no_merge_in_the_background(monkeypatch):
     """A merge that takes for ever holds nobody up, until as many rows have come as it is merging."""
     release = threading.Event()
-    turn = background.Job.turn
+    turn = background.BackgroundMerge.run_step
 
     def held(self):
         release.wait(LIMIT)
         return turn(self)
 
-    monkeypatch.setattr(background.Job, "turn", held)
-    trace = Trace(BY_KEY, config=SpineConfig(fanout=2, at_once=0, background=500))
+    monkeypatch.setattr(background.BackgroundMerge, "run_step", held)
+    trace = Trace(BY_KEY, config=SpineConfig(fanout=2, max_inline_merge_rows=0, min_background_rows=500))
     numbers = np.arange(4000)
 
     def rows(some):
@@ -427,8 +429,8 @@ def test_an_error_in_the_background_reaches_the_writer(monkeypatch):
     def broken(self, limit):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(Running, "step", broken)
-    trace = Trace(BY_KEY, config=SpineConfig(fanout=2, at_once=0, background=10))
+    monkeypatch.setattr(MergeRun, "step", broken)
+    trace = Trace(BY_KEY, config=SpineConfig(fanout=2, max_inline_merge_rows=0, min_background_rows=10))
 
     def ten_ticks():
         for i in range(10):
@@ -443,14 +445,14 @@ def test_an_error_in_the_background_reaches_the_writer(monkeypatch):
 @pytest.fixture
 def stepped(monkeypatch):
     """What is merged in the background, step by step: the totals of the merges. No step ends before `go_on`."""
-    step, steps, go_on = Running.step, [], threading.Event()
+    step, steps, go_on = MergeRun.step, [], threading.Event()
 
     def slow(self, limit):
-        steps.append(self.begun.total)
+        steps.append(self.initial.total)
         assert go_on.wait(LIMIT)
         step(self, 100)
 
-    monkeypatch.setattr(Running, "step", slow)
+    monkeypatch.setattr(MergeRun, "step", slow)
     yield steps, go_on
     go_on.set()
 
@@ -459,7 +461,7 @@ def job(count):
     """A merge of so many rows, about to begin in the background."""
     halves = [np.arange(0, count, 2), np.arange(1, count, 2)]
     inputs = tuple(Batch.from_arrow(pa.table({"k": h, "v": h}), BY_KEY) for h in halves)
-    return background.Job(Merging((), inputs, (0, 0), count))
+    return background.BackgroundMerge(MergeState((), inputs, (0, 0), count))
 
 
 def until(happened):
@@ -475,12 +477,12 @@ def last(steps, total):
 
 def test_small_merges_are_not_held_up_by_large_ones(stepped):
     steps, go_on = stepped
-    jobs = [job(2000)]
+    running = [job(2000)]
     until(lambda: steps == [2000])
-    jobs += [job(n) for n in (800, 1000, 400)]
+    running += [job(n) for n in (800, 1000, 400)]
     go_on.set()
-    until(lambda: all(j.failed() is None and isinstance(j.latest, Batch) for j in jobs))
-    assert [j.latest.rows for j in jobs] == [2000, 800, 1000, 400]
+    until(lambda: all(j.failed() is None and isinstance(j.latest, Batch) for j in running))
+    assert [j.latest.rows for j in running] == [2000, 800, 1000, 400]
     assert steps[0] == 2000, "the step that was running"
     assert [t for t in steps[1:] if t != 2000] == sorted(t for t in steps if t != 2000)
     assert steps.index(2000, 1) > last(steps, 1000)
@@ -488,18 +490,18 @@ def test_small_merges_are_not_held_up_by_large_ones(stepped):
 
 def test_a_merge_that_is_waited_for_comes_before_all_others(stepped):
     steps, go_on = stepped
-    jobs = [job(200)]
+    running = [job(200)]
     until(lambda: steps == [200])
-    jobs += [job(n) for n in (400, 1000)]
-    waiter = threading.Thread(target=jobs[2].wait)
+    running += [job(n) for n in (400, 1000)]
+    waiter = threading.Thread(target=running[2].wait)
     waiter.start()
-    until(lambda: jobs[2]._awaited)
+    until(lambda: running[2]._awaited)
     go_on.set()
     waiter.join(LIMIT)
     assert not waiter.is_alive()
-    for j in jobs:
+    for j in running:
         j.wait()
-    assert [j.latest.rows for j in jobs] == [200, 400, 1000]
+    assert [j.latest.rows for j in running] == [200, 400, 1000]
     assert last(steps, 1000) < last(steps, 200)
     assert last(steps, 1000) < last(steps, 400)
 

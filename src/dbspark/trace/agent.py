@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 from dbspark.columnar import Batch
 from dbspark.errors import TimeError
 from dbspark.trace.cursor import Cursor
-from dbspark.trace.lookup import Hits
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.lookup import FoundRows
+from dbspark.trace.merge_state import MergeState
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Antichain, Description, TimeLike
-from dbspark.trace.trace import Trace, advanced_to
+from dbspark.trace.trace import Trace, advance_batch
 
-_NOTHING = Antichain(), Antichain()
+_NO_HOLD = Antichain(), Antichain()
 """What nobody holds."""
 
 
-class Saved(NamedTuple):
-    """What an append changes: see `TraceAgent.saved`."""
+class AgentCheckpoint(NamedTuple):
+    """What an append changes: see `TraceAgent.checkpoint`."""
 
     logical: Antichain
     physical: Antichain
@@ -46,7 +46,7 @@ class TraceAgent:
         self._logical = logical
         self._physical = physical
         self._dropped = False
-        trace._hold(logical, physical, _NOTHING, begin)
+        trace._hold(logical, physical, _NO_HOLD, begin)
 
     @property
     def trace(self) -> Trace:
@@ -91,12 +91,12 @@ class TraceAgent:
         The writer's own handle moves with what it writes: merges see both at once. Where this raises, nothing has
         changed.
         """
-        saved = self.saved()
+        checkpoint = self.checkpoint()
         try:
             self._move(self._logical.join(since), Antichain.at(tick + 1), begin=False)
             self.trace.append(delta, (tick,))
         except BaseException:
-            self.reset(saved)
+            self.restore(checkpoint)
             raise
 
     def append_described(self, batch: Batch, description: Description, since: Antichain) -> None:
@@ -107,33 +107,35 @@ class TraceAgent:
                 f"times of the batch have been advanced to {description.since!r}, but somebody holds {permitted!r}; "
                 "nothing was appended"
             )
-        saved = self.saved()
+        checkpoint = self.checkpoint()
         try:
             self._move(self._logical.join(since), description.upper, begin=False)
             self.trace.insert(batch.with_description(description))
         except BaseException:
-            self.reset(saved)
+            self.restore(checkpoint)
             raise
 
     def permitted(self, since: Antichain) -> Antichain:
         """How far times may be advanced where this agent allows `since`: no further than any other holder does."""
         return since.meet(self._trace._held_logical.without(self._logical))
 
-    def saved(self) -> Saved:
+    def checkpoint(self) -> AgentCheckpoint:
         """The trace and what this agent holds of it, to come back to where an append has to be taken back."""
         trace = self.trace
         with trace._lock:
-            return Saved(self._logical, self._physical, trace.spine, trace.upper, trace._logical, trace._physical)
+            return AgentCheckpoint(
+                self._logical, self._physical, trace.spine, trace.upper, trace._logical, trace._physical
+            )
 
-    def reset(self, saved: Saved) -> None:
+    def restore(self, checkpoint: AgentCheckpoint) -> None:
         """Take back what this agent has appended since; it must be the only writer, and nobody may listen."""
         trace = self._trace
         with trace._lock:
-            trace._held_logical.replace(self._logical, saved.logical)
-            trace._held_physical.replace(self._physical, saved.physical)
-            self._logical, self._physical = saved.logical, saved.physical
-            trace.spine, trace.upper = saved.spine, saved.upper
-            trace._logical, trace._physical = saved.trace_logical, saved.trace_physical
+            trace._held_logical.replace(self._logical, checkpoint.logical)
+            trace._held_physical.replace(self._physical, checkpoint.physical)
+            self._logical, self._physical = checkpoint.logical, checkpoint.physical
+            trace.spine, trace.upper = checkpoint.spine, checkpoint.upper
+            trace._logical, trace._physical = checkpoint.trace_logical, checkpoint.trace_physical
 
     def _move(self, logical: Antichain, physical: Antichain, begin: bool = True) -> None:
         trace = self.trace
@@ -154,7 +156,7 @@ class TraceAgent:
         """
         if not self._dropped:
             self._dropped = True
-            self._trace._hold(*_NOTHING, (self._logical, self._physical), begin)
+            self._trace._hold(*_NO_HOLD, (self._logical, self._physical), begin)
 
     def __enter__(self) -> TraceAgent:
         return self
@@ -164,13 +166,13 @@ class TraceAgent:
 
     # ------------------------------------------------------------------ reading
 
-    def probe(self, keys: Any) -> Hits:
+    def probe(self, keys: Any) -> FoundRows:
         return self.trace.probe(keys)
 
-    def first(self, keys: Any, limit: int = 1) -> Hits:
+    def first(self, keys: Any, limit: int = 1) -> FoundRows:
         return self.trace.first(keys, limit)
 
-    def last(self, keys: Any, limit: int = 1) -> Hits:
+    def last(self, keys: Any, limit: int = 1) -> FoundRows:
         return self.trace.last(keys, limit)
 
     def scan(self) -> Batch:
@@ -209,7 +211,7 @@ class TraceImport:
         trace = agent.trace
         with trace._lock:
             for entry in trace.reading().entries:
-                pieces = entry.batches() if isinstance(entry, Merging) else [entry]
+                pieces = entry.batches() if isinstance(entry, MergeState) else [entry]
                 description: Description = entry.description
                 for piece in pieces[:-1]:  # together they stand for the entry, so only the last moves the frontier
                     self._events.append(
@@ -240,7 +242,7 @@ class TraceImport:
         for batch in events:
             assert batch is not None
             self.frontier = batch.description.upper
-            seen = advanced_to(trace.retention.applied(batch), self._since)
+            seen = advance_batch(trace.retention.filter_batch(batch), self._since)
             if seen.rows:
                 given.append(seen)
         with trace._lock:  # where a cancel from another thread happens before this or after it

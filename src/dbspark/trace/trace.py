@@ -25,11 +25,11 @@ from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.merge_batches import merge
 from dbspark.errors import SchemaError, TimeError
 from dbspark.trace import lookup as reading
-from dbspark.trace.background_merges import Beside
+from dbspark.trace.background_merges import BackgroundMerges
 from dbspark.trace.config import Compaction, SpineConfig
 from dbspark.trace.cursor import Cursor
-from dbspark.trace.lookup import Hits, Keys
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.lookup import FoundRows, Keys
+from dbspark.trace.merge_state import MergeState
 from dbspark.trace.retention import Retention
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Antichain, Description, MutableAntichain, Time, TimeLike
@@ -75,7 +75,7 @@ class Trace:
         self._lock = threading.RLock()
         self._listeners: list[Callable[[Batch | None], None]] = []
         self._exert_logic: ExertLogic | None = None
-        self._beside = Beside()
+        self._background = BackgroundMerges()
         self.retention = Retention()
         self.spine = Spine(sort_key, entries, config, compaction=Compaction(since, since))
 
@@ -122,8 +122,8 @@ class Trace:
             if not self._held_logical.frontier and not self._held_physical.frontier:
                 logical, physical = logical.join(upper), physical.join(upper)
             if (logical, physical) != (self._logical, self._physical):
-                spine = spine.under(Compaction(logical, physical, self.retention.filter()))
-            spine = self._beside.begun(spine.insert(batch))
+                spine = spine.with_compaction(Compaction(logical, physical, self.retention.merge_filter()))
+            spine = self._background.start_merges(spine.insert(batch))
             # Nothing above has changed what the trace holds; nothing below can fail.
             self._logical, self._physical, self.spine, self.upper = logical, physical, spine, upper
             for listen in list(self._listeners):
@@ -170,12 +170,12 @@ class Trace:
 
     def _after_work(self) -> None:
         """Hand large merges to the background, and wait for one that falls behind."""
-        self.spine = self._beside.begun(self.spine)
+        self.spine = self._background.start_merges(self.spine)
 
     def _adopt(self) -> None:
         """Take over what the background has merged so far."""
-        if self._beside.jobs:
-            self.spine = self._beside.adopted(self.spine)
+        if self._background.running:
+            self.spine = self._background.adopt(self.spine)
 
     # ------------------------------------------------------------------ compaction
 
@@ -222,11 +222,11 @@ class Trace:
         logical = self._held_logical.frontier or self.upper
         physical = self._held_physical.frontier or self.upper
         moved = self._logical.join(logical), self._physical.join(physical)
-        if moved != (self._logical, self._physical) or self.retention.changed(self.spine.compaction):
+        if moved != (self._logical, self._physical) or self.retention.differs_from(self.spine.compaction):
             if begin:
                 self._adopt()
-            compaction = Compaction(*moved, self.retention.filter())
-            spine = self.spine.compacting(compaction) if begin else self.spine.under(compaction)
+            compaction = Compaction(*moved, self.retention.merge_filter())
+            spine = self.spine.compact_to(compaction) if begin else self.spine.with_compaction(compaction)
             self._logical, self._physical, self.spine = *moved, spine
         if begin:
             self._after_work()
@@ -234,7 +234,7 @@ class Trace:
     def retain(self, column: str, at_least: Any) -> None:
         """Forget rows whose value in a column is below a bound. Bounds only rise; NULLs stay."""
         with self._lock:
-            self.retention = self.retention.raised(self.sort_key.schema, column, at_least)
+            self.retention = self.retention.with_bound(self.sort_key.schema, column, at_least)
             self._follow()
 
     def set_exert_logic(self, logic: ExertLogic | None) -> None:
@@ -246,26 +246,26 @@ class Trace:
         with self._lock:
             self._adopt()
             effort = self._exert_logic(self.spine.levels()) if self._exert_logic is not None else None
-            if self._exert_logic is not None and not effort and self.spine.outdated():
-                effort = self.spine.config.step
+            if self._exert_logic is not None and not effort and self.spine.has_stale_times():
+                effort = self.spine.config.merge_step_rows
             if not effort:
-                return bool(self._beside.jobs)
+                return bool(self._background.running)
             spine = self.spine.exert(effort)
             worked = spine is not self.spine
             self.spine = spine
             self._after_work()
-            return worked or bool(self._beside.jobs)
+            return worked or bool(self._background.running)
 
     def finish(self) -> None:
         """Wait for merges in the background and do those that are due."""
         with self._lock:
-            self.spine = self._beside.finished(self.spine)
+            self.spine = self._background.finish(self.spine)
 
     def stop(self) -> None:
         """Stop merges in the background. All stays readable."""
         with self._lock:
             self._adopt()
-            self._beside.cancel()
+            self._background.cancel()
 
     # ------------------------------------------------------------------ sharing
 
@@ -278,7 +278,7 @@ class Trace:
             other._physical = self._physical
             other.retention = self.retention
             other._exert_logic = self._exert_logic
-            other.spine = self.spine.copied()
+            other.spine = self.spine.with_own_stats()
             return other
 
     def listen(self, listener: Callable[[Batch | None], None]) -> Callable[[], None]:
@@ -297,47 +297,49 @@ class Trace:
 
     def reading(self) -> Spine:
         """The spine as it is now: a value, which later inserts and merges do not change."""
-        if self._beside.jobs:
+        if self._background.running:
             with self._lock:
-                self.spine = self._beside.adopted(self.spine, reading=True)
+                self.spine = self._background.adopt(self.spine, reading=True)
         return self.spine
 
     def keys(self, data: Any) -> Keys:
         """Keys to probe for: Arrow columns in the order of the key columns, or Python rows."""
         return Keys.of(self.sort_key, data)
 
-    def probe(self, keys: Any) -> Hits:
+    def probe(self, keys: Any) -> FoundRows:
         """Every row that has one of the keys, over all batches; weights, times and columns on demand."""
         hits = reading.probe(self.reading(), keys if isinstance(keys, Keys) else self.keys(keys))
-        return self.retention.kept(hits)
+        return self.retention.filter_found(hits)
 
-    def first(self, keys: Any, limit: int = 1) -> Hits:
+    def first(self, keys: Any, limit: int = 1) -> FoundRows:
         """The first rows of each key by the sort key's order columns, with their weights over all times."""
-        return self._ends(keys, limit, False)
+        return self._first_or_last(keys, limit, False)
 
-    def last(self, keys: Any, limit: int = 1) -> Hits:
+    def last(self, keys: Any, limit: int = 1) -> FoundRows:
         """The last rows of each key, from the end."""
-        return self._ends(keys, limit, True)
+        return self._first_or_last(keys, limit, True)
 
-    def _ends(self, keys: Any, limit: int, last: bool) -> Hits:
+    def _first_or_last(self, keys: Any, limit: int, last: bool) -> FoundRows:
         keys = keys if isinstance(keys, Keys) else self.keys(keys)
-        return reading.ends(self.reading(), keys, limit, last, self.retention.kept if self.retention else None)
+        return reading.first_rows_in_order(
+            self.reading(), keys, limit, last, self.retention.filter_found if self.retention else None
+        )
 
     def scan(self) -> Batch:
         """Everything, summed over all times."""
-        return self.retention.applied(self.reading().consolidated())
+        return self.retention.filter_batch(self.reading().consolidated())
 
     def as_of(self, time: TimeLike) -> Batch:
         """Exactly the Z-set at a time with since <= time < upper."""
         spine = self.reading()
         at = self._readable(spine, time)
-        return self.retention.applied(reading.snapshot(spine.batches, self.sort_key, at))
+        return self.retention.filter_batch(reading.snapshot(spine.batches, self.sort_key, at))
 
     def changes(self, after: TimeLike, upto: TimeLike) -> Batch:
         """The updates at times at or before `upto` and not at or before `after`, with their times."""
         spine = self.reading()
         low, high = self._readable(spine, after), self._readable(spine, upto)
-        return self.retention.applied(reading.between(spine.batches, self.sort_key, low, high))
+        return self.retention.filter_batch(reading.updates_between(spine.batches, self.sort_key, low, high))
 
     def _readable(self, spine: Spine, time: TimeLike) -> Time:
         """A time that a spine can answer for. The spine says so itself: the trace may have moved on meanwhile."""
@@ -377,7 +379,7 @@ class Trace:
         for entry in spine.entries:
             if not entry.description.upper.dominates(upper):
                 break
-            out += entry.batches() if isinstance(entry, Merging) else [entry]
+            out += entry.batches() if isinstance(entry, MergeState) else [entry]
             end = entry.description.upper
         if end != upper:
             raise TimeError(f"{upper!r} is not a boundary between batches; the one before it is {end!r}")
@@ -386,7 +388,7 @@ class Trace:
     def _cursor(self, spine: Spine, batches: Sequence[Batch]) -> Cursor:
         since = _since(spine)
         at = tuple(since.meet_of_all()) if since else ()
-        return Cursor([self.retention.applied(b) for b in batches], self.sort_key, self.width, at)
+        return Cursor([self.retention.filter_batch(b) for b in batches], self.sort_key, self.width, at)
 
 
 def _since(spine: Spine) -> Antichain:
@@ -399,7 +401,7 @@ def _check_contiguous(upper: Antichain, description: Description) -> None:
         raise TimeError(f"a batch begins where the trace ends, at {upper!r}; given {description!r}")
 
 
-def advanced_to(batch: Batch, since: Antichain) -> Batch:
+def advance_batch(batch: Batch, since: Antichain) -> Batch:
     """A batch as a reader at `since` sees it."""
     if not since or not batch.rows:
         return batch

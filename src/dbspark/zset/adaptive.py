@@ -326,15 +326,15 @@ class AdaptivePayload(Payload):
         """Merge as much as inserts have paid for, giving back what has been merged: nobody else holds this form."""
         while rows > 0:
             body, memtable, log, room, counted = self._state
-            if body.spine is None or body.spine.credit < body.spine.config.step:
+            if body.spine is None or body.spine.credit < body.spine.config.merge_step_rows:
                 return
             before = body.spine.credit
-            spine = body.spine.paid()
+            spine = body.spine.pay_merge()
             body = body.with_spine(spine, body._known, body._asked)
             if body.policy is not None:
                 body.policy.metrics.spine = spine
             self._state = (body, memtable, log, room, counted)
-            rows -= (before - spine.credit) // (2 * spine.config.credit)
+            rows -= (before - spine.credit) // (2 * spine.config.merge_rows_per_row)
 
     def _insert(self, batches: Sequence[Batch]) -> None:
         """Add batches to the spine, as one."""
