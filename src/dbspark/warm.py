@@ -23,7 +23,7 @@ from dbspark.kernels.aggregate.time_windows import window_bounds
 from dbspark.kernels.preload import compile_operator_vm
 from dbspark.operators.window import FrameExtreme, FrameSum, Ranking, Shift
 from dbspark.pipeline.pipeline import Pipeline
-from dbspark.trace import Antichain, SpineConfig, Trace
+from dbspark.trace import Antichain, SpineConfig, Trace, TraceAgent
 from dbspark.zset.config import BACKENDS, ZSetConfig
 from dbspark.zset.zset import ZSet, columns
 
@@ -81,7 +81,7 @@ def _warm_trace() -> None:
         trace = Trace(
             SortKey(schema, key, order), config=SpineConfig(fanout=2, max_inline_merge_rows=0, merge_step_rows=1)
         )
-        agent = trace.agent()
+        agent = TraceAgent.of(trace)
         for i in range(6):
             trace.append(ZSet.from_rows([(i % 3, "a"), (i, "b")], schema).batch())
         assert trace.as_of(2).rows == 6

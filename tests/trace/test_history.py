@@ -15,7 +15,7 @@ from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import TimeError
 from dbspark.runtime.embedded import HISTORIES, MERGES
-from dbspark.trace import Antichain, write_buffer
+from dbspark.trace import Antichain, TraceAgent, write_buffer
 from dbspark.trace.history import History
 from dbspark.trace.write_buffer import LIMITS
 
@@ -41,7 +41,7 @@ def test_an_agent_keeps_its_tick_while_changes_are_written_together() -> None:
     history = History(BY_ROW, 5, 0, config=HISTORIES, seldom_read=True, count_rows=False)
     for tick in range(1, 4):
         history.append(delta([tick]), tick)
-    agent = history.trace.agent()
+    agent = TraceAgent.of(history.trace)
     agent.set_logical_compaction(Antichain.at(3))
     for tick in range(4, 21):
         history.append(delta([tick]), tick)
@@ -66,7 +66,7 @@ def test_a_hold_that_comes_while_changes_are_sorted_is_honoured(monkeypatch: Any
         out = sort(changes, oldest, *more)
         if not agents:
             assert out.oldest == LIMITS.max_deltas - 6
-            agents.append(trace.agent())
+            agents.append(TraceAgent.of(trace))
             with pytest.raises(TimeError, match="somebody holds"):
                 agents[0].clone().append_described(*described(out))
         return out
@@ -145,7 +145,7 @@ def test_since_never_passes_a_hold(steps: Any, keep: int, config: Any, seldom_re
             for i in range(value):
                 tick([(i % 7, 1 if i % 3 else -1)])
         elif what == "agent":
-            agent = trace.agent()  # of a trace to which changes have still to come
+            agent = TraceAgent.of(trace)  # of a trace to which changes have still to come
             at = max(now - value, agent.logical.meet_of_all()[0])
             agent.set_logical_compaction(Antichain.at(at))
             agents.append((agent, at))

@@ -170,7 +170,7 @@ def test_every_read_of_a_trace_that_is_being_written_is_the_state_after_some_tic
 
 def test_a_holder_reads_any_tick_it_holds_while_the_trace_is_written(threads):
     trace = Trace(BY_KEY, config=CONFIG)
-    holder = trace.agent()
+    holder = TraceAgent.of(trace)
     pick = random.Random(1)
 
     def travel():
@@ -217,7 +217,7 @@ def test_a_reader_without_a_hold_gets_the_right_answer_or_none(threads):
 def test_compaction_between_the_question_and_the_answer_gives_no_wrong_answer(monkeypatch):
     """The same at the worst moment, on one thread: the history goes while a read has begun."""
     trace = Trace(BY_KEY, config=SpineConfig(fanout=2))
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
     for i in range(4):
         trace.append(DELTAS[i])
     reading = Trace.reading
@@ -240,7 +240,7 @@ def test_compaction_between_the_question_and_the_answer_gives_no_wrong_answer(mo
 def test_imports_follow_from_other_threads(threads):
     """Begun before, amid and after the writing; each waits for what comes, and gets everything once."""
     trace = Trace(BY_KEY, config=CONFIG)
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
     done = []
 
     def follow(delay):
@@ -279,7 +279,7 @@ def test_imports_follow_from_other_threads(threads):
 
 def test_cancelling_an_import_wakes_whoever_waits_for_it(threads):
     trace = Trace(BY_KEY)
-    source = trace.agent().import_trace()
+    source = TraceAgent.of(trace).import_trace()
     woken = threading.Event()
 
     def waiter():
@@ -297,7 +297,7 @@ def test_cancelling_an_import_wakes_whoever_waits_for_it(threads):
 
 def test_closing_a_trace_wakes_whoever_waits_for_it(threads):
     trace = Trace(BY_KEY)
-    source = trace.agent().import_trace()
+    source = TraceAgent.of(trace).import_trace()
 
     def waiter():
         while not source.done:
@@ -313,7 +313,7 @@ def test_closing_a_trace_wakes_whoever_waits_for_it(threads):
 
 def test_imports_may_be_cancelled_while_they_are_polled_and_written_to(threads):
     trace = Trace(BY_KEY, config=CONFIG)
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
 
     def come_and_go():
         source = agent.import_trace()
@@ -338,7 +338,7 @@ def test_imports_may_be_cancelled_while_they_are_polled_and_written_to(threads):
 def test_an_import_that_is_cancelled_while_it_is_polled_ends_without_an_error(monkeypatch):
     """The cancelling at the worst moment, on one thread: when the poll is about to move its hold."""
     trace = Trace(BY_KEY)
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
     for i in range(3):
         trace.append(DELTAS[i])
     source = agent.import_trace()
@@ -358,10 +358,10 @@ def test_an_import_that_is_cancelled_while_it_is_polled_ends_without_an_error(mo
 def test_agents_forks_and_idle_work_on_many_threads_disturb_nobody(threads):
     trace = Trace(BY_KEY, config=CONFIG)
     trace.set_exert_logic(idle_merge_effort(100))
-    keeper = trace.agent()
+    keeper = TraceAgent.of(trace)
 
     def hold():
-        with trace.agent() as agent, agent.clone() as other:
+        with TraceAgent.of(trace) as agent, agent.clone() as other:
             other.advance(agent.upper)
             assert agent.since.dominates(other.logical)
             ticks_of(rows_of(agent.scan()))

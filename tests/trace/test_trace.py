@@ -104,7 +104,7 @@ class Machine(RuleBasedStateMachine):
             )  # fmt: skip
         self.slots = [Slot(Trace(sort_key, self.width, config), Model(self.width))]
         if held:
-            self.slots[0].agents.append(self.slots[0].trace.agent())
+            self.slots[0].agents.append(TraceAgent.of(self.slots[0].trace))
         self.steps = 0
         self.folder = tempfile.TemporaryDirectory()
 
@@ -277,7 +277,7 @@ class Machine(RuleBasedStateMachine):
     def hold(self, at):
         slot = self.pick(at)
         if len(slot.agents) < 4:
-            agent = slot.trace.agent()
+            agent = TraceAgent.of(slot.trace)
             assert (agent.logical, agent.physical) == (slot.trace.since, slot.trace.physical)
             slot.agents.append(agent)
             self.check(slot)
@@ -546,7 +546,7 @@ def rows(numbers, weight=1):
 def written(deltas, config=SMALL, held=True):
     """A trace of deltas at ticks 0, 1, …, and an agent that holds it at the beginning."""
     trace = Trace(BY_KEY, config=config)
-    agent = trace.agent() if held else None
+    agent = TraceAgent.of(trace) if held else None
     for delta in deltas:
         trace.append(delta)
     return trace, agent
@@ -623,7 +623,7 @@ def test_since_never_moves_back_after_a_holder_went_beyond_what_is_written():
     agent.drop()
     trace.append(rows([3]))
     assert trace.since == at(9)
-    holder = trace.agent()
+    holder = TraceAgent.of(trace)
     trace.append(rows([4]))
     assert holder.since == at(9)
     with pytest.raises(TimeError, match="since"):
@@ -635,7 +635,7 @@ def test_since_never_moves_back_after_a_holder_went_beyond_what_is_written():
 def test_a_batch_that_is_compacted_further_than_the_trace_takes_it_along():
     """Its own history before its since is not known, so the trace cannot answer for it either."""
     trace = Trace(BY_KEY)
-    trace.agent()
+    TraceAgent.of(trace)
     compacted = rows([1]).at_time((5,), Description(at(0), at(8), at(5)))
     trace.insert(compacted)
     with pytest.raises(TimeError, match="since"):
@@ -783,7 +783,7 @@ def test_a_spine_counts_the_rows_of_its_batches_after_compaction():
     again = Trace.from_batches(trace.spine.entries, BY_KEY, config=SMALL)
     again.retain("v", 0)
     check_invariants(again, model_of(again, [rows([i]) for i in range(3)]))
-    again.agent().advance(at(3))
+    TraceAgent.of(again).advance(at(3))
     check_invariants(again, model_of(again, [rows([i]) for i in range(3)]))
 
 

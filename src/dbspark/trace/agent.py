@@ -1,11 +1,11 @@
-"""`TraceAgent`: a shared handle on a trace, and `TraceImport`: a trace followed from elsewhere.
+"""`TraceAgent`: a shared handle on a trace. `TraceImport`: the stream of batches of a trace, past and future.
 
-Every agent holds the trace back to its own two frontiers and no further. Frontiers move forward only: asking for an
-earlier one changes nothing. A dropped agent holds nothing, and can no longer be used.
+An agent keeps the trace readable from its own two frontiers on. Frontiers only move forward: setting an earlier one
+changes nothing. A dropped agent holds nothing and can no longer be used.
 
-An import replays what the trace holds, as the agent may see it, then gives every batch as it is written, and after each
-the frontier up to which everything has been given. It works the same after the writer has closed the trace. It holds
-the trace only up to what it has given.
+An import returns the batches that the trace has, with times advanced to the agent's logical frontier, then every batch
+as it is inserted, and the frontier up to which it has returned everything. It works the same after the writer has
+closed the trace. It holds the trace only from that frontier on.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dbspark.trace.time import Antichain, Description, TimeLike
 from dbspark.trace.trace import Trace, advance_batch
 
 _NO_HOLD = Antichain(), Antichain()
-"""What nobody holds."""
+"""The frontiers of an agent that holds nothing."""
 
 
 class AgentCheckpoint(NamedTuple):
-    """What an append changes: see `TraceAgent.checkpoint`."""
+    """The state of a trace and one of its agents before an append."""
 
     logical: Antichain
     physical: Antichain
@@ -39,7 +39,7 @@ class AgentCheckpoint(NamedTuple):
 
 
 class TraceAgent:
-    """Reads a trace, and keeps it readable from where the agent stands. Close it, or use it in a `with` block."""
+    """Reads a trace, and keeps it readable from its frontiers on. Drop it, or use it in a `with` block."""
 
     def __init__(self, trace: Trace, logical: Antichain, physical: Antichain, begin: bool = True) -> None:
         self._trace = trace
@@ -47,6 +47,20 @@ class TraceAgent:
         self._physical = physical
         self._dropped = False
         trace._hold(logical, physical, _NO_HOLD, begin)
+
+    @staticmethod
+    def of(trace: Trace) -> TraceAgent:
+        """An agent that holds the trace where it is now."""
+        with trace._lock:
+            return TraceAgent(trace, trace.since, trace.physical)
+
+    @staticmethod
+    def holding(trace: Trace, since: Antichain) -> TraceAgent:
+        """An agent that keeps every time from `since` on readable, and no boundaries between batches."""
+        with trace._lock:
+            if not trace.since.dominates(since):
+                raise TimeError(f"{since!r} is before since, {trace.since!r}: its history has been compacted")
+            return TraceAgent(trace, since, Antichain(), begin=False)
 
     @property
     def trace(self) -> Trace:
@@ -56,7 +70,7 @@ class TraceAgent:
 
     @property
     def logical(self) -> Antichain:
-        """The agent asks for no time below this."""
+        """The agent reads no time below this."""
         return self._logical
 
     @property
@@ -70,11 +84,11 @@ class TraceAgent:
 
     @property
     def since(self) -> Antichain:
-        """How far back the trace can answer; at or below the agent's own frontier."""
+        """How far back the trace can answer: at or below the agent's own logical frontier."""
         return self.trace.since
 
     def set_logical_compaction(self, frontier: Antichain) -> None:
-        """Ask for no time below `frontier` any more."""
+        """Read no time below `frontier` any more."""
         self._move(self._logical.join(frontier), self._physical)
 
     def set_physical_compaction(self, frontier: Antichain) -> None:
@@ -86,9 +100,9 @@ class TraceAgent:
         self._move(self._logical.join(frontier), self._physical.join(frontier))
 
     def append(self, delta: Batch, tick: int, since: Antichain) -> None:
-        """Append the delta of a tick, up to which the agent reads from now on, and for no time below `since`.
+        """Append the delta of a tick and move the agent: its physical frontier behind the tick, the logical to `since`.
 
-        The writer's own handle moves with what it writes: merges see both at once. Where this raises, nothing has
+        The agent of a writer moves with what it writes, so merges see both at once. Where this raises, nothing has
         changed.
         """
         checkpoint = self.checkpoint()
@@ -100,7 +114,7 @@ class TraceAgent:
             raise
 
     def append_described(self, batch: Batch, description: Description, since: Antichain) -> None:
-        """The same for a batch of several ticks, whose times are advanced no further than `permitted` says."""
+        """The same for a batch of several ticks, whose times are advanced no further than `permitted`."""
         permitted = self.permitted(description.since)
         if not description.since.dominates(permitted):
             raise TimeError(
@@ -116,11 +130,11 @@ class TraceAgent:
             raise
 
     def permitted(self, since: Antichain) -> Antichain:
-        """How far times may be advanced where this agent allows `since`: no further than any other holder does."""
+        """How far times may be advanced where this agent permits `since`: no further than any other holder does."""
         return since.meet(self._trace._held_logical.without(self._logical))
 
     def checkpoint(self) -> AgentCheckpoint:
-        """The trace and what this agent holds of it, to come back to where an append has to be taken back."""
+        """The state of the trace and of this agent, to which `restore` goes back. Copies nothing."""
         trace = self.trace
         with trace._lock:
             return AgentCheckpoint(
@@ -128,7 +142,7 @@ class TraceAgent:
             )
 
     def restore(self, checkpoint: AgentCheckpoint) -> None:
-        """Take back what this agent has appended since; it must be the only writer, and nobody may listen."""
+        """Take back what was appended since. The agent must be the only writer, and there must be no listeners."""
         trace = self._trace
         with trace._lock:
             trace._held_logical.replace(self._logical, checkpoint.logical)
@@ -150,9 +164,9 @@ class TraceAgent:
         return TraceAgent(self.trace, self._logical, self._physical)
 
     def drop(self, begin: bool = True) -> None:
-        """Hold nothing any more. Dropping twice is nothing.
+        """Hold nothing any more. Dropping again does nothing.
 
-        Merges that become possible are begun, unless that is left to the insert that follows.
+        With `begin`, merges that become possible are started; else the next insert does that.
         """
         if not self._dropped:
             self._dropped = True
@@ -194,12 +208,12 @@ class TraceAgent:
         return self.trace.fork()
 
     def import_trace(self) -> TraceImport:
-        """Follow the trace from elsewhere, with times advanced to this agent's logical frontier."""
+        """The stream of batches of the trace, with times advanced to this agent's logical frontier."""
         return TraceImport(self.clone())
 
 
 class TraceImport:
-    """Batches of a trace as they come, existing ones first; see the module's preface."""
+    """The batches of a trace as they are inserted, existing ones first."""
 
     def __init__(self, agent: TraceAgent) -> None:
         self._agent = agent
@@ -207,13 +221,13 @@ class TraceImport:
         self._events: deque[Batch | None] = deque()
         self._arrived = threading.Condition()
         self.frontier = Antichain.at(*(0,) * agent.trace.width)
-        """Everything before this has been given."""
+        """Everything before this has been returned by `poll`."""
         trace = agent.trace
         with trace._lock:
             for entry in trace.reading().entries:
                 pieces = entry.batches() if isinstance(entry, MergeState) else [entry]
                 description: Description = entry.description
-                for piece in pieces[:-1]:  # together they stand for the entry, so only the last moves the frontier
+                for piece in pieces[:-1]:  # only the last piece of an entry moves the frontier
                     self._events.append(
                         piece.with_description(Description(description.lower, description.lower, description.since))
                     )
@@ -229,37 +243,37 @@ class TraceImport:
 
     @property
     def done(self) -> bool:
-        """Whether the writer has finished and everything has been given, or the import has been cancelled."""
+        """Whether everything has been returned and the writer has closed the trace, or the import was cancelled."""
         return not self._events and (self._agent._dropped or not self.frontier)
 
     def poll(self) -> list[Batch]:
-        """The batches that have come since the last call; afterwards `frontier` says how far they go."""
+        """The batches that were inserted since the last call; afterwards `frontier` is where they end."""
         with self._arrived:
             events = list(self._events)
             self._events.clear()
         trace = self._agent._trace
-        given: list[Batch] = []
+        batches: list[Batch] = []
         for batch in events:
             assert batch is not None
             self.frontier = batch.description.upper
             seen = advance_batch(trace.retention.filter_batch(batch), self._since)
             if seen.rows:
-                given.append(seen)
-        with trace._lock:  # where a cancel from another thread happens before this or after it
+                batches.append(seen)
+        with trace._lock:  # so that a cancel by another thread happens before this or after it
             try:
                 self._agent.advance(self.frontier)
             except TimeError:
                 if not self._agent._dropped:  # it may have been cancelled meanwhile
                     raise
-        return given
+        return batches
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until something has come or the trace has ended; returns whether something has."""
+        """Wait until there are batches or the trace has ended; returns whether there are batches."""
         with self._arrived:
             return self._arrived.wait_for(lambda: bool(self._events) or self.done, timeout) and bool(self._events)
 
     def cancel(self) -> None:
-        """Follow no more, and hold the trace no more."""
+        """Stop following and holding the trace."""
         self._stop()
         with self._agent._trace._lock:
             self._agent.drop()

@@ -63,7 +63,7 @@ class History:
             self._trace = Trace.from_batches(spine.batches, sort_key, config=config)
         else:
             self._trace = Trace(sort_key, config=config, lower=Antichain.at(tick if empty_at_tick else tick + 1))
-        self._agent = self._trace.agent()
+        self._agent = TraceAgent.of(self._trace)
         if self._trace.upper != Antichain.at(tick + 1):
             self._trace.seal(Antichain.at(tick + 1))
         self.sort_key = sort_key
@@ -168,7 +168,7 @@ class History:
 
         A hold replaces the one before it.
         """
-        holder = None if tick is None else self._trace.holder(Antichain.at(tick).join(self._trace.since))
+        holder = None if tick is None else TraceAgent.holding(self._trace, Antichain.at(tick).join(self._trace.since))
         before, self._holder = self._holder, holder
         if before is not None:
             before.drop(begin=False)
@@ -187,8 +187,8 @@ class History:
     def rollback_tick(self) -> None:
         """Go back to how everything was at `begin_tick`. Cannot fail."""
         if self._checkpoint is not None:
-            waiting, trace = self._checkpoint
-            self._buffer.restore(waiting)
+            buffer, trace = self._checkpoint
+            self._buffer.restore(buffer)
             self._agent.restore(trace)
             self._checkpoint = None
             self._flushed.clear()

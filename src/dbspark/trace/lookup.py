@@ -234,6 +234,6 @@ def _within(batches: Sequence[Batch], sort_key: SortKey, within: Int64s) -> Batc
     return Batch(sort_key, run_merge(MergePlan(nonempty, within=within)) if nonempty else ())
 
 
-def columns_of(hits: FoundRows, columns: Sequence[int]) -> list[pa.Array]:
+def columns_of(found: FoundRows, columns: Sequence[int]) -> list[pa.Array]:
     """Some columns of found rows as Arrow arrays, in the order of `pos`."""
-    return gather_columns(hits.spine.sort_key.schema, hits.spine.sources[0], hits.pos, columns)
+    return gather_columns(found.spine.sort_key.schema, found.spine.sources[0], found.pos, columns)

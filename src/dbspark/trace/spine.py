@@ -1,22 +1,18 @@
-"""`Spine`: the levelled sequence of batches. The only such structure in the project.
+"""`Spine`: the levelled sequence of batches in which all state is stored, an LSM tree as a value.
 
-A spine is a *value*. `insert` and `work` return a new spine and leave the old one as it was, sharing all batches, so
-forks, snapshots and rollbacks cost nothing and nobody's reads change under their hands.
+1. A spine is immutable. `insert` and `work` return a new spine that shares all batches with the old one, so forks,
+   snapshots and rollbacks cost nothing, and no read changes while it runs.
+2. Entries are ordered from oldest to newest, and only neighbours are merged. An entry is a batch or a merge in progress
+   (`trace.merge_state`). The output so far and the unread rest of the inputs of a merge are disjoint ranges of key
+   hashes. They are read as a few more batches, and no row is in memory twice: the peak stays near the size of the rows
+   themselves, whatever is being merged.
+3. Rows may have times (`trace.time`). Then every batch has a description and begins where the one before it ends. A
+   `Compaction` says what merges may do: only batches before its physical frontier are merged; times are advanced to
+   its logical frontier, as it is when the merge begins. A batch without rows is absorbed by its neighbour.
 
-Entries are ordered from oldest to newest, and only neighbours are merged. An entry is a batch or a merge in
-progress. A merge in progress holds its output so far and what is left of its inputs: those are disjoint ranges of
-key hashes, so together they are just a few more batches to read, and memory never holds a row twice. That is what
-keeps the peak near the size of the rows themselves, whatever is being merged.
-
-When merges are due is said in `trace.merge_policy`.
-
-Rows may have times (`dbspark.trace.time`). Then every batch has a description, each begins where the one before it
-ends, and a `Compaction` says what merges may do: only batches before its physical frontier are merged; times are
-advanced to its logical frontier, as it is when the merge begins. A batch without rows is absorbed by its neighbour.
-
-How fast: merges of few rows run at once. Larger ones advance in steps paid by credit, some rows for every row
-inserted, enough that a merge is done long before the next one of its level is due; no insert ever waits for a whole
-merge. `work` spends a time budget instead, or finishes everything.
+`trace.merge_policy` decides what is merged. Cost: merges of few rows run inside the insert. Larger ones advance in steps
+paid for by credit, some rows for every row inserted, enough that a merge is done long before the next one of its level
+is due; no insert waits for a whole merge. `work` spends a time budget instead, or finishes everything.
 """
 
 from __future__ import annotations
@@ -46,41 +42,41 @@ from dbspark.trace.statistics import SpineStats, new_lookup_counters
 from dbspark.trace.time import Antichain, Description
 
 LAST_TIME = (INT64_MAX,) * TIMES
-"""A time that every time can be advanced to, where times do not matter."""
+"""A time at or above every other: everything is advanced to it where times do not matter."""
 MIN_FILTERED_BATCHES = 4
-"""Batches below which it is as well to look into each."""
-MIN_FILTERED_KEYS_FRACTION = 4
-"""Of so many keys a sieve has to hold one back, or it costs more than it spares."""
+"""Batches of a spine below which it gets no Bloom filter: searching each costs no more."""
+MAX_KEYS_PER_EXCLUDED = 4
+"""A Bloom filter that excludes fewer than one in this many keys is dropped: it costs more than it saves."""
 _DERIVED = ("_batch_directory", "batches", "rows", "merges", "_has_paid_merges")
-"""What is known of a spine, once it has been asked for, that follows from its entries."""
+"""Attributes derived from `entries`, computed when first used; dropped whenever `entries` change."""
 INDEX_SEARCH_SPEEDUP = 64
-"""How many times cheaper it is to search where there is an index, so that walking pays for so many fewer rows."""
+"""How many times less a search costs with an index: walking along both sides pays off for so many fewer rows."""
 
 
 def _extend_description(entry: Any, lower: Antichain, last: Description) -> Any:
-    """An entry that also stands for empty stretches of time before or after it."""
+    """An entry with a description that also covers empty intervals of time before or after it."""
     description = Description(lower, last.upper, entry.description.since)
     if type(entry) is MergeState:
         return replace(entry, description=description)
     batch = entry.with_description(description)
-    if "place" in entry.__dict__:  # the same rows are stored where they were
+    if "place" in entry.__dict__:  # the place of the stored rows stays the same
         batch.__dict__["place"] = entry.__dict__["place"]
     return batch
 
 
 def summable(batches: Iterable[Batch], bound: Callable[[], int]) -> Sequence[Batch]:
-    """Batches to add one by one to weights within `bound`.
+    """Batches that can be added one by one to weights within `bound` without overflow.
 
-    They are the given ones, or their sum where adding only some of them might overflow although all of them do not.
+    These are the given ones, or their sum where adding only some of them might overflow although adding all does not.
     """
-    some = [b for b in batches if b.rows]
-    if len(some) > 1 and bound() + sum(b.largest for b in some) > INT64_MAX:
-        return (merge(some),)
-    return some
+    nonempty = [b for b in batches if b.rows]
+    if len(nonempty) > 1 and bound() + sum(b.largest for b in nonempty) > INT64_MAX:
+        return (merge(nonempty),)
+    return nonempty
 
 
 class Spine:
-    """A persistent sequence of batches; see the module's preface."""
+    """An immutable sequence of batches, newest last, whose sum is the state."""
 
     __slots__ = (
         "__dict__",
@@ -114,29 +110,29 @@ class Spine:
         self.credit = credit
         self._bound = bound
         self._tail: SettledTail | None = None
-        """What `next_merge` has looked at, where it found nothing to do."""
+        """The summary of the newest batches, where no merge is due among them."""
         self.compaction = compaction
         self._bloom_filter = bloom_filter
-        """Of the keys of all batches, but for the newest where those are `_unfiltered_batches`."""
+        """The filter of the keys of all batches but the newest `_unfiltered_batches`."""
         self._unfiltered_batches = 0
 
-    def _with_entries(self, entries: tuple[Entry, ...], credit: int, bound: int | None = None) -> Spine:
-        """The spine with other entries for rows that it has."""
+    def _with_merged_entries(self, entries: tuple[Entry, ...], credit: int, bound: int | None = None) -> Spine:
+        """The spine with entries for the rows that it has already, merged further."""
         return self._with_rows(entries, credit, bound, self._complete_filter)
 
     @property
     def _complete_filter(self) -> BloomFilter | None:
-        """The sieve of all its batches, where there is one."""
+        """The filter, if it covers all batches."""
         return None if self._unfiltered_batches else self._bloom_filter
 
     def _with_rows(
         self, entries: tuple[Entry, ...], credit: int, bound: int | None, bloom_filter: BloomFilter | None
     ) -> Spine:
-        """The spine with other entries, of whose keys there is a sieve."""
+        """The spine with other entries, and the filter of their keys."""
         return Spine(self.sort_key, entries, self.config, self.stats, credit, bound, self.compaction, bloom_filter)
 
     def bound(self) -> int:
-        """No weight, summed over all batches, is larger in magnitude."""
+        """An upper bound of the magnitude of every weight, summed over all batches."""
         if self._bound is None:
             self._bound = sum(b.largest for b in self.batches)
         return self._bound
@@ -146,12 +142,12 @@ class Spine:
     def insert(self, batch: Batch, pay: bool = True) -> Spine:
         """The spine with one more batch, newer than all others.
 
-        Without `pay` the merging that this pays for is left for `pay_merge`.
+        Without `pay` the credit is left for `pay_merge`.
         """
         if batch.rows == 0:
             if self.compaction is None:
                 return self
-            return self._with_entries(self._drop_empty((*self.entries, batch)), self.credit, self._bound)
+            return self._with_merged_entries(self._drop_empty((*self.entries, batch)), self.credit, self._bound)
         if not self.entries:
             return self._with_rows((batch,), self.credit, None, None)
         bound = self.bound() + batch.largest
@@ -162,22 +158,22 @@ class Spine:
         entries: tuple[Entry, ...] = (*self.entries, batch)
         credit = self.credit + batch.rows * self.config.merge_rows_per_row
         tail = extend_settled_tail(self.config, self.stats, self.entries, self._tail, batch)
-        due_for_steps = credit >= self.config.merge_step_rows
+        steps_due = credit >= self.config.merge_step_rows
         if tail is not None and bound <= INT64_MAX and self._may_merge(batch):
-            if due_for_steps and pay and not self._has_paid_merges:
-                credit, due_for_steps = 0, False
-            if not due_for_steps:
+            if steps_due and pay and not self._has_paid_merges:
+                credit, steps_due = 0, False
+            if not steps_due:
                 out = self._share_derived(self._with_rows(entries, credit, bound, bloom_filter), batch)
                 out._tail = tail
                 return out
         if self.compaction is not None:
             entries = self._drop_empty(entries)
         if bound > INT64_MAX:
-            bound = sum(b.largest for b in self.batches) + batch.largest  # it had only grown with every insert
+            bound = sum(b.largest for b in self.batches) + batch.largest  # the exact bound: that of inserts only grows
             if bound > INT64_MAX:  # a sum of some of the batches might overflow where that of all does not
                 return self._with_rows(entries, self.credit, bound, bloom_filter)
         entries = self._start_due_merges(entries)
-        if pay and due_for_steps:
+        if pay and steps_due:
             if MergeState in map(type, entries):
                 entries, credit = self._advance_merges(entries, credit, self.config.min_background_rows)
             else:
@@ -185,7 +181,7 @@ class Spine:
         return self._share_directory(self._with_rows(entries, credit, bound, bloom_filter))
 
     def _extended_filter(self, batch: Batch) -> BloomFilter | None:
-        """The sieve of this spine with one more batch."""
+        """The filter of this spine with one more batch; None where there is none, or it is not worth its cost."""
         bloom_filter, stats, least = self._bloom_filter, self.stats, self.config.min_filtered_rows
         if least is None or self._unfiltered_batches:
             return None
@@ -193,21 +189,21 @@ class Spine:
             if max(least, stats.no_filter_up_to_rows) > self.rows or len(self.batches) < MIN_FILTERED_BATCHES:
                 return None
             if stats.sought_keys * len(self.batches) < stats.insert_rows:
-                return None  # it would cost more to put them in than to look everywhere
+                return None  # adding keys would cost more than searching every batch
             bloom_filter = BloomFilter.start_build(self.batches)
-        elif bloom_filter.view is not None and stats.filtered_keys * MIN_FILTERED_KEYS_FRACTION < stats.sought_keys:
+        elif bloom_filter.view is not None and stats.filtered_keys * MAX_KEYS_PER_EXCLUDED < stats.sought_keys:
             stats.no_filter_up_to_rows = 4 * self.rows
             return None
         return bloom_filter.with_batch(batch, self.batches)
 
     def with_batch(self, batch: Batch) -> Spine:
-        """The spine with one more batch and no merge that would be due: for a look at what would be there."""
+        """The spine with one more batch, without starting merges: to read a state that is not committed yet."""
         out = self._share_derived(self._with_rows((*self.entries, batch), self.credit, None, self._bloom_filter), batch)
         out._unfiltered_batches = self._unfiltered_batches + 1
         return out
 
     def _share_derived(self, out: Spine, batch: Batch) -> Spine:
-        """Another spine with one more batch to read, where the others are as they were."""
+        """Give `out`, which has one more batch than this spine, what can be derived from this one."""
         if "_batch_directory" in self.__dict__:
             out.__dict__["_batch_directory"] = directory = self._batch_directory.with_batch(
                 batch, self._index_ref(batch)
@@ -221,7 +217,7 @@ class Spine:
         return out
 
     def _share_directory(self, out: Spine) -> Spine:
-        """Another spine, most of whose batches are those of this one, with what can be known of it by that."""
+        """Give `out`, most of whose batches are those of this spine, a directory made from that of this one."""
         if out.entries and self._may_merge(out.entries[-1]):
             out._tail = settled_tail(self.config, self.stats, out.entries)
         if "_batch_directory" in self.__dict__:
@@ -229,13 +225,13 @@ class Spine:
         return out
 
     def _may_merge(self, entry: Entry) -> bool:
-        """Whether an entry, and so all that are older, may be merged: nobody reads up to its end."""
+        """Whether an entry, and so all older ones, may be merged: no reader stands at its end."""
         compaction = self.compaction
         return compaction is None or entry.description.upper.dominates(compaction.physical)
 
     @Lazy
     def _has_paid_merges(self) -> bool:
-        """Whether merges are in progress that inserts pay for."""
+        """Whether merges are in progress that inserts pay for, not the background thread."""
         return self.merges and any(
             type(e) is MergeState
             and (self.config.min_background_rows is None or e.total < self.config.min_background_rows)
@@ -243,18 +239,20 @@ class Spine:
         )
 
     def compact_to(self, compaction: Compaction) -> Spine:
-        """The spine with other permissions for merges, and with those begun that they allow."""
+        """The spine with other permissions for merges, with those started that become possible."""
         spine = self.with_compaction(compaction)
         if self.bound() > INT64_MAX:
             return spine
         return spine._share_directory(
-            spine._with_entries(spine._start_due_merges(spine._drop_empty(self.entries)), self.credit, self._bound)
+            spine._with_merged_entries(
+                spine._start_due_merges(spine._drop_empty(self.entries)), self.credit, self._bound
+            )
         )
 
     def with_compaction(self, compaction: Compaction) -> Spine:
-        """The same spine with other permissions for the merges to come; frontiers only move forward."""
-        given = self.sort_key, self.entries, self.config, self.stats, self.credit, self._bound
-        out = Spine(*given, compaction, self._complete_filter)
+        """The same spine with other permissions for later merges. Frontiers only move forward."""
+        fields = self.sort_key, self.entries, self.config, self.stats, self.credit, self._bound
+        out = Spine(*fields, compaction, self._complete_filter)
         out._tail = self._tail
         for name in _DERIVED:
             if name in self.__dict__:
@@ -262,7 +260,7 @@ class Spine:
         return out
 
     def with_config(self, config: SpineConfig) -> Spine:
-        """The same spine with other knobs."""
+        """The same spine with other limits."""
         if config is self.config:
             return self
         return Spine(self.sort_key, self.entries, config, self.stats, self.credit, self._bound, self.compaction)
@@ -275,11 +273,11 @@ class Spine:
         return spine
 
     def with_entries(self, entries: tuple[Entry, ...]) -> Spine:
-        """The spine with entries that have been merged further, and with the merges begun that are due now."""
+        """The spine with entries that have been merged further elsewhere; merges that are due then are started."""
         entries = self._drop_empty(entries)
         if self.bound() <= INT64_MAX:
             entries = self._start_due_merges(entries)
-        return self._share_directory(self._with_entries(entries, self.credit, self._bound))
+        return self._share_directory(self._with_merged_entries(entries, self.credit, self._bound))
 
     def with_own_stats(self) -> Spine:
         """The same spine with statistics of its own."""
@@ -287,15 +285,15 @@ class Spine:
         return Spine(self.sort_key, self.entries, self.config, stats, self.credit, self._bound, self.compaction)
 
     def _insert_large(self, batch: Batch) -> Spine:
-        """Where weights are so large that partial sums might overflow, everything is kept as one exact sum."""
+        """Insert where weights are so large that partial sums might overflow: everything becomes one exact sum."""
         bound = sum(b.largest for b in self.batches) + batch.largest
-        if bound <= INT64_MAX:  # it had only grown with every insert
-            return self._with_entries(self.entries, self.credit, bound - batch.largest).insert(batch)
+        if bound <= INT64_MAX:  # the exact bound: that of inserts only grows
+            return self._with_merged_entries(self.entries, self.credit, bound - batch.largest).insert(batch)
         whole = merge((self.consolidated(), batch))
         return self._with_rows((whole,) if whole.rows else (), self.credit, None, None)
 
     def pay_merge(self) -> Spine:
-        """The spine after one step of the newest merge, if inserts have paid for it; else itself."""
+        """The spine after one step of the newest merge, if the credit suffices; else this spine."""
         step = self.config.merge_step_rows
         if self.credit < step:
             return self
@@ -315,7 +313,7 @@ class Spine:
         return Spine(self.sort_key, kept, self.config, self.stats, max(left, 0), self._bound)
 
     def work(self, budget_ms: float | None = None) -> Spine:
-        """Go on with merges in progress for some time, or until nothing is left to do."""
+        """Advance merges for some time, or until none is due."""
         if self.bound() > INT64_MAX:
             return self
         deadline = None if budget_ms is None else time.perf_counter() + budget_ms / 1000
@@ -328,12 +326,12 @@ class Spine:
                 break
         if entries is self.entries:
             return self
-        return self._with_entries(entries, self.credit, self._bound)
+        return self._with_merged_entries(entries, self.credit, self._bound)
 
     def exert(self, effort: int) -> Spine:
-        """Go on with merges by some rows, or begin one that was not due yet: what to do with idle time.
+        """Advance merges by some rows, or start one that is not due yet: for idle time.
 
-        Called again and again it leaves one batch before the physical frontier, and then this very spine.
+        Called repeatedly it merges everything before the physical frontier into one batch; then it returns this spine.
         """
         if self.bound() > INT64_MAX:
             return self
@@ -347,14 +345,15 @@ class Spine:
             entries, _ = self._advance_merges(
                 entries, max(effort, self.config.merge_step_rows), self.config.min_background_rows
             )
-        return self if entries == self.entries else self._with_entries(entries, self.credit, self._bound)
+        return self if entries == self.entries else self._with_merged_entries(entries, self.credit, self._bound)
 
     def has_stale_times(self) -> bool:
-        """Whether idle work could make a lone batch smaller."""
+        """Whether rewriting the only batch would make it smaller."""
         return self._mergeable(self.entries) == 1 and self._has_stale_times(self.entries[0])
 
     def _has_stale_times(self, entry: Entry) -> bool:
-        """Whether merging a batch with nothing would make it smaller: it keeps times that nobody can tell apart."""
+        """Whether a batch has times below the logical frontier, which no reader can tell apart: rewriting it makes it
+        smaller."""
         if self.compaction is None or type(entry) is not Batch or not entry.rows:
             return False
         since = self.compaction.logical.join(entry.description.since)
@@ -363,7 +362,7 @@ class Spine:
     def compacted(self) -> Spine:
         """The spine as one batch."""
         whole = self.consolidated()
-        return self._with_entries((whole,) if whole.rows else (), self.credit)
+        return self._with_merged_entries((whole,) if whole.rows else (), self.credit)
 
     def backlog(self) -> int:
         """Rows still to be read by merges in progress."""
@@ -379,7 +378,7 @@ class Spine:
         return ready
 
     def _start_due_merges(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """Begin the merges that are due among the batches behind the last merge in progress."""
+        """Start the merges that are due among the batches behind the last merge in progress, and do small ones."""
         ready = self._mergeable(entries)
         pending = entries[ready:]
         entries = entries[:ready]
@@ -408,7 +407,7 @@ class Spine:
                 entries = self._drop_empty(entries)
 
     def _start_merge(self, inputs: Sequence[Any]) -> MergeState:
-        """A merge of neighbours, about to begin."""
+        """A merge of neighbours, before its first step."""
         total = sum(b.rows for b in inputs)
         compaction = self.compaction
         if compaction is None:
@@ -422,7 +421,7 @@ class Spine:
         )
 
     def _drop_empty(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """Without entries that hold no rows; of those of a trace, the neighbour takes over the description."""
+        """Entries without those that have no rows. In a trace a neighbour covers their interval of time."""
         if not [e for e in entries if type(e) is Batch and e.rows == 0]:
             return entries
         if self.compaction is None:
@@ -439,13 +438,13 @@ class Spine:
         return (*kept, *entries[ready:])
 
     def space_share(self) -> float:
-        """How many newer rows may stand beside the oldest batch, judged by what merging has saved so far."""
+        """Newer rows allowed beside the oldest batch, as a share of it (`trace.merge_policy`)."""
         return space_share(self.config, self.stats)
 
     def _advance_merges(
         self, entries: tuple[Entry, ...], credit: int, background: int | None
     ) -> tuple[tuple[Entry, ...], int]:
-        """Spend credit on merges in progress, newest (smallest) first; those of `background` rows are left alone."""
+        """Spend credit on merges in progress, newest (smallest) first; skip those of `background` rows or more."""
         started = time.perf_counter()
         changed = list(entries)
         for i in range(len(changed) - 1, -1, -1):
@@ -470,12 +469,12 @@ class Spine:
     # ------------------------------------------------------------------ reading
 
     def upper(self) -> Antichain | None:
-        """Where a spine with times ends, None where nothing has been inserted."""
+        """The end of a spine with times; None where nothing has been inserted."""
         return self.entries[-1].description.upper if self.entries else None
 
     @Lazy
     def batches(self) -> tuple[Batch, ...]:
-        """Everything to read, oldest first. A row's weight is its sum over these."""
+        """The batches to read, oldest first. The weight of a row is its sum over these."""
         out: list[Batch] = []
         for entry in self.entries:
             if type(entry) is MergeState:
@@ -491,7 +490,7 @@ class Spine:
 
     @Lazy
     def rows(self) -> int:
-        """Rows held, before consolidation across batches."""
+        """Rows, before consolidation across batches."""
         return sum([e.rows for e in self.entries])
 
     def levels(self) -> list[tuple[int, int, int]]:
@@ -503,7 +502,7 @@ class Spine:
 
     @property
     def sources(self) -> Sources:
-        """All chunks for the kernels: node tables, lengths, fences, and where each batch's chunks start."""
+        """All chunks for kernels: node tables, lengths, fences, and where the chunks of each batch start."""
         return self._batch_directory.sources
 
     @Lazy
@@ -512,18 +511,18 @@ class Spine:
 
     @property
     def index_refs(self) -> Int64s:
-        """Of each batch, where its index is (`kernels.lookup.index`); zeros where it has none."""
+        """The reference of the hash index of each batch (`kernels.lookup.index`); zeros where it has none."""
         return self._batch_directory.index_refs
 
     def prefers_walk(self, delta: int) -> bool:
-        """Whether to look up a delta of so many rows by walking along both, see `SpineStats.prefers_walk`."""
+        """Whether to look up a delta of so many rows by walking along both sides (`SpineStats.prefers_walk`)."""
         return self.stats.prefers_walk(
             delta, self.rows if self.config.min_indexed_rows is None else INDEX_SEARCH_SPEEDUP * self.rows
         )
 
     @property
     def directory(self) -> int:
-        """All batches for the kernels that look up in them: an address, to be used as long as the spine is kept."""
+        """The address of the directory of all batches for kernels; valid as long as the spine exists."""
         return self._directory[0]
 
     @Lazy
@@ -543,7 +542,7 @@ class Spine:
         return self._batch_directory.chunks
 
     def _index_ref(self, batch: Batch) -> IndexRef:
-        """Of a merge in progress the inputs have their indices, and the result will get one."""
+        """The reference of the index of a batch, which is built if the batch is large enough."""
         least = self.config.min_indexed_rows
         made = least is not None and (batch.rows >= least or "index" in batch.__dict__)
         return batch.index.ref if made else NO_INDEX_REF
@@ -555,20 +554,20 @@ class Spine:
             return Batch.empty(self.sort_key)
         if self.compaction is None:
             return merge(batches)
-        if self.bound() > INT64_MAX:  # every total is summed exactly, whatever its parts are
-            some = [b for b in batches if b.rows]
-            return Batch(self.sort_key, run_merge(MergePlan(some, within=time_bounds(since=LAST_TIME)))).at_time(())
+        if self.bound() > INT64_MAX:  # partial sums may overflow although the totals do not
+            nonempty = [b for b in batches if b.rows]
+            return Batch(self.sort_key, run_merge(MergePlan(nonempty, within=time_bounds(since=LAST_TIME)))).at_time(())
         return merge(batches, LAST_TIME).at_time(())
 
     def consolidated(self) -> Batch:
-        """All rows as one batch; computed once for this value."""
+        """All rows as one batch; computed once for each spine."""
         return self._consolidated
 
     @Lazy
     def _corrections(self) -> tuple[Batch, Batch, Int64s] | None:
-        """The largest batch, the sum of all others, and where the latter's rows are in the former (-1: nowhere).
+        """The largest batch, the sum of all others, and the positions of the sum's rows in the largest (-1: nowhere).
 
-        None where the others are too many for this to be cheaper than consolidating.
+        None where the others have so many rows that consolidating costs less.
         """
         batches = self.batches
         if len(batches) <= 1 or "_consolidated" in self.__dict__ or self.compaction is not None:
@@ -593,27 +592,27 @@ class Spine:
     def disjoint(self) -> list[Batch]:
         """Batches of which no two hold the same row, with total weights; a large batch is not copied."""
         whole = max(self.batches, key=len, default=None)
-        taken = sum([b.negative for b in self.batches if b is not whole])
-        if whole is not None and taken * 2 > MAX_CUTS_PER_CHUNK * len(whole.chunks):
-            return [self.consolidated()]  # there would be so many cuts that it is no use to look where
+        retractions = sum([b.negative for b in self.batches if b is not whole])
+        if whole is not None and retractions * 2 > MAX_CUTS_PER_CHUNK * len(whole.chunks):
+            return [self.consolidated()]  # more cuts than slicing is worth
         corrected = self._corrections
         if corrected is None:
             return [self.consolidated()]
         largest, change, at = corrected
         new = at < 0
         order = np.argsort(at[~new])
-        hits = at[~new][order]
-        totals = largest.weights_at(hits) + change.weights()[~new][order]
+        positions = at[~new][order]
+        totals = largest.weights_at(positions) + change.weights()[~new][order]
         if np.count_nonzero(totals == 0) * 2 > MAX_CUTS_PER_CHUNK * len(largest.chunks):
-            return [self.consolidated()]  # so many cuts would cost more than copying
-        bounds = np.searchsorted(hits, np.arange(len(largest.chunks) + 1, dtype=np.int64) << ROW_BITS)
+            return [self.consolidated()]  # copying costs less
+        bounds = np.searchsorted(positions, np.arange(len(largest.chunks) + 1, dtype=np.int64) << ROW_BITS)
         chunks: list[Chunk] = []
         for c, chunk in enumerate(largest.chunks):
             low, high = int(bounds[c]), int(bounds[c + 1])
             if low == high:
                 chunks.append(chunk)
             else:
-                chunks += patch_weights(self.sort_key, chunk, hits[low:high] & ROW_MASK, totals[low:high])
+                chunks += patch_weights(self.sort_key, chunk, positions[low:high] & ROW_MASK, totals[low:high])
         out = [Batch(self.sort_key, chunks)] if chunks else []
         return [*out, change.select(row_positions(change)[new])] if new.any() else out
 

@@ -1,17 +1,17 @@
 """`Trace`: the history of a Z-set as a spine of batches, and the frontiers that say how much of it is kept.
 
 A trace is written at its end: every batch begins where the last one ended (`upper`). Readers hold it through agents
-(`TraceAgent`), each with two frontiers that only move forward:
+(`trace.agent`), each with two frontiers that only move forward:
 
-* *logical*: the agent will not ask for times below it, so those may be advanced to it and their rows consolidated;
-* *physical*: the agent will not ask to read up to a boundary below it, so batches before it may be merged.
+* *logical*: the agent reads no time below it, so those may be advanced to it and their rows consolidated;
+* *physical*: the agent reads up to no boundary below it, so batches before it may be merged.
 
 The trace compacts to the meet of its holders. A trace that nobody holds follows its `upper`: all of its rows are
 there, at one time. `since` is how far back it can answer; asking for an earlier time is an error, never a wrong
 answer.
 
-Merges are paid by inserts, a few rows for each row inserted; large ones run on a thread beside the ticks, and an insert
-waits for one only if as many rows have come since it began as it is merging. `exert` spends idle time.
+Merges are paid for by inserts, a few rows for each row inserted. Large ones run on the background thread, and an insert
+waits for one only if as many rows have come since it began as it merges. `exert` uses idle time for merges.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.merge_batches import merge
@@ -34,9 +34,6 @@ from dbspark.trace.retention import Retention
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Antichain, Description, MutableAntichain, Time, TimeLike
 
-if TYPE_CHECKING:
-    from dbspark.trace.agent import TraceAgent
-
 DEFAULT = SpineConfig()
 Levels = list[tuple[int, int, int]]
 ExertLogic = Callable[[Levels], int | None]
@@ -48,7 +45,7 @@ def idle_merge_effort(effort: int) -> ExertLogic:
 
 
 class Trace:
-    """See the module's preface. `width` is the number of coordinates of its times."""
+    """The history of a Z-set. `width` is the number of coordinates of its times."""
 
     def __init__(
         self,
@@ -67,7 +64,7 @@ class Trace:
         self.sort_key = sort_key
         self.width = width
         self.upper = upper
-        """Updates at times at or above this are not there yet."""
+        """The end: updates at times at or above this are still to come."""
         self._held_logical = MutableAntichain()
         self._held_physical = MutableAntichain()
         self._logical = since
@@ -83,7 +80,7 @@ class Trace:
     def from_batches(
         batches: Sequence[Batch], sort_key: SortKey | None = None, width: int = 1, config: SpineConfig = DEFAULT
     ) -> Trace:
-        """A trace of batches that exist, such as those of files: described, and each beginning where the last ended."""
+        """A trace of batches with descriptions, such as those of files. Each begins where the one before it ends."""
         if sort_key is None:
             sort_key = batches[0].sort_key
         trace = Trace(sort_key, width, config)
@@ -117,7 +114,7 @@ class Trace:
         with self._lock:
             self._adopt()
             spine, upper, logical, physical = self.spine, description.upper, self._logical, self._physical
-            if not description.since.dominates(logical):  # it has been compacted further than we have
+            if not description.since.dominates(logical):  # it has been compacted further than this trace
                 logical = logical.join(description.since)
             if not self._held_logical.frontier and not self._held_physical.frontier:
                 logical, physical = logical.join(upper), physical.join(upper)
@@ -141,12 +138,12 @@ class Trace:
         self.insert(delta.at_time(at, Description(self.upper, upper, self._logical)))
 
     def seal(self, upper: Antichain) -> None:
-        """Say that nothing more comes before `upper`."""
+        """Declare that no more updates come before `upper`."""
         if upper != self.upper:
             self.insert(Batch(self.sort_key, (), Description(self.upper, upper, self._logical)))
 
     def close(self) -> None:
-        """Nothing more comes at all. What is there stays readable."""
+        """Declare that no more updates come at all. The trace stays readable."""
         self.seal(Antichain())
         with self._lock:
             for listen in list(self._listeners):
@@ -169,11 +166,11 @@ class Trace:
                 raise TimeError(f"an update at {time!r} does not lie in {description!r}")
 
     def _after_work(self) -> None:
-        """Hand large merges to the background, and wait for one that falls behind."""
+        """Start large merges on the background thread; waits for one that falls behind."""
         self.spine = self._background.start_merges(self.spine)
 
     def _adopt(self) -> None:
-        """Take over what the background has merged so far."""
+        """Adopt what the background thread has merged so far."""
         if self._background.running:
             self.spine = self._background.adopt(self.spine)
 
@@ -189,35 +186,19 @@ class Trace:
         """Boundaries at or after this can be read up to."""
         return self._physical
 
-    def agent(self) -> TraceAgent:
-        """A shared handle, which holds the trace where it is now."""
-        from dbspark.trace.agent import TraceAgent
-
-        with self._lock:
-            return TraceAgent(self, self._logical, self._physical)
-
-    def holder(self, since: Antichain) -> TraceAgent:
-        """A handle that keeps every time from `since` on readable, and no boundaries between batches."""
-        from dbspark.trace.agent import TraceAgent
-
-        with self._lock:
-            if not self._logical.dominates(since):
-                raise TimeError(f"{since!r} is before since, {self._logical!r}: its history has been compacted")
-            return TraceAgent(self, since, Antichain(), begin=False)
-
     def _hold(
         self, logical: Antichain, physical: Antichain, old: tuple[Antichain, Antichain], begin: bool = True
     ) -> None:
-        """Count what an agent holds now instead of what it held before (nothing: no times)."""
+        """Replace what an agent held before by what it holds now; empty antichains hold nothing."""
         with self._lock:
             self._held_logical.replace(old[0], logical)
             self._held_physical.replace(old[1], physical)
             self._follow(begin)
 
     def _follow(self, begin: bool = True) -> None:
-        """Move the trace's frontiers to the meet of what is held; where nothing is held, to the end.
+        """Move the frontiers to the meet of what is held; where nothing is held, to the end.
 
-        Merges that become possible are begun, unless that is left to the insert that follows.
+        With `begin`, merges that become possible are started; else the next insert does that.
         """
         logical = self._held_logical.frontier or self.upper
         physical = self._held_physical.frontier or self.upper
@@ -232,7 +213,7 @@ class Trace:
             self._after_work()
 
     def retain(self, column: str, at_least: Any) -> None:
-        """Forget rows whose value in a column is below a bound. Bounds only rise; NULLs stay."""
+        """Drop rows whose value in a column is below a bound. Bounds only rise; NULLs stay."""
         with self._lock:
             self.retention = self.retention.with_bound(self.sort_key.schema, column, at_least)
             self._follow()
@@ -242,7 +223,7 @@ class Trace:
         self._exert_logic = logic
 
     def exert(self) -> bool:
-        """Spend idle time as the exert logic says; returns whether there may be more to do."""
+        """Merge in idle time as the exert logic says; returns whether there may be more to do."""
         with self._lock:
             self._adopt()
             effort = self._exert_logic(self.spine.levels()) if self._exert_logic is not None else None
@@ -257,12 +238,12 @@ class Trace:
             return worked or bool(self._background.running)
 
     def finish(self) -> None:
-        """Wait for merges in the background and do those that are due."""
+        """Wait for background merges, and do all merges that are due."""
         with self._lock:
             self.spine = self._background.finish(self.spine)
 
     def stop(self) -> None:
-        """Stop merges in the background. All stays readable."""
+        """Stop background merges. Everything stays readable."""
         with self._lock:
             self._adopt()
             self._background.cancel()
@@ -270,7 +251,7 @@ class Trace:
     # ------------------------------------------------------------------ sharing
 
     def fork(self) -> Trace:
-        """A copy that shares all batches and goes its own way from here. Costs nothing but the frontiers."""
+        """An independent trace that shares all batches. Copies nothing but the frontiers."""
         with self._lock:
             self._adopt()
             other = Trace.__new__(Trace)
@@ -282,7 +263,8 @@ class Trace:
             return other
 
     def listen(self, listener: Callable[[Batch | None], None]) -> Callable[[], None]:
-        """Call a function with every batch inserted from now on, and with None at the end. Returns how to stop it."""
+        """Call a function with every batch inserted from now on, and with None at the end. Returns a function that
+        stops that."""
         with self._lock:
             self._listeners.append(listener)
 
@@ -296,7 +278,7 @@ class Trace:
     # ------------------------------------------------------------------ reading
 
     def reading(self) -> Spine:
-        """The spine as it is now: a value, which later inserts and merges do not change."""
+        """The spine as it is now: a value that later inserts and merges do not change."""
         if self._background.running:
             with self._lock:
                 self.spine = self._background.adopt(self.spine, reading=True)
@@ -308,11 +290,11 @@ class Trace:
 
     def probe(self, keys: Any) -> FoundRows:
         """Every row that has one of the keys, over all batches; weights, times and columns on demand."""
-        hits = reading.probe(self.reading(), keys if isinstance(keys, Keys) else self.keys(keys))
-        return self.retention.filter_found(hits)
+        found = reading.probe(self.reading(), keys if isinstance(keys, Keys) else self.keys(keys))
+        return self.retention.filter_found(found)
 
     def first(self, keys: Any, limit: int = 1) -> FoundRows:
-        """The first rows of each key by the sort key's order columns, with their weights over all times."""
+        """The first rows of each key in the order of the sort key, with their weights over all times."""
         return self._first_or_last(keys, limit, False)
 
     def last(self, keys: Any, limit: int = 1) -> FoundRows:
@@ -326,7 +308,7 @@ class Trace:
         )
 
     def scan(self) -> Batch:
-        """Everything, summed over all times."""
+        """All rows, with weights summed over all times."""
         return self.retention.filter_batch(self.reading().consolidated())
 
     def as_of(self, time: TimeLike) -> Batch:
@@ -342,7 +324,7 @@ class Trace:
         return self.retention.filter_batch(reading.updates_between(spine.batches, self.sort_key, low, high))
 
     def _readable(self, spine: Spine, time: TimeLike) -> Time:
-        """A time that a spine can answer for. The spine says so itself: the trace may have moved on meanwhile."""
+        """A time that a spine can answer for, or an error. It is judged by the spine: the trace may have moved on."""
         at = Time.of(time)
         if len(at) != self.width:
             raise TimeError(f"times of this trace have {self.width} coordinates; {at!r} has {len(at)}")
@@ -354,7 +336,7 @@ class Trace:
         return at
 
     def cursor(self) -> Cursor:
-        """A cursor over everything."""
+        """A cursor over all batches."""
         spine = self.reading()
         return self._cursor(spine, spine.batches)
 
@@ -402,7 +384,7 @@ def _check_contiguous(upper: Antichain, description: Description) -> None:
 
 
 def advance_batch(batch: Batch, since: Antichain) -> Batch:
-    """A batch as a reader at `since` sees it."""
+    """A batch with its times advanced to `since`, and consolidated."""
     if not since or not batch.rows:
         return batch
     description: Description = batch.description
