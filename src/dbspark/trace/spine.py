@@ -10,9 +10,9 @@
    `Compaction` says what merges may do: only batches before its physical frontier are merged; times are advanced to
    its logical frontier, as it is when the merge begins. A batch without rows is absorbed by its neighbour.
 
-`trace.merge_policy` decides what is merged. Cost: merges of few rows run inside the insert. Larger ones advance in steps
-paid for by credit, some rows for every row inserted, enough that a merge is done long before the next one of its level
-is due; no insert waits for a whole merge. `work` spends a time budget instead, or finishes everything.
+`trace.merge_policy` decides what is merged. Cost: merges of few rows run inside the insert. Larger ones advance in
+steps paid for by credit, some rows for every row inserted: enough that a merge is done long before the next one of its
+level is due, and no insert waits for a whole merge. `work` spends a time budget instead, or finishes everything.
 """
 
 from __future__ import annotations
