@@ -234,3 +234,12 @@ def test_a_view_whose_sums_do_not_fit_stays_as_it_was(spark: Any) -> None:
             tx.apply("t", {(1, 2): 1 << 62, (1, 3): 1 << 62})
         assert pipe.view("v").to_arrow()["k"].to_pylist() == [1] * 5
         assert pipe.tick == 1
+
+
+def test_deltas_without_rows_are_flushed() -> None:
+    schema = Schema(pa.schema([pa.field("x", pa.int64(), nullable=False)]))
+    for count_rows in (False, True):
+        history = History(SortKey(schema), 1, 0, config=HISTORIES, count_rows=count_rows)
+        for tick in (1, 2):
+            history.append(Delta(schema, [pa.array([], pa.int64())], np.empty(0, np.int64)), tick)
+        assert [history.at(tick, 2).rows for tick in (1, 2)] == [0, 0]
