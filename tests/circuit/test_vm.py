@@ -89,7 +89,14 @@ def test_the_vm_gives_what_operators_give_whenever_states_are_read(uncompiled, t
     assert one.state_rows() == other.state_rows()
 
 
-FILTERED = SpineConfig(fanout=4, at_once=16, step=64, credit=3, indexed=16, sieved=32)
+FILTERED = SpineConfig(
+    fanout=4,
+    max_inline_merge_rows=16,
+    merge_step_rows=64,
+    merge_rows_per_row=3,
+    min_indexed_rows=16,
+    min_filtered_rows=32,
+)
 
 
 @pytest.mark.parametrize("programs", [False, True], ids=["operators", "VM"])
@@ -106,8 +113,8 @@ def test_a_bloom_filter_rejects_most_new_keys_and_misses_none(programs, seed):
             change[name] = plus(dict.fromkeys(new, 1), retracted)
             contents_of[name] = plus(rows, change[name])
         assert deltas(one, change) == deltas(other, change)
-        filters += [s._sieve for spines in one._taken.values() for s in spines if s._sieve is not None]
-    assert any(s.told is not None for s in filters)
+        filters += [s._bloom_filter for spines in one._taken.values() for s in spines if s._bloom_filter is not None]
+    assert any(s.view is not None for s in filters)
     change = {name: {row: -w for row, w in rows.items()} for name, rows in contents_of.items()}
     assert deltas(one, change) == deltas(other, change)
     deltas(one, {"t": {}, "o": {}})  # the delay emits its last value

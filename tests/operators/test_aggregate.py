@@ -20,7 +20,7 @@ from dbspark.columnar.delta import Delta
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import CircuitError, DbsparkError, SchemaError, WeightOverflowError
 from dbspark.operators.aggregate import Average, Count, FloatSum, GroupAggregate, Sum
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.merge_state import MergeState
 from dbspark.trace.spine import Spine
 from dbspark.zset import ZSet
 from tests.operators.model import (
@@ -144,9 +144,9 @@ def test_groups_of_which_a_merge_has_read_a_part():
         state, _ = operator.step(state, [rows])
     oldest, *others = state[0].entries
     assert len(others) == 2
-    merging = Merging((), tuple(others), (0, 0), sum(b.rows for b in others))
+    merging = MergeState((), tuple(others), (0, 0), sum(b.rows for b in others))
     stops = 0
-    while isinstance(merging, Merging):
+    while isinstance(merging, MergeState):
         _, change = operator.step((Spine(operator.accumulators, (oldest, merging)),), [rows])
         assert dict(change.items()) == {(k, n): w for k in keys for n, w in ((3, -1), (4, 1))}
         merging = merging.step(1)

@@ -11,7 +11,7 @@ import pytest
 import dbspark
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.runtime.tables import BESIDE, TransactionError
-from dbspark.trace.write_buffer import CHANGES
+from dbspark.trace.write_buffer import LIMITS
 
 ALL = 0xFFFFFFFFFFFFFFFF
 
@@ -35,7 +35,7 @@ def test_a_change_is_refused_exactly_where_the_result_is_no_table(keyed: bool, h
     refused = 0
     with weakened_hash(mask), dbspark.Pipeline("checks", config={"history": history}) as pipe:
         pipe.create_table("t", "k BIGINT, v STRING", primary_key=("k",) if keyed else ())
-        for _ in range(8 * CHANGES):
+        for _ in range(8 * LIMITS.max_deltas):
             change: dict[Any, int] = {}
             for _ in range(rng.randint(1, 6)):
                 row = rng.randrange(30), rng.choice("ab")
@@ -171,7 +171,7 @@ def test_a_small_change_beside_a_large_one_that_is_refused_has_not_happened(spar
                 tx.apply("t", small, weight="w")
                 tx.delete("u", wrong)
 
-        for k in range(CHANGES + 3):
+        for k in range(LIMITS.max_deltas + 3):
             gone = pa.table({"k": [k], "v": [k % 7], "w": [-1]})
             with pytest.raises(TransactionError, match="table 'u'"):
                 both(gone)

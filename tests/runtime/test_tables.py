@@ -77,7 +77,7 @@ class InCircuit(Alone):
         self._circuit.step({"t": delta} if delta.rows else {}, (), checks)
         for left in checks.values():
             self._circuit.reset(before)
-            self.state.history.unlist()
+            self.state.history.invalidate_directory()
             left.done()
             raise AssertionError("a change was left that is none to refuse")
         self.state.history.append(delta, tick, check is not None and check.listing)

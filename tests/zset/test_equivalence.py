@@ -446,7 +446,11 @@ def test_all_backends_agree_through_every_change_of_form(tiny_constants):
 
 def test_all_backends_agree_while_batches_are_always_being_merged(tiny_constants, monkeypatch):
     for module in (payload, adaptive):
-        monkeypatch.setattr(module, "spine_config", lambda _: SpineConfig(fanout=2, at_once=4, step=8, credit=2))
+        monkeypatch.setattr(
+            module,
+            "spine_config",
+            lambda _: SpineConfig(fanout=2, max_inline_merge_rows=4, merge_step_rows=8, merge_rows_per_row=2),
+        )
     run(Tiny, 3)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dbspark.columnar.memory import allocated_bytes
 from dbspark.errors import WeightOverflowError
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.merge_state import MergeState
 from dbspark.zset import ZSet, ZSetConfig
 from dbspark.zset.adaptive import MAX_LOG_DELTAS, MAX_LOG_ROWS, MIN_SPINE_ROWS
 from tests.zset.model import MAX, contents
@@ -207,14 +207,14 @@ def test_readers_and_writers_of_one_value_do_not_disturb_each_other():
 def test_merging_goes_on_before_the_next_change_and_gives_back_what_it_has_merged(monkeypatch):
     """Were it a part of the change, the value that is changed would keep all that has been merged until the end."""
     seen = []
-    step = Merging.step
+    step = MergeState.step
 
     def watched(self, limit):
         stepped = step(self, limit)
         seen.append(allocated_bytes() - before)
         return stepped
 
-    monkeypatch.setattr(Merging, "step", watched)
+    monkeypatch.setattr(MergeState, "step", watched)
     before = allocated_bytes()
     z = loaded(400_000)
     held = allocated_bytes() - before

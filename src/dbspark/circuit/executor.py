@@ -6,8 +6,8 @@ with what the delays hold. An operator that raises leaves every state, every del
 
 A tick of small deltas is run as a program (`circuit.vm`), a larger one operator by operator, to the same end.
 
-Large merges of states may run beside the ticks (`config.background`): they begin when a tick is over, and the next one
-that finds nothing late takes over what has been merged.
+Large merges of states may run beside the ticks (`config.min_background_rows`): they begin when a tick is over, and the
+next one that finds nothing late takes over what has been merged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.errors import CircuitError
 from dbspark.kernels.preload import operator_vm_ready
 from dbspark.operators.operator import State
-from dbspark.trace.background_merges import Beside
+from dbspark.trace.background_merges import BackgroundMerges
 from dbspark.trace.config import DEFAULT, SpineConfig
 from dbspark.zset import ZSet
 
@@ -61,7 +61,7 @@ class Circuit:
         """
         self.graph = graph.pruned()
         self._config = config
-        self._beside: dict[str, list[Beside]] = {}
+        self._background: dict[str, list[BackgroundMerges]] = {}
         """By node, the merges of its spines that run beside the ticks."""
         self._schedule = [n for n in self.graph.schedule() if n.role == "operator"]
         self._sources = {str(n.name): n for n in self.graph if n.role == "source"}
@@ -102,7 +102,7 @@ class Circuit:
 
     def configured(self, state: State) -> State:
         """A state whose spines are merged as this circuit merges them."""
-        return tuple(spine.configured(self._config) for spine in state)
+        return tuple(spine.with_config(self._config) for spine in state)
 
     def _run(
         self,
@@ -193,33 +193,33 @@ class Circuit:
     def _take(self, states: Mapping[str, State]) -> None:
         """States that have changed."""
         if states:
-            if self._config.background is not None:
+            if self._config.min_background_rows is not None:
                 states = {name: self._merging(name, state) for name, state in states.items()}
             self._taken = {**self._taken, **states}
 
     def _merging(self, name: str, state: State) -> State:
         """Begin the large merges of a state beside the ticks."""
-        beside = self._beside.get(name)
+        beside = self._background.get(name)
         if beside is None:
             if not any(spine.merges for spine in state):
                 return state
-            beside = self._beside[name] = [Beside() for _ in state]
-        return tuple([b.begun(spine) for b, spine in zip(beside, state, strict=True)])
+            beside = self._background[name] = [BackgroundMerges() for _ in state]
+        return tuple([b.start_merges(spine) for b, spine in zip(beside, state, strict=True)])
 
     def _take_over(self) -> None:
         """Take over what has been merged beside the ticks."""
-        for name, beside in self._beside.items():
-            busy = beside[0].jobs if len(beside) == 1 else any(b.jobs for b in beside)
+        for name, beside in self._background.items():
+            busy = beside[0].running if len(beside) == 1 else any(b.running for b in beside)
             if not busy:
                 continue
             before = self._taken[name]
-            merged = tuple([b.adopted(spine) for b, spine in zip(beside, before, strict=True)])
+            merged = tuple([b.adopt(spine) for b, spine in zip(beside, before, strict=True)])
             if merged != before:
                 self._taken = {**self._taken, name: merged}
 
     def close(self) -> None:
         """Stop the merges that run beside the ticks; what they merge stays readable."""
-        for beside in self._beside.values():
+        for beside in self._background.values():
             for merges in beside:
                 merges.cancel()
 

@@ -38,7 +38,7 @@ from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import registers as kr
 from dbspark.operators.linear import Exchange
 from dbspark.operators.operator import Arranged, State
-from dbspark.trace.directory import Own
+from dbspark.trace.directory import MutableDirectory
 from dbspark.trace.spine import Spine
 
 MAX_VM_ROWS: Final = km.MAX_DELTA_ROWS
@@ -196,7 +196,7 @@ class OperatorVM:
         self._buffered: tuple[BufferedTick, ...] | None = None
         """… and the buffered ticks behind them."""
         self._directories = {
-            n: Own(self._state_lines, self.states.index(n) * _STATE.size) for n in self.buffered_inserts
+            n: MutableDirectory(self._state_lines, self.states.index(n) * _STATE.size) for n in self.buffered_inserts
         }
         self._max_ticks = BUFFER_LIMITS.ticks
         self._arenas = _allocate_words(2 * kr.ARENA_WORDS)

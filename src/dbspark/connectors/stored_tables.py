@@ -26,7 +26,7 @@ from dbspark.runtime.catalog import schema_of
 from dbspark.runtime.reslicing import trace_of
 from dbspark.storage import manifest as mf
 from dbspark.storage.store import Store
-from dbspark.trace.history import Histories, history_of, plain_rows
+from dbspark.trace.history import ShardedHistory, history_of, plain_rows
 from dbspark.trace.spine import Spine
 
 if TYPE_CHECKING:
@@ -127,11 +127,11 @@ def _known(spines: list[Spine]) -> bool:
     return any(spine.batches for spine in spines)
 
 
-def _history(spines: list[Spine], part: Range, now: int) -> Histories:
+def _history(spines: list[Spine], part: Range, now: int) -> ShardedHistory:
     some = [s for s in spines if s.batches] or spines[:1]
     if part.of > 1:
         some = [Spine(s.sort_key, tuple(_slice(b, part) for b in s.batches)) for s in some]
-    return Histories([history_of(s.sort_key, 0, now, s, now + 1) for s in some])
+    return ShardedHistory([history_of(s.sort_key, 0, now, s, now + 1) for s in some])
 
 
 def _slice(batch: Batch, part: Range) -> Batch:

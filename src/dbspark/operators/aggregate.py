@@ -41,7 +41,7 @@ from dbspark.operators.fold import Addition, Fold
 from dbspark.operators.join import keys_of, union_of_keys
 from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.lookup import Hits, Keys, ends, ends_unordered
+from dbspark.trace.lookup import FoundRows, Keys, first_rows_in_order, first_rows_unordered
 
 _NO_MASK = np.empty(0, np.uint8)
 _BIGINT = pa.int64()
@@ -338,7 +338,7 @@ class Extreme(Aggregate):
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         order = self.order()
         spine = next(a.after for a in touched.arranged if a.sort_key.order == order)
-        hits = ends(spine, touched.keys, 1)
+        hits = first_rows_in_order(spine, touched.keys, 1)
         values = gather_columns(spine.sort_key.schema, spine.sources[0], hits.pos, (self.column,))[0]
         where = np.full(touched.groups, -1, np.int64)
         where[hits.which] = np.arange(len(hits))
@@ -416,7 +416,7 @@ class GroupAggregate(Operator):
             found = [union_of_keys([*found, keys])]
         if not found:  # no part had rows after all
             return self.step(state, [Delta.empty(self.source), *arranged])
-        old, new = (_columns_of(ends_unordered(spine, found[0], 1)) for spine in (state[0], after[0]))
+        old, new = (_columns_of(first_rows_unordered(spine, found[0], 1)) for spine in (state[0], after[0]))
         return after, self._results(self._replacing(old, new))
 
     def _accumulated(self, state: State, delta: Delta, arranged: Sequence[Arranged]) -> tuple[State, Keys, Delta]:
@@ -459,7 +459,7 @@ class GroupAggregate(Operator):
         else:
             ids[:] = 0
             groups, keys = 1, keys_of(self.key_schema, [], 1)
-        hits = ends_unordered(spine, keys, 1)
+        hits = first_rows_unordered(spine, keys, 1)
         old = _columns_of(hits)
         old_row = np.full(groups, -1, np.int64)
         old_row[hits.which] = np.arange(len(hits))
@@ -506,7 +506,7 @@ class GroupAggregate(Operator):
         return f"aggregate {', '.join(calls)}" + (f" by ({', '.join(names[c] for c in self.key)})" if self.key else "")
 
 
-def _columns_of(hits: Hits) -> list[pa.Array]:
+def _columns_of(hits: FoundRows) -> list[pa.Array]:
     schema = hits.spine.sort_key.schema
     return gather_columns(schema, hits.spine.sources[0], hits.pos, range(schema.columns))
 

@@ -39,7 +39,7 @@ from dbspark.operators.function import Function
 from dbspark.operators.join import keys_of
 from dbspark.operators.linear import true_rows
 from dbspark.operators.statistics import as_floats, valid_rows
-from dbspark.trace.lookup import Hits, Keys, ends_unordered, taken
+from dbspark.trace.lookup import FoundRows, Keys, columns_of, first_rows_unordered
 from dbspark.trace.spine import Spine
 
 Order = tuple[OrderColumn, ...]
@@ -53,7 +53,7 @@ def spine_of(touched: Touched, order: Order) -> Spine:
     return next(a.after for a in touched.arranged if a.sort_key.order == order)
 
 
-def runs(hits: Hits, columns: Sequence[int]) -> Any:
+def runs(hits: FoundRows, columns: Sequence[int]) -> Any:
     """Where the rows begin to be of another group than before, or to differ in some columns."""
     schema = hits.spine.sort_key.schema
     out = np.empty(len(hits), np.uint8)
@@ -85,14 +85,14 @@ class Reading(Aggregate):
     def order(self) -> Order:
         return self.asked
 
-    def rows(self, touched: Touched) -> Hits:
-        hits = ends_unordered(spine_of(touched, self.asked), touched.keys, _ALL)
+    def rows(self, touched: Touched) -> FoundRows:
+        hits = first_rows_unordered(spine_of(touched, self.asked), touched.keys, _ALL)
         return _only(hits, self._wanted(hits))
 
-    def _wanted(self, hits: Hits) -> Any:
+    def _wanted(self, hits: FoundRows) -> Any:
         wanted = hits.weights > 0
         if self.where is not None:
-            wanted &= true_rows(taken(hits, (self.where,))[0], len(hits))
+            wanted &= true_rows(columns_of(hits, (self.where,))[0], len(hits))
         return wanted
 
     def parameters(self) -> tuple[Any, ...]:
@@ -109,20 +109,20 @@ class Gathered(Reading):
         return [self.answers(self.rows(touched), touched.groups)]
 
     @abstractmethod
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         """The answer for each group, from its rows: `hits.which` are the groups, ascending."""
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         return columns[0]
 
 
-def _only(hits: Hits, mask: Any) -> Hits:
+def _only(hits: FoundRows, mask: Any) -> FoundRows:
     return hits if mask.all() else hits.only(mask)
 
 
-def _with_values(hits: Hits, columns: Sequence[int]) -> tuple[Hits, list[pa.Array]]:
+def _with_values(hits: FoundRows, columns: Sequence[int]) -> tuple[FoundRows, list[pa.Array]]:
     """The rows without a NULL in some columns, and those columns."""
-    values = taken(hits, columns)
+    values = columns_of(hits, columns)
     if not any(v.null_count for v in values):
         return hits, values
     valid = np.logical_and.reduce([valid_rows(v) for v in values])
@@ -155,9 +155,9 @@ class Recompute(Gathered):
         self.asked = _ordered(order)
         self.where = where
 
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         starts = _starts(hits.which, groups)
-        given = self.function.call(starts, taken(hits, self.columns), hits.weights)
+        given = self.function.call(starts, columns_of(hits, self.columns), hits.weights)
         if isinstance(given, pa.ChunkedArray):
             given = given.combine_chunks()
         if not isinstance(given, pa.Array):
@@ -201,16 +201,16 @@ class First(Gathered):
         spine = spine_of(touched, self.asked)
         pos = self._found(spine, touched.keys)
         there = np.flatnonzero(pos >= 0)
-        found = Hits(spine, there, pos[there])
+        found = FoundRows(spine, there, pos[there])
         return [self.answers(found, touched.groups)]
 
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         where = np.full(groups, -1, np.int64)
         where[hits.which] = np.arange(len(hits))
         return self.values(hits).take(pa.array(where, mask=where < 0))
 
-    def values(self, hits: Hits) -> pa.Array:
-        return taken(hits, (self.column,))[0]
+    def values(self, hits: FoundRows) -> pa.Array:
+        return columns_of(hits, (self.column,))[0]
 
     def _found(self, spine: Spine, keys: Keys) -> Int64s:
         """The position of the first row wanted of each key, -1 where there is none."""
@@ -219,7 +219,7 @@ class First(Gathered):
         limit = 1
         while len(open_keys):
             some = keys if len(open_keys) == len(keys) else _some(keys, open_keys)
-            hits = ends_unordered(spine, some, limit, self.last)
+            hits = first_rows_unordered(spine, some, limit, self.last)
             wanted = np.flatnonzero(self._wanted(hits))
             which, at = np.unique(hits.which[wanted], return_index=True)
             out[open_keys[which]] = hits.pos[wanted[at]]
@@ -229,10 +229,10 @@ class First(Gathered):
             limit *= _SEARCH
         return out
 
-    def _wanted(self, hits: Hits) -> Any:
+    def _wanted(self, hits: FoundRows) -> Any:
         wanted = super()._wanted(hits)
         if self.ignore_nulls:
-            wanted &= valid_rows(taken(hits, (self.column,))[0])
+            wanted &= valid_rows(columns_of(hits, (self.column,))[0])
         return wanted
 
     def parameters(self) -> tuple[Any, ...]:
@@ -263,9 +263,9 @@ class By(First):
     def parameters(self) -> tuple[Any, ...]:
         return (*super().parameters(), self.by)
 
-    def values(self, hits: Hits) -> pa.Array:
+    def values(self, hits: FoundRows) -> pa.Array:
         # NULLs are last: where one is found first, there is nothing else.
-        values, by = taken(hits, (self.column, self.by))
+        values, by = columns_of(hits, (self.column, self.by))
         if not by.null_count:
             return values
         rows = np.arange(len(hits))
@@ -310,7 +310,7 @@ class CollectList(Gathered):
         if distinct and self.asked[0][0] != column:
             raise SchemaError("distinct values are ordered by themselves; order by the aggregated column first")
 
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         hits, values = _with_values(hits, (self.column,))
         elements, which = values[0], hits.which
         if self.distinct:
@@ -355,7 +355,7 @@ class ListAgg(CollectList):
         if type(self.separator) is not type(empty):
             raise SchemaError(f"the separator of {dtype} values cannot be {separator!r}")
 
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         lists = super().answers(hits, groups)
         empty = pc.equal(pc.list_value_length(lists), 0)
         plain = pa.ListArray.from_arrays(lists.offsets, lists.values)  # all that binary_join takes
@@ -383,7 +383,7 @@ class Mode(Gathered):
         self.asked = ((column, descending, True),)
         self.where = where
 
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         hits, values = _with_values(hits, (self.column,))
         if not len(hits):
             return pa.nulls(groups, self.out)
@@ -435,7 +435,7 @@ class Percentile(Gathered):
         self.asked = ((column, descending, True),)
         self.where = where
 
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         hits, values = _with_values(hits, (self.column,))
         width = len(self.fractions)
         if not len(hits):
@@ -509,7 +509,7 @@ class OfDistinct(Reading):
         hits, _ = _with_values(self.rows(touched), self.columns)
         hits = _only(hits, runs(hits, self.columns))
         schema = hits.spine.sort_key.schema.select(self.columns)
-        delta = Delta(schema, taken(hits, self.columns), np.ones(len(hits), np.int64))
+        delta = Delta(schema, columns_of(hits, self.columns), np.ones(len(hits), np.int64))
         old = [pa.array([], t) for t in self.inner.fields()]
         none = np.full(touched.groups, -1, np.int64)
         fresh = replace(

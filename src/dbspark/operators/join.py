@@ -14,7 +14,7 @@ and the rows without partner, with NULLs for the other side; an existence join i
 flag.
 
 A delta is looked up row by row, or by walking along delta and integral where deltas are usually large beside it
-(`Spine.walks`): another way through the same state to the same rows.
+(`Spine.prefers_walk`): another way through the same state to the same rows.
 
 A NULL in a key matches nothing, unless the join is NULL-safe.
 
@@ -45,7 +45,7 @@ from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.operators.function import Columns, Function
 from dbspark.operators.linear import true_rows
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.lookup import Hits, Keys, expanded, key_columns, probe, ranges_of
+from dbspark.trace.lookup import FoundRows, Keys, found_rows, key_columns, probe, ranges_of
 from dbspark.trace.spine import Spine
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "existence"]
@@ -234,7 +234,7 @@ class Join(Operator):
             return NOBODY
         if len(delta.chunks) > 1 or not self.by_key or self.schema.nested:
             return None
-        if spine.walks(delta.rows) and delta.rows > SMALL:
+        if spine.prefers_walk(delta.rows) and delta.rows > SMALL:
             return None
         chunk, mine, here = delta.chunks[0], delta.sort_key, spine.sort_key
         nodes = max(mine.schema.node_count, here.schema.node_count)
@@ -262,7 +262,7 @@ class Join(Operator):
             return Met(which, hits.pos, pair_weights(chunk, hits), None)
         return NOBODY
 
-    def pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, Hits]]:
+    def pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, FoundRows]]:
         """(chunk of the delta, row in it, row of the spine) for every pair that matches, some at a time."""
         return self._expanded(side, delta.sort_key, spine, self.found(side, delta, spine))
 
@@ -272,17 +272,17 @@ class Join(Operator):
             return
         given = [Keys(chunk, chunk.lane(nd.KEY), delta.sort_key.key_nodes) for chunk in delta.chunks]
         different = sum(1 + int(np.count_nonzero(keys.hashes[1:] != keys.hashes[:-1])) for keys in given)
-        walk = spine.walks(different)
+        walk = spine.prefers_walk(different)
         for keys in given:
             yield keys.chunk, keys, *ranges_of(spine, keys, walk)
 
-    def expanded(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Hits:
+    def expanded(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> FoundRows:
         """The pairs that ranges stand for, without those that do not match."""
-        return expanded(spine, keys, ranges, total)
+        return found_rows(spine, keys, ranges, total)
 
     def _expanded(
         self, side: int, sort_key: SortKey, spine: Spine, found: Iterable[Found]
-    ) -> Iterator[tuple[Chunk, Int64s, Hits]]:
+    ) -> Iterator[tuple[Chunk, Int64s, FoundRows]]:
         for chunk, keys, ranges, total in found:
             if not total:
                 continue
@@ -301,14 +301,14 @@ class Join(Operator):
                 if len(hits):
                     yield part, hits.which, hits
 
-    def _accepted(self, side: int, chunk: Chunk, hits: Hits) -> Any:
+    def _accepted(self, side: int, chunk: Chunk, hits: FoundRows) -> Any:
         """Which pairs satisfy the residual condition."""
         assert self.residual is not None
         mine = _Gathered(chunk.schema, np.array((chunk.table,), np.int64), hits.which)
         theirs = _Gathered(hits.spine.sort_key.schema, hits.spine.sources[0], hits.pos)
         return true_rows(self.residual(_Columns((mine, theirs) if side == 0 else (theirs, mine))), len(hits))
 
-    def output(self, side: int, chunk: Chunk, which: Int64s, hits: Hits, weights: Int64s) -> Delta:
+    def output(self, side: int, chunk: Chunk, which: Int64s, hits: FoundRows, weights: Int64s) -> Delta:
         tables, there = np.array((chunk.table,), np.int64), hits.spine.sources[0]
         if not self.schema.nested:
             pairs = gather_pairs(self.schema, self._origins[side], tables, which, there, hits.pos, weights)
@@ -356,7 +356,7 @@ class Join(Operator):
         pos = self.touched(side, mine.before, other)
         if not len(pos):
             return
-        rows = Hits(mine.before, pos, pos).batch()
+        rows = FoundRows(mine.before, pos, pos).batch()
         judged = (self.partners(side, rows, spine) for spine in (other.before, other.after))
         for (chunk, before), (_, after) in zip(*judged, strict=True):
             changed = np.flatnonzero(before != after)
@@ -411,7 +411,7 @@ class Join(Operator):
         tables = np.array((chunk.table,), np.int64)
         return self._padded(side, lambda c: gather_columns(chunk.schema, tables, rows, (c,))[0], weights, flag)
 
-    def _one_sided_hits(self, side: int, hits: Hits, weights: Int64s, flag: int) -> Delta:
+    def _one_sided_hits(self, side: int, hits: FoundRows, weights: Int64s, flag: int) -> Delta:
         schema, tables = hits.spine.sort_key.schema, hits.spine.sources[0]
         return self._padded(side, lambda c: gather_columns(schema, tables, hits.pos, (c,))[0], weights, flag)
 
@@ -495,7 +495,7 @@ def lane_at(chunk: Chunk, rows: Int64s) -> Int64s:
     return weights
 
 
-def pair_weights(chunk: Chunk, hits: Hits) -> Int64s:
+def pair_weights(chunk: Chunk, hits: FoundRows) -> Int64s:
     """The weight of each pair of a row of a chunk and a row that was found for it."""
     out = int64s(len(hits))
     if kp.pair_weights(chunk.table, hits.which, hits.spine.sources[0], hits.pos, out) == OVERFLOW:

@@ -39,13 +39,13 @@ from dbspark.kernels.merge import merge_timed as kt
 from dbspark.operators.join import Join, distinct_keys, keys_at, keys_of, pair_weights, union_of_keys
 from dbspark.operators.operator import Arranged, Operator
 from dbspark.trace.config import SpineConfig
-from dbspark.trace.lookup import Hits, Keys, key_columns, probe
+from dbspark.trace.lookup import FoundRows, Keys, key_columns, probe
 from dbspark.trace.row_positions import row_positions
 from dbspark.trace.spine import Spine
 
 Path = tuple[int, ...]
 
-PRESENT = SpineConfig(space_low=float("inf"), space_high=float("inf"))
+PRESENT = SpineConfig(min_space_share=float("inf"), max_space_share=float("inf"))
 """Of the rows of the present tick: they are read for a few iterations only, too few for merges that only save space."""
 
 
@@ -278,7 +278,7 @@ class NestedDistinct(Nested):
         """Fill `change` and `following`; returns rows and the paths, of later outer iterations, to judge them at."""
         room, depth = 0 if len(path) == 1 else 2 * chunk.rows, len(path)
         time = np.array(path, np.int64)
-        spine.stats.seek(chunk.rows)
+        spine.stats.record_lookups(chunk.rows)
         while True:
             which, later = int64s(room), int64s(room * depth).reshape(room, depth)
             found = kt.presence_changes(
@@ -353,7 +353,7 @@ class _Found:
     def __init__(self, arranged: NestedArranged, keys: Keys, path: Path) -> None:
         self.sort_key = arranged.sort_key
         spine = arranged.after()
-        self.hits: Hits = probe(spine, keys)
+        self.hits: FoundRows = probe(spine, keys)
         self.old = self.hits.pos < int(spine.sources[3][arranged.old]) << 32
         times = np.stack([self.hits.times(c) for c in range(len(path))], 1)
         here = np.array(path, np.int64)

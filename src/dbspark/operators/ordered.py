@@ -69,4 +69,4 @@ def _with_delta(given: Arranged) -> Spine:
     before, after = given.before.entries, given.after.entries
     if len(after) == len(before) + 1 and all(map(operator.is_, after, (*before, given.delta))):
         return given.after
-    return given.before.and_one(given.delta)
+    return given.before.with_batch(given.delta)

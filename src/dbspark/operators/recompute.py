@@ -26,7 +26,7 @@ from dbspark.operators.function import Columns, Function
 from dbspark.operators.join import distinct_keys
 from dbspark.operators.linear import fitting
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.lookup import Keys, ends_unordered
+from dbspark.trace.lookup import Keys, first_rows_unordered
 from dbspark.trace.spine import Spine
 from dbspark.zset.weights import scale_batch
 
@@ -86,7 +86,7 @@ def _rows(spine: Spine, keys: Keys) -> Columns:
     schema = spine.sort_key.schema
     if not spine.entries:
         return [pa.array([], t) for t in schema.types]
-    hits = ends_unordered(spine, keys, 1 << 62)
+    hits = first_rows_unordered(spine, keys, 1 << 62)
     positions = np.repeat(hits.pos, np.maximum(hits.weights, 0))
     return gather_columns(schema, spine.sources[0], positions, range(schema.columns))
 

@@ -40,7 +40,7 @@ from dbspark.kernels.memory import layout as nd
 from dbspark.lazy import Lazy
 from dbspark.operators.join import distinct_keys
 from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.lookup import Keys, ends_unordered
+from dbspark.trace.lookup import Keys, first_rows_unordered
 
 ROWS_MAX = (1 << 31) - 1
 """Rows of all partitions that a tick touches, before and after it."""
@@ -136,7 +136,7 @@ class Partitions:
         chunks = 0
         for side, spine in enumerate((given.before, given.after)):
             if spine.entries:
-                hits = ends_unordered(spine, keys, 1 << 62)
+                hits = first_rows_unordered(spine, keys, 1 << 62)
                 tables.append(spine.sources[0])
                 pos.append(hits.pos + (chunks << nd.ROW_BITS))
                 which.append(hits.which + side * len(keys))

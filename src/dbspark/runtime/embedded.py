@@ -31,13 +31,21 @@ from dbspark.storage.store import Store
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.history import History
 from dbspark.trace.spine import Spine
-from dbspark.trace.write_buffer import sound
 
-MERGES = SpineConfig(background=1 << 15, space_high=3.0, inserting=16, indexed=1 << 9, sieved=1 << 14, waiting=8)
+from dbspark.trace.write_buffer import validate
+
+MERGES = SpineConfig(
+    min_background_rows=1 << 15,
+    max_space_share=3.0,
+    seldom_read_fanout=16,
+    min_indexed_rows=1 << 9,
+    min_filtered_rows=1 << 14,
+    min_tiny_batches=8,
+)
 """Merges from so many rows on run beside the ticks: they take milliseconds, and most machines have a second core. What
 only grows is not rewritten whenever it has doubled: nothing would be saved by it. Batches stay in memory, and so do
 indices, which make it cheap to look up in many of them what few have."""
-HISTORIES = replace(MERGES, growing=16)
+HISTORIES = replace(MERGES, append_only_fanout=16)
 """Views, and tables without a key, are not looked up in while they only grow."""
 
 
@@ -94,7 +102,9 @@ class Embedded(Runtime):
         for name in names:
             # The rows belong to the tick that is past: a view has no history before it was made.
             sort_key = SortKey(self._program.views[name].schema)
-            views[name] = History(sort_key, self._keep, tick - 1, known=False, config=HISTORIES, patient=True)
+            views[name] = History(
+                sort_key, self._keep, tick - 1, empty_at_tick=False, config=HISTORIES, seldom_read=True
+            )
             views[name].append(out[name], tick)
         self._circuit, self._views = circuit, views
 
@@ -107,7 +117,7 @@ class Embedded(Runtime):
     def _table_history(self, table: TableDefinition, tick: int, spine: Spine | None = None) -> History:
         keyed = bool(table.primary_key)
         config = MERGES if keyed else HISTORIES
-        return History(table.sort_key, self._keep, tick, spine, config=config, patient=not keyed, counted=keyed)
+        return History(table.sort_key, self._keep, tick, spine, config=config, seldom_read=not keyed, count_rows=keyed)
 
     def _new_circuit(self) -> Circuit:
         tables = {n: TableConstraint(t.sort_key, bool(t.primary_key)) for n, t in self.tables.items()}
@@ -202,7 +212,7 @@ class Embedded(Runtime):
                 change = out[name]
                 if name in self._corrections:
                     change = Delta.sum(history.sort_key.schema, [change, self._corrections[name]])
-                moved[name] = sound(change, history.sort_key)
+                moved[name] = validate(change, history.sort_key)
                 if name in wanted:
                     told[name] = moved[name].sorted_by(history.sort_key)
             for check in checks.values():
@@ -212,7 +222,7 @@ class Embedded(Runtime):
             for check in checks.values():
                 check.wait()
             for name in operations:
-                self._tables[name].history.unlist()
+                self._tables[name].history.invalidate_directory()
             if isinstance(error, Exception) and not isinstance(error, TransactionError):
                 for check in checks.values():  # what is wrong with a change says more than what has come of it
                     check.again()
@@ -223,7 +233,7 @@ class Embedded(Runtime):
         )
         try:
             for history in written:
-                history.begin()
+                history.begin_tick()
             self._before = before, written
             for name, delta in changes.items():
                 self._tables[name].history.append(delta, tick, name in listing and name not in checks)
@@ -244,7 +254,7 @@ class Embedded(Runtime):
     def settle(self) -> None:
         if self._before is not None:
             for history in self._before[1]:
-                history.settle()
+                history.commit_tick()
             self._before, self._corrections = None, {}
 
     def undo(self) -> None:
@@ -252,7 +262,7 @@ class Embedded(Runtime):
             circuit, written = self._before
             self._circuit.reset(circuit)
             for history in written:
-                history.undo()
+                history.rollback_tick()
             self._before = None
 
     # ------------------------------------------------------------------ state
@@ -286,7 +296,7 @@ class Embedded(Runtime):
             spine = states[f"view {name}"][0]
             if spine.sort_key is not sort_key:  # as shards keep it
                 states[f"view {name}"] = (spine := rearranged(spine, sort_key),)
-            self._views[name] = History(sort_key, self._keep, tick, spine, config=HISTORIES, patient=True)
+            self._views[name] = History(sort_key, self._keep, tick, spine, config=HISTORIES, seldom_read=True)
         self._circuit = self._rebuilt(states, tick, described.get("nodes", ()), described.get("outputs"))
 
     def readable(self, name: str, tick: int) -> History:
@@ -296,8 +306,8 @@ class Embedded(Runtime):
         return sizes_of(self.states())
 
     def tally(self) -> Tally:
-        rows = [table.history.kept_rows for table in self._tables.values()]
-        rows += [history.kept_rows for history in self._views.values()]
+        rows = [table.history.unconsolidated_rows for table in self._tables.values()]
+        rows += [history.unconsolidated_rows for history in self._views.values()]
         return _Tally(tuple(self._tables), tuple(self._views), rows, self._circuit.tally())
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ class _Filling:
 
     def _made(self, node: Node) -> Any:
         if _arranges(node, self._kept):
-            spine = self._kept[node.id][0].copied()
+            spine = self._kept[node.id][0].with_own_stats()
             return Arranged(spine.consolidated(), Spine(spine.sort_key, config=spine.config), spine)
         if node.id in self._integrals:
             return self._integrals[node.id]()

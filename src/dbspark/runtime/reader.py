@@ -10,7 +10,7 @@ from dbspark.runtime.tables import TableDefinition
 from dbspark.sql.explain import Size
 from dbspark.storage.manifest import TraceRecord
 from dbspark.storage.store import Store
-from dbspark.trace.history import Histories, history_of
+from dbspark.trace.history import ShardedHistory, history_of
 
 
 class Reader(Shows):
@@ -24,15 +24,15 @@ class Reader(Shows):
         for name, kept in store.records().states.items():
             self._records.setdefault(name if shards is None else trace_of(name)[0], []).append(kept)
 
-    def readable(self, name: str, tick: int) -> Histories:
+    def readable(self, name: str, tick: int) -> ShardedHistory:
         table = self.tables.get(name)
         created = 0 if table is None else table.created
         records = self._records.get(f"view {name}" if table is None else f"table {name}", [])
         spines = [self._store.spine(given[0]) for given in records]
         if not spines:
             assert table is not None  # a table without rows on any shard
-            return Histories([history_of(table.sort_key, self._keep, created, None, tick + 1)])
-        return Histories([history_of(s.sort_key, self._keep, created, s, tick + 1) for s in spines])
+            return ShardedHistory([history_of(table.sort_key, self._keep, created, None, tick + 1)])
+        return ShardedHistory([history_of(s.sort_key, self._keep, created, s, tick + 1) for s in spines])
 
     def sizes(self) -> dict[str, Size]:
         return {name: size_of(given) for name, given in self._records.items()}

@@ -41,7 +41,7 @@ from dbspark.sql.program import Program
 from dbspark.storage.manifest import TraceRecord
 from dbspark.storage.segment import decoded
 from dbspark.storage.store import Store
-from dbspark.trace.history import Histories, History, history_of
+from dbspark.trace.history import History, ShardedHistory, history_of
 
 _log = logging.getLogger("dbspark")
 
@@ -105,7 +105,7 @@ class ViewStep:
                 return
         elif work.job.fresh:
             # The rows belong to the tick that is past: a view has no history before it was made.
-            history = History(self.sort_key, self.keep, tick - 1, known=False)
+            history = History(self.sort_key, self.keep, tick - 1, empty_at_tick=False)
         elif change.rows:
             history = opened(work, self.id, self.sort_key, self.keep, 0, tick)
         else:
@@ -481,14 +481,14 @@ class Sharded(Runtime):
 
     # ------------------------------------------------------------------ reading
 
-    def readable(self, name: str, tick: int) -> Histories:
+    def readable(self, name: str, tick: int) -> ShardedHistory:
         table = self.tables.get(name)
         trace = f"view {name}" if table is None else f"table {name}"
         sort_key = self._present().traces[trace].sort_keys[0] if table is None else table.sort_key
         created = 0 if table is None else table.created
         kept = self._records.get(trace, {})
         spines: list[Any] = [self._store.spine(records[0]) for records in kept.values()] or [None]
-        return Histories([history_of(sort_key, self._keep, created, s, tick + 1) for s in spines])
+        return ShardedHistory([history_of(sort_key, self._keep, created, s, tick + 1) for s in spines])
 
     def sizes(self) -> dict[str, Size]:
         return {name: size_of(list(by_shard.values())) for name, by_shard in self._records.items()}

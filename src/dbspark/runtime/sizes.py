@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dbspark.sql.explain import Size
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.merge_state import MergeState
 from dbspark.trace.spine import Spine
 
 
@@ -24,7 +24,7 @@ def size_of(spines: Iterable[Spine]) -> Size:
     total = 0
     for spine in given:
         for entry in spine.entries:
-            if isinstance(entry, Merging):
+            if isinstance(entry, MergeState):
                 total += sum(chunk.nbytes() for chunk in entry.out) + sum(batch.nbytes() for batch in entry.inputs)
             else:
                 total += entry.nbytes()

@@ -28,9 +28,9 @@ from dbspark.columnar.sort_batch import MAX_SORT_ROWS
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.kernels.vm.constraints import violates_constraints
 from dbspark.operators.join import distinct_keys
-from dbspark.trace.background_merges import Task
+from dbspark.trace.background_merges import BackgroundTask
 from dbspark.trace.history import History
-from dbspark.trace.lookup import Hits, Keys, ends_unordered
+from dbspark.trace.lookup import FoundRows, Keys, first_rows_unordered
 from dbspark.trace.spine import Spine
 from dbspark.zset import ZSet
 from dbspark.zset.arrow_input import as_table, split_weight
@@ -126,20 +126,20 @@ class Checking:
 
     def __init__(self, table: TableState, change: Batch) -> None:
         self._table, self._change = table, change
-        self._task: Task[bool] | None = None
+        self._task: BackgroundTask[bool] | None = None
         self.place, self.listing = 0, False
         # A key may have rows in two chunks; then all of them are looked up in.
         self._spine: Spine | None = None
         if len(change.chunks) > 1:
-            self._spine = table.history.everything().and_one(change)
+            self._spine = table.history.current_spine().with_batch(change)
             self._directory = self._spine.directory
         else:
             self._directory = table.history.directory()
-            if change.rows >= BESIDE and table.history.beside:
-                self._task = Task(change.rows, self._broken, awaited=True)
+            if change.rows >= BESIDE and table.history.has_background_thread:
+                self._task = BackgroundTask(change.rows, self._broken, awaited=True)
             else:
-                self.place = table.history.place
-                self.listing = table.history.has_room(change.rows)
+                self.place = table.history.directory_slot
+                self.listing = table.history.directory_has_space(change.rows)
 
     def _broken(self) -> bool:
         table = self._table
@@ -161,7 +161,7 @@ class Checking:
     def again(self) -> None:
         """Look once more, after a tick that has failed: what it has listed in the directory has not happened."""
         if self._task is None and self._spine is None:
-            self._table.history.unlist()
+            self._table.history.invalidate_directory()
             self._directory = self._table.history.directory()
         self.done()
 
@@ -208,11 +208,11 @@ class TableState:
         gone = [self._negative(self._found(self.history.rows(keys)))]
         if so_far.rows:
             spine = Spine(self.sort_key, (so_far,))
-            gone.append(self._negative(self._found(ends_unordered(spine, keys, 1 << 62))))
+            gone.append(self._negative(self._found(first_rows_unordered(spine, keys, 1 << 62))))
         out = [so_far, *(g for g in gone if g.rows)]
         return [*out, operation.rows] if operation.kind == "upsert" else out
 
-    def _found(self, hits: Hits) -> Batch:
+    def _found(self, hits: FoundRows) -> Batch:
         return Delta(self.schema, hits.columns(), hits.weights).sorted_by(self.sort_key)
 
     def _negative(self, batch: Batch) -> Batch:

@@ -22,7 +22,7 @@ from dbspark.storage.manifest import MAGIC, Entry, Place, TraceRecord, has_exten
 from dbspark.storage.reading import seal_of
 from dbspark.storage.retirement import BATCH_PREFIX
 from dbspark.storage.segment import Segment, checked, encoded, size_of
-from dbspark.trace.merge_state import Merging, Origin
+from dbspark.trace.merge_state import MergeSource, MergeState
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Description
 
@@ -76,7 +76,7 @@ class Writing:
         """What a spine is stored as; writes what is not there."""
         entries: list[Entry] = []
         for entry in spine.entries:
-            if isinstance(entry, Merging):
+            if isinstance(entry, MergeState):
                 entries += self._merging(entry)
             else:
                 entries.append(Entry(self._placed(entry), entry.description))
@@ -88,11 +88,11 @@ class Writing:
         numbers = self.shelf.sort_keys
         return TraceRecord(numbers.setdefault(spine.sort_key, len(numbers)), tuple(entries), compaction)
 
-    def _merging(self, entry: Merging) -> list[Entry]:
-        inputs = (entry.token if entry.token is not None else Origin([])).inputs
+    def _merging(self, entry: MergeState) -> list[Entry]:
+        inputs = (entry.source if entry.source is not None else MergeSource([])).inputs
         if not inputs or not all(isinstance(given, Batch) or self.shelf.has(given) for given, _ in inputs):
-            state: Merging | Batch = entry
-            while isinstance(state, Merging):
+            state: MergeState | Batch = entry
+            while isinstance(state, MergeState):
                 state = state.step(CHUNK_ROWS)
             inputs[:] = [(state, state.description)]
         for i, (given, description) in enumerate(inputs):

@@ -357,15 +357,15 @@ class AdaptivePayload(Payload):
         """Run merges of the spine, in proportion to `rows`; frees their inputs as nothing else refers to this state."""
         while rows > 0:
             part, memtable, log, room, counted = self._state
-            if part.spine is None or part.spine.credit < part.spine.config.step:
+            if part.spine is None or part.spine.credit < part.spine.config.merge_step_rows:
                 return
             before = part.spine.credit
-            spine = part.spine.paid()
+            spine = part.spine.pay_merge()
             part = part.with_spine(spine, part._row_count, part._counts_inserts)
             if part.policy is not None:
                 part.policy.metrics.spine = spine
             self._state = (part, memtable, log, room, counted)
-            rows -= (before - spine.credit) // (2 * spine.config.credit)
+            rows -= (before - spine.credit) // (2 * spine.config.merge_rows_per_row)
 
     def _insert(self, batches: Sequence[Batch]) -> None:
         """Add batches to the spine, as one."""
