@@ -31,7 +31,6 @@ from dbspark.storage.store import Store
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.history import History
 from dbspark.trace.spine import Spine
-
 from dbspark.trace.write_buffer import validate
 
 MERGES = SpineConfig(

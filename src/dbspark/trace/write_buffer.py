@@ -29,6 +29,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.chunk import Chunk
 from dbspark.columnar.delta import Delta, concat_chunks
