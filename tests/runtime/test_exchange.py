@@ -14,7 +14,7 @@ from dbspark.errors import CorruptFileError, DbsparkError, SchemaError
 from dbspark.runtime import exchange as superstep
 from dbspark.runtime.exchange import JobInputs, Supersteps, TaskInput
 from dbspark.runtime.fixpoint import _Carried
-from dbspark.runtime.planner import Level
+from dbspark.runtime.level_plan import Level
 from dbspark.runtime.tables import TransactionError
 from dbspark.runtime.task import Job, failure, raise_first
 from dbspark.storage.files import files_at

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dbspark.circuit import Builder
 from dbspark.errors import CircuitError
-from dbspark.runtime import fixpoint as loop
+from dbspark.runtime import task
 from dbspark.runtime.fixpoint import Ended, unrolled
 from tests.circuit.test_nested import EDGES, further, linear, odd_and_even, shortest, squaring, toggled
 from tests.operators.model import Run, plus
@@ -191,9 +191,9 @@ def test_an_aggregate_is_iterated(ticks, shards, tmp_path_factory):
     assert not beside.retract()
 
 
-@pytest.mark.parametrize("inline", [0, loop.INLINE])
+@pytest.mark.parametrize("inline", [0, task.INLINE])
 def test_what_is_not_over_goes_on_in_another_job(inline, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "INLINE", inline)
+    monkeypatch.setattr(task, "INLINE", inline)
     beside = Beside(built(GRAPHS["one behind another"]), 2, tmp_path)
     chain = [(i, i + 1) for i in range(9)]
     beside.tick(edges=dict.fromkeys(chain, 1))

@@ -14,16 +14,17 @@ pipeline itself are followed by views, not by flows.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dbspark.columnar.schema import Schema
+from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.errors import DbsparkError, SchemaError
+from dbspark.pipeline.handles import Table, Transaction, View
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from dbspark.pipeline.pipeline import Pipeline
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _NAME = r"`?(?P<name>[A-Za-z_][A-Za-z0-9_]*)`?"
 _STREAM = re.compile(r"\bSTREAM\b\s*[\w`(]", re.IGNORECASE)
@@ -43,6 +44,38 @@ FLOW = re.compile(
     rf"INSERT\s+INTO\s+(?:TABLE\s+)?{_NAME}(?:\s+BY\s+NAME)?\s+(?P<query>.*)",
     re.IGNORECASE | re.DOTALL,
 )
+
+
+class StatementTarget(Protocol):
+    """What statements ask of a pipeline. A protocol: `pipeline.pipeline` imports this module, never the other way."""
+
+    @property
+    def tables(self) -> list[str]: ...
+
+    @property
+    def views(self) -> list[str]: ...
+
+    def table(self, name: str) -> Table: ...
+
+    def create_table(self, name: str, schema: SchemaLike, primary_key: Sequence[str] | None = None) -> Table: ...
+
+    def create_view(self, name: str, query: str | DataFrame) -> View: ...
+
+    def drop_table(self, name: str) -> None: ...
+
+    def drop_view(self, name: str) -> None: ...
+
+    def frame(self, name: str) -> DataFrame: ...
+
+    def query(self, sql: str) -> DataFrame: ...
+
+    def transaction(self) -> Transaction: ...
+
+    def ingest(
+        self, table: str, stream: DataFrame, *, trigger: Mapping[str, Any] | str | None = None, name: str | None = None
+    ) -> StreamingQuery: ...
+
+    def _spark(self) -> SparkSession: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +146,7 @@ def _check_streaming(query: str | None, what: str) -> None:
         )
 
 
-def create_streaming_table(pipe: Pipeline, found: re.Match[str], run: bool = True) -> None:
+def create_streaming_table(pipe: StatementTarget, found: re.Match[str], run: bool = True) -> None:
     """Make the table where it is missing, and run its flow, if it has one."""
     name = found["name"]
     what = f"CREATE STREAMING TABLE {name}"
@@ -138,17 +171,17 @@ def create_streaming_table(pipe: Pipeline, found: re.Match[str], run: bool = Tru
         _run(pipe, name, name, stream)
 
 
-def create_flow(pipe: Pipeline, found: re.Match[str]) -> None:
+def create_flow(pipe: StatementTarget, found: re.Match[str]) -> None:
     """Run a further flow into a streaming table."""
     pipe.table(found["name"])
     _run(pipe, found["flow"], found["name"], _stream(pipe, found["query"], f"CREATE FLOW {found['flow']}"))
 
 
-def _run(pipe: Pipeline, flow: str, table: str, stream: DataFrame) -> None:
+def _run(pipe: StatementTarget, flow: str, table: str, stream: DataFrame) -> None:
     pipe.ingest(table, stream, name=flow, trigger={"availableNow": True}).awaitTermination()
 
 
-def _stream(pipe: Pipeline, query: str, what: str) -> DataFrame:
+def _stream(pipe: StatementTarget, query: str, what: str) -> DataFrame:
     from pyspark.errors import AnalysisException
 
     _check_streaming(query, what)
@@ -168,6 +201,6 @@ def _stream(pipe: Pipeline, query: str, what: str) -> DataFrame:
 
 
 __all__ = [
-    "FLOW", "STREAMING_TABLE", "Defined", "create_flow", "create_streaming_table", "definition", "reads_a_stream",
-    "refuse",
+    "FLOW", "STREAMING_TABLE", "Defined", "StatementTarget", "create_flow", "create_streaming_table",
+    "definition", "reads_a_stream", "refuse",
 ]  # fmt: skip

@@ -3,28 +3,58 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
 from dbspark.columnar import Batch
 from dbspark.connectors import sinks
 from dbspark.errors import DbsparkError
+from dbspark.runtime.runtime import Readable, Runtime, Shows
 from dbspark.runtime.tables import Kind
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from dbspark.pipeline.pipeline import Pipeline
+    from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger("dbspark")
+
+
+class PipelineCore(Protocol):
+    """What handles ask of their pipeline. A protocol, so that handles know no pipeline and the imports go one way."""
+
+    _lock: threading.RLock
+    _runtime: Runtime
+    _shows: Shows
+    _subscribers: tuple[Subscription, ...]
+    tick: int
+
+    def explain(self, query: str | DataFrame) -> str: ...
+
+    def _spark(self) -> SparkSession: ...
+
+    def _check_table(self, name: str) -> None: ...
+
+    def _check_writable(self, what: str) -> None: ...
+
+    def _commit(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None = None) -> int: ...
+
+    def _readable(self, name: str) -> Readable: ...
+
+    def _rows(self, name: str, tick: int | None) -> pa.Table: ...
+
+    def _df(self, name: str, tick: int) -> DataFrame: ...
+
+    def _feed(self, view: str, key: str, deliver: Callable[[pa.Table, int], None], since: int | None) -> sinks.Feed: ...
+
+    def _forget_feed(self, view: str, key: str) -> None: ...
 
 
 class Transaction:
     """Changes of several tables that become one tick."""
 
-    def __init__(self, pipe: Pipeline) -> None:
+    def __init__(self, pipe: PipelineCore) -> None:
         self._pipe = pipe
         self._runtime = pipe._runtime
         self._operations: dict[str, list[Any]] = {}
@@ -73,7 +103,7 @@ class Transaction:
 class _Readable:
     """What tables and views have in common."""
 
-    def __init__(self, pipe: Pipeline, name: str, tick: int | None = None) -> None:
+    def __init__(self, pipe: PipelineCore, name: str, tick: int | None = None) -> None:
         self._pipe = pipe
         self.name = name
         self._tick = tick
@@ -163,7 +193,7 @@ class View(_Readable):
 class Subscription:
     """A function that is called for every change of a view, until it is cancelled."""
 
-    def __init__(self, pipe: Pipeline, view: str, function: Callable[[pa.Table, int], None]) -> None:
+    def __init__(self, pipe: PipelineCore, view: str, function: Callable[[pa.Table, int], None]) -> None:
         self._pipe = pipe
         self.view = view
         self._function = function

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 
 from dbspark.circuit.graph import Graph, Node
 from dbspark.operators.join import Join
+from dbspark.runtime.level_plan import Policies
 from dbspark.runtime.placement import SHARD, Policy, broadcastable
-from dbspark.runtime.planner import Policies
 
 LARGE = 10_000
 """Rows of a side from which on it is worth while."""

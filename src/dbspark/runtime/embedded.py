@@ -19,9 +19,9 @@ from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.operators.operator import State
 from dbspark.runtime.fill import Integral, fill
-from dbspark.runtime.progress import Watch
+from dbspark.runtime.progress import Tally, Watch
 from dbspark.runtime.reslicing import rearranged, whole_states
-from dbspark.runtime.runtime import Outcome, Runtime, Tally
+from dbspark.runtime.runtime import Outcome, Runtime
 from dbspark.runtime.sizes import sizes_of
 from dbspark.runtime.state import restore, state_of, warn_of_refill
 from dbspark.runtime.tables import Checking, Kind, Operation, TableDefinition, TableState, TransactionError

@@ -43,7 +43,7 @@ from dbspark.columnar.delta import Delta
 from dbspark.columnar.frames import in_months, struct_of
 from dbspark.errors import CorruptFileError, DbsparkError
 from dbspark.operators.linear import fitting
-from dbspark.runtime.planner import Ask, Level
+from dbspark.runtime.level_plan import Ask, Level
 from dbspark.runtime.task import ERROR, Job, Row, Work, failure, raise_first
 from dbspark.storage.manifest import PART_PREFIX
 from dbspark.storage.segment import decoded, encoded

@@ -31,65 +31,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
-from dbspark.circuit.nested import Fixpoint, endless, nested_of
+from dbspark.circuit.nested import endless, nested_of
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
-from dbspark.columnar.schema import Schema
 from dbspark.errors import CorruptFileError
 from dbspark.operators.aggregate import GroupAggregate
 from dbspark.operators.linear import Stateless
 from dbspark.operators.nested import Agenda, NestedArranged
 from dbspark.operators.operator import Arrange
+from dbspark.runtime.level_plan import Loop, Step
+from dbspark.runtime.task import ASIDE, HANDED, Row, Work, is_much
 from dbspark.storage.segment import decoded, encoded
-
-if TYPE_CHECKING:
-    from dbspark.runtime.planner import Level, Step
-    from dbspark.runtime.task import Row, Work
 
 ITERATIONS = 4
 """Iterations that are unrolled at the most; another job costs little more than one of its stages."""
-INLINE = 1 << 20
-"""Bytes that are carried from stage to stage as they are; more are put into a file."""
-HANDED, ASIDE = "handed", "aside"
-"""Slots of places in files: of all that has come to a level that has to wait, and of what is taken up again."""
-
 _HEAD = b"dbspark.carried"
 Item = bytes | list[Any]
 """An encoded batch, or its place in a file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """A fixpoint that is cut into levels."""
-
-    id: str
-    """Of its node."""
-    fixpoint: Fixpoint
-    levels: tuple[Level, ...]
-    feeds: tuple[tuple[str, str, Schema], ...]
-    """The variables: their names, and the slots of what flows into them, in the last level."""
-
-    @property
-    def inside(self) -> str:
-        """What the names of slots inside begin with."""
-        return f"{self.id}/"
-
-    @property
-    def votes(self) -> str:
-        return f"{self.id} votes"
-
-    @property
-    def carried(self) -> str:
-        return f"{self.id} carried"
-
-    @property
-    def over(self) -> str:
-        """What is carried once it is known that no iteration follows."""
-        return f"{self.id} over"
 
 
 @dataclass(slots=True)
@@ -161,11 +123,6 @@ class _Carried:
                 "what a fixpoint carries from stage to stage is damaged; run the transaction again: "
                 f"{error or type(error).__name__}"
             ) from None
-
-
-def is_much(payloads: Iterable[bytes]) -> bool:
-    """Whether it is cheaper to put something into a file than to hand it from stage to stage."""
-    return sum(map(len, payloads)) > INLINE
 
 
 def _packed(batch: Batch) -> bytes:
@@ -362,4 +319,4 @@ def to_the_end(run: Callable[[int | None, Sequence[Row]], list[Row]], rows: Sequ
         rows = [(shard, ASIDE, payload) for shard, payload in handed]
 
 
-__all__ = ["ASIDE", "HANDED", "ITERATIONS", "Ended", "Iterate", "Loop", "is_much", "to_the_end", "unrolled"]
+__all__ = ["ITERATIONS", "Ended", "Iterate", "to_the_end", "unrolled"]

@@ -23,111 +23,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
 
 from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.nested import Fixpoint, Result
 from dbspark.columnar import SortKey
-from dbspark.columnar.schema import Schema
 from dbspark.errors import CircuitError
 from dbspark.operators.asked import Asked
-from dbspark.operators.operator import Arrange, Operator
-from dbspark.runtime.fixpoint import ITERATIONS, Ended, Iterate, Loop
+from dbspark.operators.operator import Arrange
+from dbspark.runtime.fixpoint import ITERATIONS, Ended, Iterate
+from dbspark.runtime.level_plan import Ask, Emit, Layout, Level, Lies, Loop, Output, Policies, Step, slot_of
 from dbspark.runtime.partial_aggregation import combined
-from dbspark.runtime.placement import ANYWHERE, Key, Placed, Policy, alone, key_of, placed, wanted
+from dbspark.runtime.placement import ANYWHERE, Key, Placed, alone, key_of, placed, wanted
 
 _STAYS = ("arranged", "nested")
 """Kinds of streams that cannot be sent."""
-
-Policies = Mapping[str, tuple[Policy, Policy]]
-"""The policies of the sides of joins, by the joins' ids; others are sharded."""
-Lies = Literal["owner", "everywhere"] | Key
-"""Where a trace lies: on one shard, on all of them, or by the hash of some of its columns."""
-
-
-def slot_of(node: str, key: Key | None = None) -> str:
-    """The name of a stream as it lies, or exchanged by some columns."""
-    return node if key is None else f"{node} by {','.join(map(str, key))}"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A node in a level."""
-
-    id: str
-    label: str
-    operator: Operator
-    inputs: tuple[tuple[str, Schema | None], ...]
-    """Slots with their schemas; without one, a node of this level that gives something that does not travel."""
-    writes: bool
-    """Whether this level keeps its state; others only read it."""
-    alone: bool
-    """Whether it runs on one shard only."""
-
-
-@dataclass(frozen=True, slots=True)
-class Emit:
-    """A slot that leaves a level."""
-
-    slot: str
-    node: str
-    to: Literal["owners", "everyone", "same"]
-    """Each row to the shard that it belongs to, all rows to all shards, or to the shard where they are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A slot that leaves a level for a question, and the one in which the answer comes to the next."""
-
-    slot: str
-    source: Schema
-    answer: str
-    schema: Schema
-    question: Any
-    """See `operators.asked`; it is put by the driver, and stays there."""
-
-    def __reduce__(self) -> Any:
-        return Ask, (self.slot, self.source, self.answer, self.schema, None)
-
-
-@dataclass(slots=True)
-class Level:
-    """What is done between two exchanges. Steps are run in order."""
-
-    steps: list[Any] = field(default_factory=list)
-    emits: list[Emit] = field(default_factory=list)
-    streams: dict[str, SortKey] = field(default_factory=dict)
-    """The slots that come in or go out, and the order in which they travel."""
-    asks: list[Ask] = field(default_factory=list)
-    """What is asked about what leaves it."""
-    passes: bool = False
-    """Whether what has come and nobody has taken goes on to the next level."""
-    awaits: list[str] = field(default_factory=list)
-    """Slots of votes: if any have come, a fixpoint in front of this level is not over, and the level is not run yet."""
-    resumes: int = 0
-    """Where another job goes on then: a number in `Layout.resumed`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Where an output is: each of its rows on one shard, whichever way it came about."""
-
-    level: int
-    slot: str
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The levels of a circuit, and where its outputs are."""
-
-    levels: tuple[Level, ...]
-    outputs: Mapping[str, Output]
-    lies: Mapping[str, tuple[Lies, ...]]
-    """The spines of every node that keeps state."""
-    resumed: tuple[int, ...]
-    """The levels at which jobs go on with fixpoints that are not over."""
 
 
 def layout(

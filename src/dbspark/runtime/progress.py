@@ -14,12 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any, SupportsInt
-
-if TYPE_CHECKING:
-    from dbspark.runtime.runtime import Tally
-
-    _Noted = tuple[int, Mapping[str, int], Mapping[str, SupportsInt], Tally, "Watch"]
+from typing import Any, NamedTuple, Protocol, SupportsInt
 
 REMEMBERED = 100
 """Progresses that are kept, as many as Spark keeps of a query."""
@@ -30,6 +25,24 @@ Listener = Callable[[Progress], None]
 _log = logging.getLogger("dbspark")
 
 
+class Tally(Protocol):
+    """How many rows there were at one moment, before consolidation; added up when somebody asks."""
+
+    def rows(self) -> dict[str, int]:
+        """By what keeps them: `table t`, `view v`, or the id of a node."""
+        ...
+
+
+class _Record(NamedTuple):
+    """What a tick has done, in the types in which it is cheap to keep; see `Monitor.note`."""
+
+    tick: int
+    given: Mapping[str, int]
+    taken: Mapping[str, SupportsInt]
+    tally: Tally
+    watch: Watch
+
+
 class Monitor:
     """Times ticks, and tells of them."""
 
@@ -38,7 +51,7 @@ class Monitor:
         self._who = who
         self._label = label
         self.run_id = str(uuid.uuid4())
-        self._recent: deque[_Noted] = deque(maxlen=REMEMBERED)
+        self._recent: deque[_Record] = deque(maxlen=REMEMBERED)
         self.listeners: list[Listener] = []
         self._transactions = self._rows = 0
         self._seconds = 0.0
@@ -62,7 +75,7 @@ class Monitor:
         self._transactions += 1
         self._rows += sum(given.values())
         self._seconds += watch.committed - watch.started
-        self._recent.append((tick, given, taken, tally, watch))
+        self._recent.append(_Record(tick, given, taken, tally, watch))
         if not self.listeners:
             return
         progress = self._progress(*self._recent[-1])
@@ -129,4 +142,4 @@ class Watch:
         return {part: round(1e3 * seconds, 3) for part, seconds in parts.items()}
 
 
-__all__ = ["Listener", "Monitor", "Progress", "Watch"]
+__all__ = ["Listener", "Monitor", "Progress", "Tally", "Watch"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dbspark.columnar import Batch, SortKey, merge
+from dbspark.runtime.level_plan import Lies
 from dbspark.runtime.placement import key_of, owner, split
-from dbspark.runtime.planner import Lies
 from dbspark.runtime.task import Work
 from dbspark.storage.store import Store
 from dbspark.trace.spine import Spine

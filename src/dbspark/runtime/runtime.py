@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, SupportsInt
 import pyarrow as pa
 
 from dbspark.columnar import Batch
-from dbspark.runtime.progress import Watch
+from dbspark.runtime.progress import Tally, Watch
 from dbspark.runtime.tables import Kind, TableDefinition
 from dbspark.sql.explain import Size
 from dbspark.storage.store import Store
@@ -29,14 +29,6 @@ class Outcome(NamedTuple):
     """Rows by which it changed views; counted when somebody asks."""
     changes: Mapping[str, Batch]
     """The changes of the views that were asked for."""
-
-
-class Tally(Protocol):
-    """How many rows there were at one moment, before consolidation; added up when somebody asks."""
-
-    def rows(self) -> dict[str, int]:
-        """By what keeps them: `table t`, `view v`, or the id of a node."""
-        ...
 
 
 class Readable(Protocol):

@@ -26,13 +26,14 @@ from dbspark.operators.asked import Asked
 from dbspark.runtime.balanced_joins import chosen
 from dbspark.runtime.exchange import Records, Supersteps, packed_code
 from dbspark.runtime.fixpoint import ITERATIONS, to_the_end, unrolled
+from dbspark.runtime.level_plan import Level, Policies
 from dbspark.runtime.placement import RANGES, SHARD, key_of
-from dbspark.runtime.planner import Level, Policies, layout
-from dbspark.runtime.progress import Watch
+from dbspark.runtime.planner import layout
+from dbspark.runtime.progress import Tally, Watch
 from dbspark.runtime.reader import size_of
 from dbspark.runtime.reslicing import AT, Kept, Reslice, trace_of
 from dbspark.runtime.routing import Routed, routed, sent
-from dbspark.runtime.runtime import Outcome, Runtime, Tally
+from dbspark.runtime.runtime import Outcome, Runtime
 from dbspark.runtime.state import warn_of_refill
 from dbspark.runtime.tables import Kind, TableDefinition, TableState
 from dbspark.runtime.task import REPORT, TOLD, Job, Row, Work

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -22,9 +22,8 @@ from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError
 from dbspark.operators.operator import Arrange, Arranged, State
-from dbspark.runtime.fixpoint import ASIDE, HANDED, Iterate, is_much
+from dbspark.runtime.level_plan import Level, Step
 from dbspark.runtime.placement import owner, split
-from dbspark.runtime.planner import Level, Step
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import PART_PREFIX, Place, TraceRecord, record_from_json
 from dbspark.storage.reading import Opened, Reading
@@ -37,6 +36,11 @@ Row = tuple[int, str, bytes]
 REPORT, ERROR, TOLD = "report", "error", "tell "
 """Slots that are handed on to the driver; those of what it is told begin so."""
 
+INLINE = 1 << 20
+"""Bytes that are carried from stage to stage as they are; more are put into a file."""
+HANDED, ASIDE = "handed", "aside"
+"""Slots of places in files: of all that has come to a level that has to wait, and of what is taken up again."""
+
 _opened = Opened(512 << 20)
 """In a worker: the batches that it has opened, as they do not change."""
 
@@ -48,6 +52,15 @@ class Runs(Protocol):
     def id(self) -> str: ...
 
     def run(self, work: Work) -> None: ...
+
+
+@runtime_checkable
+class SlotReader(Protocol):
+    """A step that reads slots by itself, in a level that forwards all the others."""
+
+    def takes(self, slot: str) -> bool:
+        """Whether it reads a slot."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +208,7 @@ class Work:
 
     def _take_up(self) -> list[tuple[str, list[Any]]]:
         """Read what has come in files; gives what only passes."""
-        loops = [step for step in self.level.steps if isinstance(step, Iterate)]
+        loops = [step for step in self.level.steps if isinstance(step, SlotReader)]
         passing = []
         for slot, place in self._aside():
             if self.level.passes and not any(step.takes(slot) for step in loops):
@@ -303,6 +316,11 @@ class _Arranging:
         return self._found
 
 
+def is_much(payloads: Iterable[bytes]) -> bool:
+    """Whether it is cheaper to put something into a file than to hand it from stage to stage."""
+    return sum(map(len, payloads)) > INLINE
+
+
 def failure(error: DbsparkError, level: int, shard: int) -> bytes:
     """An error as a payload: its type, which is one of ours, and what it says."""
     kinds = [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, DbsparkError)]
@@ -324,4 +342,7 @@ def _kinds(kind: type[DbsparkError]) -> Iterator[type[DbsparkError]]:
         yield from _kinds(below)
 
 
-__all__ = ["ERROR", "REPORT", "TOLD", "Job", "Row", "Runs", "Work", "failure", "raise_first"]
+__all__ = [
+    "ASIDE", "ERROR", "HANDED", "REPORT", "TOLD", "Job", "Row", "Runs", "SlotReader", "Work", "failure", "is_much",
+    "raise_first",
+]  # fmt: skip
