@@ -78,8 +78,8 @@ class Faults:
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch, without_spark: None) -> Any:
-    monkeypatch.setattr(embedded, "MERGES", SMALL)
-    monkeypatch.setattr(embedded, "HISTORIES", SMALL)
+    monkeypatch.setattr(embedded, "STATE_SPINE_CONFIG", SMALL)
+    monkeypatch.setattr(embedded, "HISTORY_SPINE_CONFIG", SMALL)
     for name, value in {"CHANGES": 3, "ROWS": 16, "BESIDE": 12, "QUIET": 3, "MANY": 24, "CALM": 2}.items():
         monkeypatch.setattr(waiting, name, value)
     monkeypatch.setattr(circuit_program, "MOST", 3)

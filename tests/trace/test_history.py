@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import TimeError
-from dbspark.runtime.embedded import HISTORIES, MERGES
+from dbspark.runtime.embedded import HISTORY_SPINE_CONFIG, STATE_SPINE_CONFIG
 from dbspark.trace import Antichain
 from dbspark.trace import write_buffer as waiting
 from dbspark.trace.history import History
@@ -39,7 +39,7 @@ def oldest(history: History) -> int:
 
 
 def test_an_agent_keeps_its_tick_while_changes_are_written_together() -> None:
-    history = History(BY_ROW, 5, 0, config=HISTORIES, patient=True, counted=False)
+    history = History(BY_ROW, 5, 0, config=HISTORY_SPINE_CONFIG, patient=True, counted=False)
     for tick in range(1, 4):
         history.append(delta([tick]), tick)
     agent = history.trace.agent()
@@ -56,7 +56,7 @@ def test_an_agent_keeps_its_tick_while_changes_are_written_together() -> None:
 
 def test_a_hold_that_comes_while_changes_are_sorted_is_honoured(monkeypatch: Any) -> None:
     """What has been sorted for a later tick is sorted again."""
-    history = History(BY_ROW, 5, 0, config=HISTORIES)
+    history = History(BY_ROW, 5, 0, config=HISTORY_SPINE_CONFIG)
     trace = history.trace
     for tick in range(1, CHANGES):
         history.append(delta([tick]), tick)
@@ -117,7 +117,8 @@ STEPS = st.lists(
 
 @settings(max_examples=150)
 @given(
-    STEPS, st.sampled_from([0, 1, 5, 50]), st.sampled_from([HISTORIES, MERGES]), st.booleans(), st.booleans(),
+    STEPS, st.sampled_from([0, 1, 5, 50]), st.sampled_from([HISTORY_SPINE_CONFIG, STATE_SPINE_CONFIG]), st.booleans(),
+    st.booleans(),
 )  # fmt: skip
 def test_since_never_passes_a_hold(steps: Any, keep: int, config: Any, patient: bool, counted: bool) -> None:
     """Random ticks, holds that are taken, advanced and dropped, and reads as of held ticks, against a model."""

@@ -16,7 +16,7 @@ import dbspark
 from dbspark.columnar import Schema, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import WeightOverflowError
-from dbspark.runtime.embedded import HISTORIES
+from dbspark.runtime.embedded import HISTORY_SPINE_CONFIG
 from dbspark.runtime.tables import TransactionError
 from dbspark.trace import write_buffer as waiting
 from dbspark.trace.history import History
@@ -102,7 +102,7 @@ def test_parts_of_tables_are_taken_and_no_more() -> None:
 def test_a_progress_tells_rows_by_which_a_view_has_changed() -> None:
     """Not those that cancel each other, however late somebody asks."""
     x, y = Schema.parse("k BIGINT"), SortKey(Schema.parse("k BIGINT"))
-    history = History(y, 10, 0, config=HISTORIES)
+    history = History(y, 10, 0, config=HISTORY_SPINE_CONFIG)
     taken = [
         history.append(Delta(x, [pa.array([i, i, 7, 7])], np.array([1, 1, 1, -1])), i + 10) for i in range(3 * CHANGES)
     ]
@@ -121,7 +121,7 @@ def test_what_waits_is_bounded(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(waiting, "written", held_up)
     schema = Schema.parse("k BIGINT")
-    history = History(SortKey(schema), 10, 0, config=HISTORIES)
+    history = History(SortKey(schema), 10, 0, config=HISTORY_SPINE_CONFIG)
     for i in range(FAR):  # one in hand, and nearly as many as may wait
         history.append(many(schema, i), i + 1)
     assert history.kept_rows == FAR * ROWS
@@ -145,7 +145,7 @@ def test_what_nobody_asks_for_is_written_when_there_is_time(monkeypatch: Any) ->
 
     monkeypatch.setattr(waiting, "written", held_up)
     schema = Schema.parse("k BIGINT")
-    history = History(SortKey(schema), 10, 0, config=HISTORIES, patient=True, counted=False)
+    history = History(SortKey(schema), 10, 0, config=HISTORY_SPINE_CONFIG, patient=True, counted=False)
     n = 4 * MANY // ROWS
     go.set()
     for i in range(n):
@@ -173,7 +173,7 @@ def test_changes_of_a_view_are_written_together_and_counted() -> None:
     """Where nobody asks, each is in order already, and how many rows it has is known."""
     schema, n = Schema.parse("k BIGINT"), 3 * QUIET
     sort_key = SortKey(schema)
-    history = History(sort_key, 0, 0, config=HISTORIES, patient=True)
+    history = History(sort_key, 0, 0, config=HISTORY_SPINE_CONFIG, patient=True)
     taken = []
     for i in range(n):
         delta = Delta.of(many(schema, i).sorted_by(sort_key))
@@ -190,7 +190,7 @@ def many(schema: Schema, i: int) -> Delta:
 
 def test_small_changes_are_written_by_the_tick_itself() -> None:
     schema = Schema.parse("k BIGINT")
-    history = History(SortKey(schema), 10, 0, config=HISTORIES)
+    history = History(SortKey(schema), 10, 0, config=HISTORY_SPINE_CONFIG)
     for i in range(1, CHANGES + 1):
         history.append(Delta(schema, [pa.array([i])], np.ones(1, np.int64)), i)
         assert len(history._waiting.changes) == i % CHANGES

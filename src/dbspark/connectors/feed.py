@@ -21,7 +21,7 @@ COMMIT_TIMESTAMP = "_commit_timestamp"
 WEIGHT = "_weight"
 TICK = "_tick"
 
-ADDED = pa.schema(
+FEED_FIELDS = pa.schema(
     [
         pa.field(CHANGE_TYPE, pa.string(), False),
         pa.field(COMMIT_VERSION, pa.int64(), False),
@@ -34,13 +34,13 @@ ADDED = pa.schema(
 
 def feed_schema(schema: pa.Schema) -> pa.Schema:
     """The columns of the change feed of a view with these columns."""
-    taken = sorted(set(schema.names) & set(ADDED.names))
+    taken = sorted(set(schema.names) & set(FEED_FIELDS.names))
     if taken:
         raise SchemaError(f"the change feed adds the column(s) {', '.join(taken)}, which are there; rename yours")
-    return pa.schema([*schema, *ADDED])
+    return pa.schema([*schema, *FEED_FIELDS])
 
 
-def as_feed(changes: pa.Table, times: Mapping[int, float]) -> pa.Table:
+def to_feed(changes: pa.Table, times: Mapping[int, float]) -> pa.Table:
     """The feed of changes that have `_tick` and `_weight`; `times` are those of the commits, in seconds."""
     weights = np.asarray(changes.column(WEIGHT).combine_chunks().to_numpy(zero_copy_only=False), np.int64)
     rows = changes.drop_columns([TICK, WEIGHT])
@@ -58,15 +58,22 @@ def as_feed(changes: pa.Table, times: Mapping[int, float]) -> pa.Table:
     return pa.Table.from_arrays([*rows.columns, *added], schema=feed_schema(rows.schema))
 
 
-def as_inserts(rows: pa.Table, tick: int, times: Mapping[int, float]) -> pa.Table:
+def to_inserts(rows: pa.Table, tick: int, times: Mapping[int, float]) -> pa.Table:
     """The feed that brings a view from nothing to what it holds at a tick."""
     numbers = [np.full(len(rows), tick, np.int64), np.ones(len(rows), np.int64)]
     for name, column in zip((TICK, WEIGHT), numbers, strict=True):
         rows = rows.append_column(name, pa.array(column))
-    return as_feed(rows, times)
+    return to_feed(rows, times)
 
 
 __all__ = [
-    "ADDED", "CHANGE_TYPE", "COMMIT_TIMESTAMP", "COMMIT_VERSION", "TICK", "WEIGHT", "as_feed", "as_inserts",
+    "CHANGE_TYPE",
+    "COMMIT_TIMESTAMP",
+    "COMMIT_VERSION",
+    "FEED_FIELDS",
+    "TICK",
+    "WEIGHT",
     "feed_schema",
+    "to_feed",
+    "to_inserts",
 ]  # fmt: skip

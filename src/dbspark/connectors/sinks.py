@@ -30,14 +30,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbspark.columnar.frames import frame_of
-from dbspark.connectors.feed import TICK, as_feed, as_inserts
+from dbspark.connectors.feed import TICK, to_feed, to_inserts
 from dbspark.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger("dbspark")
-_TIMES = 1 << 14
+_MAX_COMMIT_TIMES = 1 << 14
 """How many times of commits are remembered."""
 
 Position = dict[str, Any]
@@ -45,7 +45,7 @@ Position = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ChangeSource:
     """Where changes come from and where positions are kept."""
 
     changes: Callable[[int, int], pa.Table]
@@ -62,13 +62,13 @@ class Feed:
     """A sink that is being fed: a handle in the manner of Spark's StreamingQuery."""
 
     def __init__(
-        self, name: str, origin: Origin, deliver: Callable[[pa.Table, int], None], position: Position, latest: int
+        self, name: str, origin: ChangeSource, deliver: Callable[[pa.Table, int], None], position: Position, latest: int
     ) -> None:
         """`latest` is the last tick that is committed; `committed` tells of those that come after it."""
         self.name = name
         self._latest = latest
-        self._origin = origin
-        self._give = deliver
+        self._source = origin
+        self._deliver = deliver
         self._position = position
         self._times: dict[int, float] = dict(origin.times())
         self._error: BaseException | None = None
@@ -127,7 +127,7 @@ class Feed:
         with self._state:
             self._latest = tick
             self._times[tick] = time.time()
-            if len(self._times) > _TIMES:
+            if len(self._times) > _MAX_COMMIT_TIMES:
                 del self._times[next(iter(self._times))]
             self._state.notify_all()
 
@@ -136,12 +136,12 @@ class Feed:
             while True:
                 with self._state:
                     self._state.wait_for(lambda: self._stopping or self.position < self._latest)
-                for tick, changes in self._due():
+                for tick, changes in self._pending_ticks():
                     if self._stopping:
                         return
                     if len(changes):
-                        self._give(changes, tick)
-                    self._reached(tick)
+                        self._deliver(changes, tick)
+                    self._advance(tick)
                 if self._stopping:
                     return
         except BaseException as error:
@@ -153,28 +153,28 @@ class Feed:
                 self._stopping = True
                 self._state.notify_all()
 
-    def _due(self) -> Iterator[tuple[int, pa.Table]]:
+    def _pending_ticks(self) -> Iterator[tuple[int, pa.Table]]:
         """What is to be given out now, by tick; the last tick comes even if it has no changes."""
         if self._position.get("snapshot"):
             tick = int(self._position["tick"])
-            yield tick, as_inserts(self._origin.rows(tick), tick, dict(self._times))
+            yield tick, to_inserts(self._source.rows(tick), tick, dict(self._times))
             return
         latest = self._latest
         if latest <= self.position:
             return
-        changes = self._origin.changes(self.position, latest)
+        changes = self._source.changes(self.position, latest)
         for tick in sorted({*pc.unique(changes.column(TICK)).to_pylist(), latest}):
-            yield tick, as_feed(changes.filter(pc.equal(changes.column(TICK), tick)), dict(self._times))
+            yield tick, to_feed(changes.filter(pc.equal(changes.column(TICK), tick)), dict(self._times))
 
-    def _reached(self, tick: int) -> None:
+    def _advance(self, tick: int) -> None:
         position = {"tick": tick}
-        self._origin.save(position)
+        self._source.save(position)
         with self._state:
             self._position = position
             self._state.notify_all()
 
 
-def sink_of(
+def make_sink(
     spark: Callable[[], SparkSession],
     function: Callable[[DataFrame, int], None] | None,
     format: str | None,
@@ -198,4 +198,4 @@ def sink_of(
     return write
 
 
-__all__ = ["Feed", "Origin", "Position", "sink_of"]
+__all__ = ["ChangeSource", "Feed", "Position", "make_sink"]

@@ -13,7 +13,7 @@ so `spark.readStream.format("dbspark")` sets the option `changes` itself: the on
 adds to. Where the source was not registered, say so with the option.
 
 The driver decides which tick is read, and every task reads its range of key hashes. Where the rows come from is an
-`Origin`, which whoever registers the source gives (`dbspark.connectors.stored_tables`).
+`SourceTable`, which whoever registers the source gives (`dbspark.connectors.stored_tables`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dbspark.columnar.frames import as_pyspark_has_it, in_months, struct_of
-from dbspark.connectors.feed import as_feed, as_inserts, feed_schema
+from dbspark.connectors.feed import feed_schema, to_feed, to_inserts
 from dbspark.errors import ConfigError, TimeError
 
 if TYPE_CHECKING:
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS_PER_PARTITION = 500_000
-MOST_PARTITIONS = 64
-NOTHING = -1
+MAX_PARTITIONS = 64
+BEFORE_FIRST_TICK = -1
 """As a tick: before there was anything."""
 
 _REGISTERED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
-Times = Mapping[int, float]
+CommitTimes = Mapping[int, float]
 """When ticks were committed, as far as that is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class HashRange:
     """A range of key hashes: the `number`-th of `of` equal ones."""
 
     number: int = 0
@@ -57,7 +57,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin(ABC):
+class SourceTable(ABC):
     """A view or table at a location, on the driver and in every task."""
 
     location: str
@@ -74,19 +74,19 @@ class Origin(ABC):
         """The last tick, and about how many rows there are to read."""
 
     @abstractmethod
-    def rows(self, tick: int, part: Range) -> tuple[pa.Table, Times]:
+    def rows(self, tick: int, part: HashRange) -> tuple[pa.Table, CommitTimes]:
         """What there was at a tick."""
 
     @abstractmethod
-    def changes(self, since: int, upto: int, part: Range) -> tuple[pa.Table, Times]:
+    def changes(self, since: int, upto: int, part: HashRange) -> tuple[pa.Table, CommitTimes]:
         """What the ticks after one and up to another changed, with `_tick` and `_weight`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReadOptions:
     """What a user has asked for; travels with the reader to the tasks."""
 
-    origin: Origin
+    table: SourceTable
     as_of: int | None
     changes: bool
     since: int
@@ -95,7 +95,7 @@ class Options:
     months_as_int: bool
 
     @staticmethod
-    def of(given: Any, origin: type[Origin]) -> Options:
+    def of(given: Any, origin: type[SourceTable]) -> ReadOptions:
         location = given.get("location") or given.get("path")
         if not location:
             raise ConfigError("format dbspark: give .option('location', …), the location of a pipeline")
@@ -110,9 +110,9 @@ class Options:
             raise ConfigError(f"format dbspark: option 'changes' is {changes!r}; it can be 'true' or 'false'")
         if since is not None and changes == "false":
             raise ConfigError("format dbspark: option 'since' is for the change feed; add .option('changes', 'true')")
-        return Options(
+        return ReadOptions(
             origin(location, kinds[0], str(given[kinds[0]])), _number(given, "asOf", 0), changes == "true",
-            NOTHING if since is None else since, most, _number(given, "partitions", 1),
+            BEFORE_FIRST_TICK if since is None else since, most, _number(given, "partitions", 1),
             str(given.get("monthsAsInt", "false")).lower() == "true",
         )  # fmt: skip
 
@@ -121,7 +121,7 @@ class Options:
 
         PySpark's data sources cannot give year-month intervals, and of other intervals and times only the widest.
         """
-        schema = self.origin.schema()
+        schema = self.table.schema()
         found = struct_of(feed_schema(schema) if self.changes else schema)
         plain: StructType = in_months(found)
         if plain != found and not self.months_as_int:
@@ -134,31 +134,31 @@ class Options:
         wide: StructType = in_months(found, wide=True)
         return wide
 
-    def planned(self, since: int, upto: int | None) -> list[Part]:
+    def plan_partitions(self, since: int, upto: int | None) -> list[ReadPartition]:
         """The parts that together are the rows, or the changes after `since`, at a tick."""
-        now, rows = self.origin.extent()
+        now, rows = self.table.extent()
         tick = now if upto is None else upto
         if tick > now:
-            raise TimeError(f"tick {tick} has not happened yet at {self.origin.location}; the last one is {now}")
-        number = self.partitions or min(MOST_PARTITIONS, 1 + rows // ROWS_PER_PARTITION)
-        return [Part(since, tick, Range(i, number)) for i in range(number)]
+            raise TimeError(f"tick {tick} has not happened yet at {self.table.location}; the last one is {now}")
+        number = self.partitions or min(MAX_PARTITIONS, 1 + rows // ROWS_PER_PARTITION)
+        return [ReadPartition(since, tick, HashRange(i, number)) for i in range(number)]
 
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def read(self, part: ReadPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a part, or its changes."""
-        if self.changes and part.since != NOTHING:
-            table = as_feed(*self.origin.changes(part.since, max(part.tick, part.since), part.range))
+        if self.changes and part.since != BEFORE_FIRST_TICK:
+            table = to_feed(*self.table.changes(part.since, max(part.tick, part.since), part.range))
         else:
-            table, times = self.origin.rows(part.tick, part.range)
+            table, times = self.table.rows(part.tick, part.range)
             if self.changes:
-                table = as_inserts(table, part.tick, times)
+                table = to_inserts(table, part.tick, times)
         table = as_pyspark_has_it(table, in_months(struct_of(table.schema)))
         yield from table.to_batches(max_chunksize=1 << 16)
 
 
-class Part(InputPartition):
+class ReadPartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, since: int, tick: int, range: Range) -> None:
+    def __init__(self, since: int, tick: int, range: HashRange) -> None:
         super().__init__((since, tick, range.number, range.of))
         self.since, self.tick, self.range = since, tick, range
 
@@ -166,20 +166,20 @@ class Part(InputPartition):
 class DbsparkSource(DataSource):
     """See the module's preface. A subclass says where the rows come from."""
 
-    origin: ClassVar[type[Origin]]
+    origin: ClassVar[type[SourceTable]]
 
     @classmethod
     def name(cls) -> str:
         return "dbspark"
 
     def schema(self) -> StructType:
-        return self._asked().schema()
+        return self._options().schema()
 
-    def reader(self, schema: StructType) -> Reader:
-        return Reader(self._asked())
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(self._options())
 
-    def streamReader(self, schema: StructType) -> StreamReader:
-        options = self._asked()
+    def streamReader(self, schema: StructType) -> FeedReader:
+        options = self._options()
         if not options.changes:
             raise ConfigError(
                 "format dbspark: a stream is the change feed; leave the option 'changes' at 'true', so that Spark "
@@ -187,30 +187,30 @@ class DbsparkSource(DataSource):
             )
         if options.as_of is not None:
             raise ConfigError("format dbspark: 'asOf' is for spark.read; a stream begins after 'since' and goes on")
-        return StreamReader(options)
+        return FeedReader(options)
 
-    def _asked(self) -> Options:
-        return Options.of(self.options, self.origin)
+    def _options(self) -> ReadOptions:
+        return ReadOptions.of(self.options, self.origin)
 
 
-class Reader(DataSourceReader):
+class BatchReader(DataSourceReader):
     """Rows at a tick, or the changes up to it."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self.options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        return self.options.planned(self.options.since, self.options.as_of)
+        return self.options.plan_partitions(self.options.since, self.options.as_of)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Part)
+        assert isinstance(partition, ReadPartition)
         return self.options.read(partition)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The change feed; an offset is the tick up to which it has been read."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self._until: int | None = None
 
@@ -218,20 +218,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"tick": self.options.since}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        latest = self.options.origin.extent()[0] if self._until is None else self._until
+        latest = self.options.table.extent()[0] if self._until is None else self._until
         after, most = start["tick"], self.options.most_ticks
-        if most is not None and after != NOTHING:
+        if most is not None and after != BEFORE_FIRST_TICK:
             latest = min(latest, after + most)
         return {"tick": max(latest, after)}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._until = self.options.origin.extent()[0]
+        self._until = self.options.table.extent()[0]
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return self.options.planned(start["tick"], end["tick"])
+        return self.options.plan_partitions(start["tick"], end["tick"])
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Part)
+        assert isinstance(partition, ReadPartition)
         return self.options.read(partition)
 
 
@@ -268,4 +268,4 @@ def _number(given: Any, name: str, least: int) -> int | None:
     return number
 
 
-__all__ = ["DbsparkSource", "Options", "Origin", "Part", "Range", "Times", "register"]
+__all__ = ["CommitTimes", "DbsparkSource", "HashRange", "ReadOptions", "ReadPartition", "SourceTable", "register"]

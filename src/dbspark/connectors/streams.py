@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 Mode = Literal["append", "upsert", "changes"]
-Kind = Literal["insert", "upsert", "apply"]
+StreamOperation = Literal["insert", "upsert", "apply"]
 
-Apply = Callable[[Kind, Any, str | None, tuple[str, int] | None], None]
+Apply = Callable[[StreamOperation, Any, str | None, tuple[str, int] | None], None]
 """Apply rows of a kind, a table or a DataFrame, with weights in a column, and commit an offset with them; without one
 only check the rows."""
 
 _log = logging.getLogger("dbspark")
-_WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
+_WEIGHT_BY_CHANGE_TYPE = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
 
 
 class Streams:
@@ -58,14 +58,14 @@ class Streams:
         table: str,
         mode: Mode,
         apply: Apply,
-        applied: Callable[[str], int | None],
+        last_applied: Callable[[str], int | None],
         *,
         trigger: Mapping[str, Any] | str | None = None,
         name: str | None = None,
         checkpoint: str | None = None,
         collect: bool = True,
     ) -> StreamingQuery:
-        """Start a query that hands its micro-batches to `apply`; `applied` gives the last one that is committed.
+        """Start a query that hands its micro-batches to `apply`; `last_applied` gives the last one that is committed.
 
         Micro-batches are handed over as Arrow tables, or, without `collect`, as the DataFrames that they are.
         """
@@ -82,12 +82,12 @@ class Streams:
                 "another name or checkpoint"
             )
         if checkpoint is None:
-            _forget_unknown(place, lambda query: applied(f"{table}.{query}") is not None)
+            _remove_orphaned_checkpoint(place, lambda query: last_applied(f"{table}.{query}") is not None)
         identity: Future[str] = Future()
 
-        def each(rows: DataFrame, batch: int) -> None:
+        def apply_micro_batch(rows: DataFrame, batch: int) -> None:
             key = identity.result(timeout=600)
-            last = applied(key)
+            last = last_applied(key)
             if last is not None and batch <= last:
                 _log.info("table %s: micro-batch %d of %s is committed already", table, batch, place)
                 return
@@ -101,7 +101,7 @@ class Streams:
             kind, given, weight = as_operation(arrow_of(rows), mode, table) if collect else as_frame(rows, mode)
             apply(kind, given, weight, (key, batch))
 
-        writer = stream.writeStream.foreachBatch(each).option("checkpointLocation", place)
+        writer = stream.writeStream.foreachBatch(apply_micro_batch).option("checkpointLocation", place)
         if name is not None:
             writer = writer.queryName(name)
         if trigger is not None:
@@ -148,7 +148,7 @@ class Streams:
             self._temporary = None
 
 
-def as_operation(rows: pa.Table, mode: Mode, table: str) -> tuple[Kind, pa.Table, str | None]:
+def as_operation(rows: pa.Table, mode: Mode, table: str) -> tuple[StreamOperation, pa.Table, str | None]:
     """What rows of a stream are to a table: the kind of operation, the rows, and the column of their weights."""
     if mode != "changes":
         return ("insert" if mode == "append" else "upsert"), rows, None
@@ -163,13 +163,15 @@ def as_operation(rows: pa.Table, mode: Mode, table: str) -> tuple[Kind, pa.Table
     return "apply", rows.drop_columns(sorted(names & {CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP})), WEIGHT
 
 
-def as_frame(rows: DataFrame, mode: Mode) -> tuple[Kind, DataFrame, str | None]:
+def as_frame(rows: DataFrame, mode: Mode) -> tuple[StreamOperation, DataFrame, str | None]:
     """The same of rows that stay where they are. Another word in `_change_type` fails when they are read."""
     if mode != "changes":
         return ("insert" if mode == "append" else "upsert"), rows, None
     if WEIGHT not in rows.columns:
-        cases = " ".join(f"WHEN '{kind}' THEN {weight}L" for kind, weight in _WEIGHTS.items())
-        other = f"raise_error(concat('{CHANGE_TYPE} is ', {CHANGE_TYPE}, ', none of {', '.join(_WEIGHTS)}'))"
+        cases = " ".join(f"WHEN '{kind}' THEN {weight}L" for kind, weight in _WEIGHT_BY_CHANGE_TYPE.items())
+        other = (
+            f"raise_error(concat('{CHANGE_TYPE} is ', {CHANGE_TYPE}, ', none of {', '.join(_WEIGHT_BY_CHANGE_TYPE)}'))"
+        )
         rows = rows.selectExpr("*", f"CASE {CHANGE_TYPE} {cases} ELSE CAST({other} AS BIGINT) END AS {WEIGHT}")
     return "apply", rows.drop(CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP), WEIGHT
 
@@ -178,14 +180,14 @@ def _weights(kinds: pa.ChunkedArray, table: str) -> pa.ChunkedArray:
     if not pa.types.is_string(kinds.type) and not pa.types.is_large_string(kinds.type):
         raise SchemaError(f"table {table!r}: column {CHANGE_TYPE} has to be a string, not {kinds.type}")
     kinds = kinds.cast(pa.string())
-    at = pc.index_in(kinds, pa.array(list(_WEIGHTS)))
+    at = pc.index_in(kinds, pa.array(list(_WEIGHT_BY_CHANGE_TYPE)))
     if at.null_count:
         other = kinds.filter(pc.is_null(at))[0].as_py()
-        raise SchemaError(f"table {table!r}: {other!r} in {CHANGE_TYPE} is none of {', '.join(_WEIGHTS)}")
-    return pa.array(list(_WEIGHTS.values()), pa.int64()).take(at)
+        raise SchemaError(f"table {table!r}: {other!r} in {CHANGE_TYPE} is none of {', '.join(_WEIGHT_BY_CHANGE_TYPE)}")
+    return pa.array(list(_WEIGHT_BY_CHANGE_TYPE.values()), pa.int64()).take(at)
 
 
-def _forget_unknown(checkpoint: str, known: Callable[[str], bool]) -> None:
+def _remove_orphaned_checkpoint(checkpoint: str, known: Callable[[str], bool]) -> None:
     """Remove a checkpoint of ours of which no micro-batch is in the pipeline: its table was dropped, or never got one.
 
     Nothing of the stream is there then, so it is read from its beginning.
@@ -208,4 +210,4 @@ def _empty(stream: DataFrame) -> pa.Table:
     return arrow_schema(stream.schema).empty_table()
 
 
-__all__ = ["Apply", "Kind", "Mode", "Streams", "as_frame", "as_operation"]
+__all__ = ["Apply", "Mode", "StreamOperation", "Streams", "as_frame", "as_operation"]

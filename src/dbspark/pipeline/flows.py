@@ -79,14 +79,14 @@ class StatementTarget(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Defined:
+class DefinitionClauses:
     """What follows the name in a definition."""
 
     columns: str | None
     query: str | None
 
 
-def definition(rest: str, what: str) -> Defined:
+def parse_definition(rest: str, what: str) -> DefinitionClauses:
     """Columns in brackets, clauses on storage, which have no meaning here, and AS with a query; all may be missing."""
     text, columns = rest.strip(), None
     if text.startswith("("):
@@ -98,11 +98,11 @@ def definition(rest: str, what: str) -> Defined:
             end = _closing(text, end - 1, what) + 1
         text = text[end:].strip()
     if not text:
-        return Defined(columns, None)
+        return DefinitionClauses(columns, None)
     found = re.match(r"AS\b\s*", text, re.IGNORECASE)
     if found is None:
         raise DbsparkError(f"{what}: `{' '.join(text.split()[:4])} …` is not understood; write AS and a query")
-    return Defined(columns, text[found.end() :])
+    return DefinitionClauses(columns, text[found.end() :])
 
 
 def _closing(text: str, start: int, what: str) -> int:
@@ -121,7 +121,7 @@ def reads_a_stream(query: str) -> bool:
     return _STREAM.search(_QUOTED.sub("''", query)) is not None
 
 
-def refuse(statement: str) -> None:
+def check_supported(statement: str) -> None:
     """Raise for what declarative pipelines have and this has not."""
     if (found := _CDC.fullmatch(statement)) is not None:
         raise DbsparkError(
@@ -130,7 +130,7 @@ def refuse(statement: str) -> None:
         )
     if (table := STREAMING_TABLE.fullmatch(statement)) is not None:
         what = f"CREATE STREAMING TABLE {table['name']}"
-        given = definition(table["rest"], what)
+        given = parse_definition(table["rest"], what)
         if given.query is None and given.columns is None:
             raise DbsparkError(f"{what}: give its columns in brackets, or AS and a query over a stream")
         _check_streaming(given.query, what)
@@ -150,7 +150,7 @@ def create_streaming_table(pipe: StatementTarget, found: re.Match[str], run: boo
     """Make the table where it is missing, and run its flow, if it has one."""
     name = found["name"]
     what = f"CREATE STREAMING TABLE {name}"
-    given = definition(found["rest"], what)
+    given = parse_definition(found["rest"], what)
     stream = None if given.query is None else _stream(pipe, given.query, what)
     if given.columns is not None:
         schema = Schema.of(given.columns)
@@ -201,6 +201,13 @@ def _stream(pipe: StatementTarget, query: str, what: str) -> DataFrame:
 
 
 __all__ = [
-    "FLOW", "STREAMING_TABLE", "Defined", "StatementTarget", "create_flow", "create_streaming_table",
-    "definition", "reads_a_stream", "refuse",
+    "FLOW",
+    "STREAMING_TABLE",
+    "DefinitionClauses",
+    "StatementTarget",
+    "check_supported",
+    "create_flow",
+    "create_streaming_table",
+    "parse_definition",
+    "reads_a_stream",
 ]  # fmt: skip

@@ -12,8 +12,8 @@ import pyarrow as pa
 from dbspark.columnar import Batch
 from dbspark.connectors import sinks
 from dbspark.errors import DbsparkError
-from dbspark.runtime.runtime import Readable, Runtime, Shows
-from dbspark.runtime.tables import Kind
+from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
+from dbspark.runtime.tables import OperationKind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,7 @@ class PipelineCore(Protocol):
 
     _lock: threading.RLock
     _runtime: Runtime
-    _shows: Shows
+    _state_reader: StateReader
     _subscribers: tuple[Subscription, ...]
     tick: int
 
@@ -40,7 +40,7 @@ class PipelineCore(Protocol):
 
     def _commit(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None = None) -> int: ...
 
-    def _readable(self, name: str) -> Readable: ...
+    def _readable(self, name: str) -> ReadableTable: ...
 
     def _rows(self, name: str, tick: int | None) -> pa.Table: ...
 
@@ -88,7 +88,7 @@ class Transaction:
         """A Z-set: rows with weights, in a column of that name, or as a mapping of rows to weights."""
         self._add(table, "apply", data, weight)
 
-    def _add(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> None:
+    def _add(self, table: str, kind: OperationKind, data: Any, weight: str | None = None) -> None:
         if self.tick is not None:
             raise DbsparkError("the transaction has been applied; begin another one")
         if table not in self._runtime.tables:
@@ -146,7 +146,7 @@ class Table(_Readable):
     @property
     def primary_key(self) -> tuple[str, ...]:
         """The columns of its key; none where it has no key."""
-        return self._pipe._shows.tables[self.name].primary_key
+        return self._pipe._state_reader.tables[self.name].primary_key
 
 
 class View(_Readable):
@@ -182,7 +182,7 @@ class View(_Readable):
         on or is forgotten (`forget_stream`).
         """
         pipe, view = self._pipe, self.name
-        deliver = sinks.sink_of(pipe._spark, function, format, path, options)
+        deliver = sinks.make_sink(pipe._spark, function, format, path, options)
         return pipe._feed(view, f"{view}.{name or 'sink'}", deliver, since)
 
     def forget_stream(self, name: str | None = None) -> None:

@@ -36,11 +36,11 @@ from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError, T
 from dbspark.kernels import preload
 from dbspark.pipeline.handles import Subscription, Table, Transaction, View
 from dbspark.pipeline.statements import execute
-from dbspark.runtime.catalog import schema_of, schema_text, tables_of
+from dbspark.runtime.catalog import decode_schema, decode_tables, encode_schema
 from dbspark.runtime.embedded import Embedded
-from dbspark.runtime.progress import Listener, Monitor, Progress, Watch
-from dbspark.runtime.reader import Reader
-from dbspark.runtime.runtime import Readable, Runtime, Shows
+from dbspark.runtime.progress import Listener, Progress, ProgressMonitor, TickTimer
+from dbspark.runtime.reader import ReadOnlyRuntime
+from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
 from dbspark.runtime.sharded import Sharded
 from dbspark.runtime.tables import TableDefinition
 from dbspark.sql.leaves import over
@@ -77,10 +77,10 @@ class Pipeline:
         preload.begin()
         self.name = name
         self.location = location
-        self.config = {**DEFAULTS, **_checked(config or {})}
-        reserve(_bytes(self.config["reserve"]))
+        self.config = {**DEFAULTS, **_validated_settings(config or {})}
+        reserve(_parse_bytes(self.config["reserve"]))
         self.shards = shards
-        self._given = spark
+        self._given_session = spark
         self._session: SessionHandle | None = None
         self._program = Program(self._spark)
         self._definitions: dict[str, dict[str, Any]] = {}
@@ -99,7 +99,7 @@ class Pipeline:
         self.id = str(uuid.uuid4())
         """The same whenever the location is opened; `run_id` is another one every time."""
         self.read_only = bool(self.config["read_only"])
-        self._monitor = Monitor(lambda: (self.id, self.name), self._label)
+        self._monitor = ProgressMonitor(lambda: (self.id, self.name), self._label)
         if self.read_only and location is None:
             raise ConfigError("read_only: a pipeline in memory has no readers; give a location")
         self._temporary = None if shards is None or location is not None else tempfile.TemporaryDirectory("dbspark")
@@ -107,15 +107,15 @@ class Pipeline:
         files = None if self._temporary is None else LocalFiles(self._temporary.name, durable=False)
         self._store = None if place is None else Store.open(place, write=not self.read_only, files=files)
         try:
-            self._shows: Shows = self._opened(shards)
+            self._state_reader: StateReader = self._open_runtime(shards)
         except BaseException:
             if self._store is not None:
                 self._store.close()
             raise
-        self._runtime = cast(Runtime, self._shows)
+        self._runtime = cast(Runtime, self._state_reader)
         """The same for whoever has checked that the pipeline writes."""
 
-    def _opened(self, shards: int | None) -> Shows:
+    def _open_runtime(self, shards: int | None) -> StateReader:
         """Whoever keeps tables and views, with what the store holds."""
         store, keep = self._store, int(self.config["history"])
         runtime: Runtime
@@ -127,22 +127,22 @@ class Pipeline:
             return runtime
         found = store.records()
         if self.read_only:
-            return self._reader(store, found)
+            return self._open_reader(store, found)
         if found.program:
-            self._known_as(found)
+            self._adopt_identity(found)
             self._offsets = dict(found.offsets)
             self._positions = self._stored_positions = dict(found.positions)
-            tables = tables_of(found)
+            tables = decode_tables(found)
             for table in tables:
                 self._program.table(table.name, table.schema, table.primary_key)
             for given in found.program["views"]:
                 self._define(given)
             runtime.recover(store, tables, found.tick, found.program)
             for view in self._definitions:
-                runtime.hold(view, self._unread(view))
+                runtime.hold(view, self._oldest_unread_tick(view))
         return runtime
 
-    def _unread(self, view: str) -> int | None:
+    def _oldest_unread_tick(self, view: str) -> int | None:
         """The oldest tick that a sink of a view has still to read from, whether it runs now or not."""
         return min((int(p["tick"]) for key, p in self._positions.items() if key.startswith(f"{view}.")), default=None)
 
@@ -157,7 +157,7 @@ class Pipeline:
             key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
             for column in key:
                 given.index(column)
-            with self._all_or_nothing():
+            with self._rollback_on_error():
                 self._program.table(name, given, key)
                 self._runtime.add_table(TableDefinition(name, given, key, self.tick))
                 self._commit_definitions()
@@ -189,7 +189,7 @@ class Pipeline:
             if not queries:
                 return []
             begun = perf_counter()
-            with self._all_or_nothing():
+            with self._rollback_on_error():
                 buckets = self.shards is not None
                 for name, (query, recursive) in queries.items():
                     _check_name(name)
@@ -211,7 +211,7 @@ class Pipeline:
         sinks_of = [key for key in self._feeds if key.startswith(f"{name}.")]
         for key in sinks_of:  # without the lock, which a sink needs to finish what it is at
             self._feeds.pop(key).stop()
-        with self._lock, self._all_or_nothing():
+        with self._lock, self._rollback_on_error():
             self._program.drop(name)
             del self._definitions[name]
             self._positions = {k: p for k, p in self._positions.items() if not k.startswith(f"{name}.")}
@@ -222,18 +222,18 @@ class Pipeline:
         """Forget a table and the streams into it, which are stopped; views that read it have to go first."""
         with self._lock:
             self._check_writable("drop_table")
-            if name not in self._shows.tables:
+            if name not in self._state_reader.tables:
                 raise DbsparkError(f"no table {name!r}; the tables are {', '.join(self.tables) or 'none'}")
             self._program.check_unread(name)
         self._streams.stop(name)  # without the lock, which a stream needs to finish what it is at
-        with self._lock, self._all_or_nothing():
+        with self._lock, self._rollback_on_error():
             self._program.drop(name)
             self._offsets = {k: o for k, o in self._offsets.items() if not k.startswith(f"{name}.")}
             self._runtime.remove(name, self.tick)
             self._commit_definitions()
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
+    def _rollback_on_error(self) -> Iterator[None]:
         """Definitions and circuit are as they were if the block raises."""
         program, kept, definitions = self._program.saved(), self._runtime.snapshot(), dict(self._definitions)
         before = self._offsets, self._positions
@@ -252,7 +252,7 @@ class Pipeline:
         return Table(self, name)
 
     def _check_table(self, name: str) -> None:
-        if name not in self._shows.tables:
+        if name not in self._state_reader.tables:
             raise DbsparkError(f"no table {name!r}; the tables are {', '.join(self.tables) or 'none'}")
 
     def view(self, name: str) -> View:
@@ -263,7 +263,7 @@ class Pipeline:
 
     @property
     def tables(self) -> list[str]:
-        return list(self._shows.tables)
+        return list(self._state_reader.tables)
 
     @property
     def views(self) -> list[str]:
@@ -279,7 +279,7 @@ class Pipeline:
         self._compile()
         with self._lock:
             named = isinstance(query, str) and query in self._definitions
-            return self._program.explain(query, self._shows.sizes() if named else None)
+            return self._program.explain(query, self._state_reader.sizes() if named else None)
 
     # ------------------------------------------------------------------ transactions
 
@@ -293,16 +293,16 @@ class Pipeline:
             self._check_writable("a transaction")
             self._monitor.running += 1
             try:
-                return self._applied(operations, offset)
+                return self._run_tick(operations, offset)
             finally:
                 self._monitor.running -= 1
 
-    def _applied(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None) -> int:
-        watch, tick, runtime = Watch(), self.tick + 1, self._runtime
+    def _run_tick(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None) -> int:
+        timer, tick, runtime = TickTimer(), self.tick + 1, self._runtime
         subscribers = self._subscribers
         if self._store is not None:
             self._store.check_writable()  # a store that has failed refuses every tick, and says what to do
-        outcome = runtime.step(operations, tick, [s.view for s in subscribers], watch)
+        outcome = runtime.step(operations, tick, [s.view for s in subscribers], timer)
         offsets = self._offsets if offset is None else {**self._offsets, offset[0]: offset[1]}
         late: BaseException | None = None
         try:
@@ -315,7 +315,7 @@ class Pipeline:
         # The tick has happened: nothing below may fail.
         self.tick, self._offsets = tick, offsets
         runtime.settle()
-        watch.committed = perf_counter()
+        timer.committed = perf_counter()
         if late is not None and not isinstance(late, Exception):
             raise late
         if late is not None:
@@ -326,8 +326,10 @@ class Pipeline:
             for feed in self._feeds.values():
                 feed.committed(tick)
             for subscription in subscribers:
-                subscription._deliver(outcome.changes, tick)
-            self._monitor.note(tick, outcome.given, outcome.taken, runtime.tally(), watch)
+                subscription._deliver(outcome.deltas, tick)
+            self._monitor.record_tick(
+                tick, outcome.table_row_counts, outcome.view_row_counts, runtime.row_counts(), timer
+            )
         except Exception:
             _log.exception("tick %d has been committed, but not everybody could be told", tick)
         return tick
@@ -352,7 +354,7 @@ class Pipeline:
         self._check_writable("ingest")
         self.table(table)
 
-        def apply(kind: streams.Kind, rows: Any, weight: str | None, offset: tuple[str, int] | None) -> None:
+        def apply(kind: streams.StreamOperation, rows: Any, weight: str | None, offset: tuple[str, int] | None) -> None:
             tx = Transaction(self)
             tx._add(table, kind, rows, weight)
             if offset is not None:
@@ -402,7 +404,7 @@ class Pipeline:
     def metrics(self) -> dict[str, Any]:
         """Figures since the pipeline was opened, and the rows and bytes that it keeps, by what keeps them."""
         with self._lock:
-            sizes = self._shows.sizes()
+            sizes = self._state_reader.sizes()
         named = [n for n in sizes if n.startswith(("table ", "view "))]
         return {
             **self._monitor.totals,
@@ -437,12 +439,12 @@ class Pipeline:
             if self.read_only and self.location is not None:
                 newest = Store.open(self.location, write=False)
                 try:
-                    shown = self._reader(newest, newest.records())
+                    shown = self._open_reader(newest, newest.records())
                 except BaseException:
                     newest.close()
                     raise
-                self._shows.close()
-                self._shows, self._store = shown, newest
+                self._state_reader.close()
+                self._state_reader, self._store = shown, newest
             return self.tick
 
     def sql(self, script: str) -> None:
@@ -459,14 +461,14 @@ class Pipeline:
         spark = self._spark()
         if self.shards is None or self._store is None:
             return frame_of(spark, self._rows(name, tick))
-        kind = "table" if name in self._shows.tables else "view"
+        kind = "table" if name in self._state_reader.tables else "view"
         reader = spark.read.format("dbspark").option("location", self._store.files.location)
         frame = reader.option(kind, name).option("asOf", tick).option("monthsAsInt", "true").load()
         wanted = struct_of(self._readable(name).schema)
         return frame if in_months(wanted, wide=True) == wanted else relabelled(frame, wanted)
 
-    def _readable(self, name: str) -> Readable:
-        return self._shows.readable(name, self.tick)
+    def _readable(self, name: str) -> ReadableTable:
+        return self._state_reader.readable(name, self.tick)
 
     # ------------------------------------------------------------------ life
 
@@ -483,7 +485,7 @@ class Pipeline:
                 if self._positions is not self._stored_positions:
                     self._commit_definitions()
         finally:
-            self._shows.close()
+            self._state_reader.close()
             if self._store is not None:
                 self._store.close()
             if self._temporary is not None:
@@ -506,11 +508,11 @@ class Pipeline:
     # ------------------------------------------------------------------ inside
 
     def _spark(self) -> SparkSession:
-        if self._given is None and self._session is None:
+        if self._given_session is None and self._session is None:
             from dbspark.spark import get_session
 
             self._session = get_session(app_name=f"dbspark {self.name}")
-        spark = self._given if self._session is None else self._session.spark
+        spark = self._given_session if self._session is None else self._session.spark
         assert spark is not None
         from dbspark.connectors.stored_tables import register
 
@@ -537,17 +539,17 @@ class Pipeline:
                 )
             return {"query": None}
         shards = {} if self.shards is None else {"buckets": True}  # how it is computed stays, whoever opens it
-        declared = None if recursive is None else schema_text(Schema.of(recursive))
+        declared = None if recursive is None else encode_schema(Schema.of(recursive))
         return {"query": query, "maintenance": maintenance, "recursive": declared, **shards}
 
-    def _described(self) -> dict[str, Any]:
+    def _program_json(self) -> dict[str, Any]:
         """The program, as it is kept beside the state."""
         tables = [
-            {"name": n, "schema": schema_text(t.schema), "key": list(t.primary_key), "created": t.created}
-            for n, t in self._shows.tables.items()
+            {"name": n, "schema": encode_schema(t.schema), "key": list(t.primary_key), "created": t.created}
+            for n, t in self._state_reader.tables.items()
         ]
         views = [{"name": n, **given} for n, given in self._definitions.items()]
-        return {"name": self.name, "id": self.id, "tables": tables, "views": views, **self._runtime.described()}
+        return {"name": self.name, "id": self.id, "tables": tables, "views": views, **self._runtime.state_metadata()}
 
     def _feed(self, view: str, key: str, deliver: Callable[[pa.Table, int], None], since: int | None) -> sinks.Feed:
         """A sink of a view that goes on from where it was, or begins."""
@@ -562,21 +564,21 @@ class Pipeline:
                 self._positions = {**positions, key: begin}
             try:
                 # Held before it is committed, so that what a manifest names goes back to the positions in it.
-                self._runtime.hold(view, self._unread(view))
-                self._check_kept(view, key, new)
+                self._runtime.hold(view, self._oldest_unread_tick(view))
+                self._check_history_covers(view, key, new)
                 if new:
                     self._commit_definitions()
             except BaseException:
                 self._positions = positions
-                self._runtime.hold(view, self._unread(view))
+                self._runtime.hold(view, self._oldest_unread_tick(view))
                 raise
 
             def save(position: sinks.Position) -> None:
                 with self._lock:
                     self._positions = {**self._positions, key: position}
-                    self._runtime.hold(view, self._unread(view))
+                    self._runtime.hold(view, self._oldest_unread_tick(view))
 
-            origin = sinks.Origin(
+            origin = sinks.ChangeSource(
                 lambda since, upto: self.view(view).changes(since, upto),
                 lambda tick: self.view(view).as_of(tick).to_arrow(),
                 self._commit_times,
@@ -585,7 +587,7 @@ class Pipeline:
             self._feeds[key] = sinks.Feed(key, origin, deliver, self._positions[key], self.tick)
             return self._feeds[key]
 
-    def _check_kept(self, view: str, key: str, new: bool) -> None:
+    def _check_history_covers(self, view: str, key: str, new: bool) -> None:
         """Refuse a sink that would have to read what is no longer there."""
         tick, oldest = int(self._positions[key]["tick"]), self._readable(view).oldest()
         if tick < oldest and new:
@@ -615,7 +617,7 @@ class Pipeline:
             except BaseException:
                 self._positions = positions
                 raise
-            self._runtime.hold(view, self._unread(view))
+            self._runtime.hold(view, self._oldest_unread_tick(view))
 
     def _commit_times(self) -> dict[int, float]:
         if self._store is None:
@@ -630,10 +632,10 @@ class Pipeline:
     def _make_durable(self, tick: int, offsets: Mapping[str, Any]) -> None:
         """Commit a tick, which may be the present one with other definitions. What raises is not shown."""
         if self._store is not None:
-            self._store.commit(tick, self._runtime.states(), self._described(), offsets, self._positions)
+            self._store.commit(tick, self._runtime.states(), self._program_json(), offsets, self._positions)
             self._stored_positions = self._positions
 
-    def _known_as(self, found: Committed) -> None:
+    def _adopt_identity(self, found: Committed) -> None:
         """The pipeline that is stored."""
         if found.program["name"] != self.name:
             _log.warning(
@@ -646,22 +648,22 @@ class Pipeline:
 
     def _define(self, given: Mapping[str, Any]) -> None:
         """A view as it is described beside the state."""
-        declared = None if given["recursive"] is None else schema_of(given["recursive"])
+        declared = None if given["recursive"] is None else decode_schema(given["recursive"])
         self._program.view(
             given["name"], given["query"], maintenance=given["maintenance"], recursive=declared,
             buckets=given.get("buckets", False),
         )  # fmt: skip
         self._definitions[given["name"]] = {k: v for k, v in given.items() if k != "name"}
 
-    def _reader(self, store: Store, found: Committed) -> Reader:
+    def _open_reader(self, store: Store, found: Committed) -> ReadOnlyRuntime:
         """What shows a tick. That needs no circuit, and no Spark until somebody asks it something."""
-        self._known_as(found)
-        tables = tables_of(found)
+        self._adopt_identity(found)
+        tables = decode_tables(found)
         self._program = Program(self._spark)
         for table in tables:
             self._program.table(table.name, table.schema, table.primary_key)
         self._definitions = {v["name"]: {k: x for k, x in v.items() if k != "name"} for v in found.program["views"]}
-        return Reader(store, tables, found.program.get("shards"), int(self.config["history"]))
+        return ReadOnlyRuntime(store, tables, found.program.get("shards"), int(self.config["history"]))
 
     def _compile(self) -> None:
         """Define the views of a reader, which are not needed before."""
@@ -672,19 +674,19 @@ class Pipeline:
                         self._define({"name": name, **given})
 
 
-def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _validated_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     unknown = sorted(set(config) - set(DEFAULTS))
     if unknown:
         raise ConfigError(f"no setting {', '.join(unknown)}; there are {', '.join(DEFAULTS)}")
     if int(config.get("history", 0)) < 0:
         raise ConfigError(f"history: {config['history']} is not a number of ticks; give 0 or more")
-    _bytes(config.get("reserve", 0))
+    _parse_bytes(config.get("reserve", 0))
     if not isinstance(config.get("read_only", False), bool):
         raise ConfigError(f"read_only is {config['read_only']!r}; it can be True or False")
     return config
 
 
-def _bytes(given: int | str) -> int:
+def _parse_bytes(given: int | str) -> int:
     """A number of bytes, or one with k, m or g behind it, as Java has them."""
     found = re.fullmatch(r"([0-9]+)([kmgt]?)b?", str(given).strip().lower())
     if found is None:

@@ -16,11 +16,11 @@ from dbspark.pipeline.flows import (
     FLOW,
     STREAMING_TABLE,
     StatementTarget,
+    check_supported,
     create_flow,
     create_streaming_table,
-    definition,
+    parse_definition,
     reads_a_stream,
-    refuse,
 )
 
 _NAME = r"`?(?P<name>[A-Za-z_][A-Za-z0-9_]*)`?"
@@ -36,7 +36,7 @@ _INLINE_KEY = re.compile(
 def execute(pipe: StatementTarget, script: str) -> None:
     """Run the statements of a script in order."""
     for statement in statements(script):
-        refuse(statement)
+        check_supported(statement)
         for pattern, run in _STATEMENTS:
             found = pattern.fullmatch(statement)
             if found is not None:
@@ -56,15 +56,15 @@ def statements(script: str) -> Iterator[str]:
     parts: list[str] = []
     for token in _TOKEN.findall(script):
         if token == ";":
-            yield from _whole(parts)
+            yield from _statement_text(parts)
             parts = []
         else:
             comment = token.startswith("--") or (token.startswith("/*") and not token.startswith("/*+"))
             parts.append(" " if comment else token)
-    yield from _whole(parts)
+    yield from _statement_text(parts)
 
 
-def _whole(parts: list[str]) -> Iterator[str]:
+def _statement_text(parts: list[str]) -> Iterator[str]:
     text = "".join(parts).strip()
     if text:
         yield text
@@ -101,7 +101,7 @@ def _create_view(pipe: StatementTarget, found: re.Match[str]) -> None:
 def view_query(found: re.Match[str]) -> str:
     """The query of a view, with the names that it gives to its columns."""
     what = f"CREATE VIEW {found['name']}"
-    given = definition(found["rest"], what)
+    given = parse_definition(found["rest"], what)
     if given.query is None:
         raise DbsparkError(f"{what}: AS and a query are missing")
     if given.columns is None:

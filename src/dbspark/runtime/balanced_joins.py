@@ -18,18 +18,18 @@ from dbspark.operators.join import Join
 from dbspark.runtime.level_plan import Policies
 from dbspark.runtime.placement import SHARD, Policy, broadcastable
 
-LARGE = 10_000
+MIN_BALANCED_ROWS = 10_000
 """Rows of a side from which on it is worth while."""
-UNEVEN = 1.8
+MIN_SKEW = 1.8
 """How many times the mean the largest shard may hold."""
-SMALL = 0.5
+MAX_COPIED_FRACTION = 0.5
 """Of the rows of the large side, how many the copies of the small one may be when it is broadcast."""
 
-Sizes = Mapping[str, Sequence[int]]
+ShardRowCounts = Mapping[str, Sequence[int]]
 """Rows of each trace on every shard."""
 
 
-def chosen(graph: Graph, sizes: Sizes, before: Policies, shards: int) -> Policies:
+def choose_policies(graph: Graph, sizes: ShardRowCounts, before: Policies, shards: int) -> Policies:
     """The policies for the next tick; only those that are not the rule."""
     out: dict[str, tuple[Policy, Policy]] = {}
     if shards == 1:
@@ -40,23 +40,25 @@ def chosen(graph: Graph, sizes: Sizes, before: Policies, shards: int) -> Policie
             readers[given.id] = readers.get(given.id, 0) + 1
     for node in graph:
         if isinstance(node.operator, Join) and all(readers[i.id] == 1 for i in node.inputs):
-            policy = _chosen(node, node.operator, sizes, before.get(node.id, SHARD), shards)
+            policy = _choose_policy(node, node.operator, sizes, before.get(node.id, SHARD), shards)
             if policy != SHARD:
                 out[node.id] = policy
     return out
 
 
-def _chosen(node: Node, join: Join, sizes: Sizes, before: tuple[Policy, Policy], shards: int) -> tuple[Policy, Policy]:
+def _choose_policy(
+    node: Node, join: Join, sizes: ShardRowCounts, before: tuple[Policy, Policy], shards: int
+) -> tuple[Policy, Policy]:
     rows = [sizes.get(side.id, (0,)) for side in node.inputs]
     if before != SHARD:
         small = before.index("broadcast")
         copies = sum(rows[small])  # it is counted on every shard
-        return before if copies <= 2 * SMALL * sum(rows[1 - small]) else SHARD
+        return before if copies <= 2 * MAX_COPIED_FRACTION * sum(rows[1 - small]) else SHARD
     for small in broadcastable(join):
         large = rows[1 - small]
         total = sum(large)
-        if total < LARGE or max(large) * shards <= UNEVEN * total:
+        if total < MIN_BALANCED_ROWS or max(large) * shards <= MIN_SKEW * total:
             continue
-        if sum(rows[small]) * shards <= SMALL * total:
+        if sum(rows[small]) * shards <= MAX_COPIED_FRACTION * total:
             return ("broadcast", "balance") if small == 0 else ("balance", "broadcast")
     return SHARD

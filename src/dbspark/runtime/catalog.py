@@ -11,19 +11,19 @@ from dbspark.runtime.tables import TableDefinition
 from dbspark.storage.store import Committed
 
 
-def schema_text(schema: Schema) -> str:
+def encode_schema(schema: Schema) -> str:
     """A schema, names and types and all."""
     return base64.b64encode(schema.arrow.serialize().to_pybytes()).decode()
 
 
-def schema_of(text: str) -> Schema:
+def decode_schema(text: str) -> Schema:
     """The schema that a text stands for."""
     return Schema(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))))
 
 
-def tables_of(found: Committed) -> list[TableDefinition]:
+def decode_tables(found: Committed) -> list[TableDefinition]:
     """The tables of a program."""
     return [
-        TableDefinition(t["name"], schema_of(t["schema"]), tuple(t["key"]), t.get("created", 0))
+        TableDefinition(t["name"], decode_schema(t["schema"]), tuple(t["key"]), t.get("created", 0))
         for t in found.program["tables"]
     ]

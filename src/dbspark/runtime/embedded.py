@@ -19,12 +19,19 @@ from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.operators.operator import State
 from dbspark.runtime.fill import Integral, fill
-from dbspark.runtime.progress import Tally, Watch
-from dbspark.runtime.reslicing import rearranged, whole_states
+from dbspark.runtime.progress import RowCountSnapshot, TickTimer
+from dbspark.runtime.reslicing import reorder_spine, unsharded_states
 from dbspark.runtime.runtime import Outcome, Runtime
 from dbspark.runtime.sizes import sizes_of
 from dbspark.runtime.state import restore, state_of, warn_of_refill
-from dbspark.runtime.tables import Checking, Kind, Operation, TableDefinition, TableState, TransactionError
+from dbspark.runtime.tables import (
+    ConstraintCheck,
+    Operation,
+    OperationKind,
+    TableDefinition,
+    TableState,
+    TransactionError,
+)
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
 from dbspark.storage.store import Store
@@ -33,21 +40,23 @@ from dbspark.trace.history import History
 from dbspark.trace.spine import Spine
 from dbspark.trace.write_buffer import sound
 
-MERGES = SpineConfig(background=1 << 15, space_high=3.0, inserting=16, indexed=1 << 9, sieved=1 << 14, waiting=8)
+STATE_SPINE_CONFIG = SpineConfig(
+    background=1 << 15, space_high=3.0, inserting=16, indexed=1 << 9, sieved=1 << 14, waiting=8
+)
 """Merges from so many rows on run beside the ticks: they take milliseconds, and most machines have a second core. What
 only grows is not rewritten whenever it has doubled: nothing would be saved by it. Batches stay in memory, and so do
 indices, which make it cheap to look up in many of them what few have."""
-HISTORIES = replace(MERGES, growing=16)
+HISTORY_SPINE_CONFIG = replace(STATE_SPINE_CONFIG, growing=16)
 """Views, and tables without a key, are not looked up in while they only grow."""
 
 
 class _Tally(NamedTuple):
-    """See `Tally`: tables and views, how many rows each has, and what the circuit keeps."""
+    """See `RowCountSnapshot`: tables and views, how many rows each has, and what the circuit keeps."""
 
     tables: Sequence[str]
     views: Sequence[str]
     counts: Sequence[int]
-    nodes: Tally
+    nodes: RowCountSnapshot
 
     def rows(self) -> dict[str, int]:
         names = *(f"table {name}" for name in self.tables), *(f"view {name}" for name in self.views)
@@ -92,7 +101,9 @@ class Embedded(Runtime):
         for name in names:
             # The rows belong to the tick that is past: a view has no history before it was made.
             sort_key = SortKey(self._program.views[name].schema)
-            views[name] = History(sort_key, self._keep, tick - 1, known=False, config=HISTORIES, patient=True)
+            views[name] = History(
+                sort_key, self._keep, tick - 1, known=False, config=HISTORY_SPINE_CONFIG, patient=True
+            )
             views[name].append(out[name], tick)
         self._circuit, self._views = circuit, views
 
@@ -104,12 +115,12 @@ class Embedded(Runtime):
 
     def _table_history(self, table: TableDefinition, tick: int, spine: Spine | None = None) -> History:
         keyed = bool(table.primary_key)
-        config = MERGES if keyed else HISTORIES
+        config = STATE_SPINE_CONFIG if keyed else HISTORY_SPINE_CONFIG
         return History(table.sort_key, self._keep, tick, spine, config=config, patient=not keyed, counted=keyed)
 
     def _new_circuit(self) -> Circuit:
         tables = {n: TableConstraint(t.sort_key, bool(t.primary_key)) for n, t in self.tables.items()}
-        return Circuit(self._program.builder.graph, MERGES, tables=tables)
+        return Circuit(self._program.builder.graph, STATE_SPINE_CONFIG, tables=tables)
 
     def _rebuilt(self, states: Mapping[str, Any], tick: int, empty: Collection[str] = ()) -> Circuit:
         """The circuit of the present program, with the state that there is for its nodes.
@@ -149,39 +160,39 @@ class Embedded(Runtime):
 
     # ------------------------------------------------------------------ ticks
 
-    def operation(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> Operation:
+    def operation(self, table: str, kind: OperationKind, data: Any, weight: str | None = None) -> Operation:
         return self.tables[table].operation(kind, data, weight)
 
     def step(
         self,
         operations: Mapping[str, list[Operation]],
         tick: int,
-        wanted: Collection[str],
-        watch: Watch,
+        subscribed_views: Collection[str],
+        timer: TickTimer,
     ) -> Outcome:
         before = self._circuit.snapshot()
         given: dict[str, int] = {}
         changes: dict[str, Delta] = {}
-        checks: dict[str, Checking] = {}
+        checks: dict[str, ConstraintCheck] = {}
         moved: dict[str, Delta] = {}
         told: dict[str, Batch] = {}
         try:
             for name, ops in operations.items():
-                delta, check = self._tables[name].change(ops)
+                delta, check = self._tables[name].net_delta(ops)
                 given[name] = delta.rows
                 if delta.rows:
                     changes[name] = delta
                 if check is not None:
                     checks[name] = check
-            watch.checked = perf_counter()
+            timer.checked = perf_counter()
             listing = {name for name, check in checks.items() if check.listing}
-            out = self._circuit.step(changes, wanted, checks)
+            out = self._circuit.step(changes, subscribed_views, checks)
             for name, history in self._views.items():
                 moved[name] = sound(out[name], history.sort_key)
-                if name in wanted:
+                if name in subscribed_views:
                     told[name] = moved[name].sorted_by(history.sort_key)
             for check in checks.values():
-                check.done()
+                check.finish()
         except BaseException as error:
             self._circuit.reset(before)
             for check in checks.values():
@@ -190,7 +201,7 @@ class Embedded(Runtime):
                 self._tables[name].history.unlist()
             if isinstance(error, Exception) and not isinstance(error, TransactionError):
                 for check in checks.values():  # what is wrong with a change says more than what has come of it
-                    check.again()
+                    check.recheck()
             raise
         written = (
             *(self._tables[name].history for name in changes),
@@ -205,7 +216,7 @@ class Embedded(Runtime):
             taken: dict[str, SupportsInt] = {}
             for name, delta in moved.items():
                 taken[name] = self._views[name].append(delta, tick) if delta.rows else 0
-            watch.computed = perf_counter()
+            timer.computed = perf_counter()
             return Outcome(given, taken, told)
         except BaseException:
             self._before = before, written
@@ -244,8 +255,10 @@ class Embedded(Runtime):
     def reset(self, snapshot: Any) -> None:
         self.tables, self._tables, self._views, self._circuit = snapshot
 
-    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:
-        states = whole_states(store, described)
+    def recover(
+        self, store: Store, tables: Sequence[TableDefinition], tick: int, state_metadata: Mapping[str, Any]
+    ) -> None:
+        states = unsharded_states(store, state_metadata)
         for table in tables:
             kept = states.get(f"table {table.name}")
             spine = kept[0] if kept else None
@@ -254,9 +267,9 @@ class Embedded(Runtime):
             sort_key = SortKey(view.schema)
             spine = states[f"view {name}"][0]
             if spine.sort_key is not sort_key:  # as shards keep it
-                states[f"view {name}"] = (spine := rearranged(spine, sort_key),)
-            self._views[name] = History(sort_key, self._keep, tick, spine, config=HISTORIES, patient=True)
-        self._circuit = self._rebuilt(states, tick, described.get("nodes", ()))
+                states[f"view {name}"] = (spine := reorder_spine(spine, sort_key),)
+            self._views[name] = History(sort_key, self._keep, tick, spine, config=HISTORY_SPINE_CONFIG, patient=True)
+        self._circuit = self._rebuilt(states, tick, state_metadata.get("nodes", ()))
 
     def readable(self, name: str, tick: int) -> History:
         return self._tables[name].history if name in self._tables else self._views[name]
@@ -264,7 +277,7 @@ class Embedded(Runtime):
     def sizes(self) -> dict[str, Size]:
         return sizes_of(self.states())
 
-    def tally(self) -> Tally:
+    def row_counts(self) -> RowCountSnapshot:
         rows = [table.history.kept_rows for table in self._tables.values()]
         rows += [history.kept_rows for history in self._views.values()]
         return _Tally(tuple(self._tables), tuple(self._views), rows, self._circuit.tally())

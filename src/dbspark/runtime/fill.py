@@ -65,40 +65,42 @@ class _Filling:
     def __init__(self, graph: Graph, kept: Mapping[str, State], integrals: Mapping[str, Integral]) -> None:
         self._kept = kept
         self._integrals = dict(integrals)
-        self._values: dict[str, Any] = {}
+        self._node_values: dict[str, Any] = {}
         self.states: dict[str, State] = {}
         for node in graph:
-            if _arranges(node, kept) and node.inputs[0].kind == "delta":
+            if _is_stored_arrangement(node, kept) and node.inputs[0].kind == "delta":
                 spine = kept[node.id][0]
-                self._integrals.setdefault(node.inputs[0].id, partial(_rows_of, spine))
+                self._integrals.setdefault(node.inputs[0].id, partial(_consolidated, spine))
 
     def value(self, node: Node) -> Any:
         """What a node would have carried in one tick that brings all there is."""
         pending = [node]  # a stack instead of calls: queries are as deep as users write them
         while pending:
             last = pending[-1]
-            missing = [] if last.id in self._values else [i for i in self._needs(last) if i.id not in self._values]
+            missing = (
+                [] if last.id in self._node_values else [i for i in self._needs(last) if i.id not in self._node_values]
+            )
             if missing:
                 pending += missing
                 continue
-            if last.id not in self._values:
-                self._values[last.id] = self._made(last)
+            if last.id not in self._node_values:
+                self._node_values[last.id] = self._compute(last)
             pending.pop()
-        return self._values[node.id]
+        return self._node_values[node.id]
 
     def _needs(self, node: Node) -> list[Node]:
         """The inputs whose integrals have to be there."""
-        return [] if _arranges(node, self._kept) or node.id in self._integrals else node.inputs
+        return [] if _is_stored_arrangement(node, self._kept) or node.id in self._integrals else node.inputs
 
-    def _made(self, node: Node) -> Any:
-        if _arranges(node, self._kept):
+    def _compute(self, node: Node) -> Any:
+        if _is_stored_arrangement(node, self._kept):
             spine = self._kept[node.id][0].copied()
             return Arranged(spine.consolidated(), Spine(spine.sort_key, config=spine.config), spine)
         if node.id in self._integrals:
             return self._integrals[node.id]()
         operator = node.operator
         assert operator is not None  # the integral of a source is given
-        inputs = [self._values[i.id] for i in node.inputs]
+        inputs = [self._node_values[i.id] for i in node.inputs]
         if node.quiet and not any(value.rows for value in inputs):
             return Delta.empty(node.schema)
         state, value = operator.step(operator.fresh(), inputs)
@@ -107,11 +109,11 @@ class _Filling:
         return value
 
 
-def _rows_of(spine: Spine) -> Delta:
+def _consolidated(spine: Spine) -> Delta:
     return Delta.of(spine.consolidated())
 
 
-def _arranges(node: Node, kept: Mapping[str, State]) -> bool:
+def _is_stored_arrangement(node: Node, kept: Mapping[str, State]) -> bool:
     """Whether a node keeps all that has come to it, as it is read."""
     operator = node.operator
     return (

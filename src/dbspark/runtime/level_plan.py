@@ -19,7 +19,7 @@ from dbspark.runtime.placement import Key, Policy
 
 Policies = Mapping[str, tuple[Policy, Policy]]
 """The policies of the sides of joins, by the joins' ids; others are sharded."""
-Lies = Literal["owner", "everywhere"] | Key
+TracePlacement = Literal["owner", "everywhere"] | Key
 """Where a trace lies: on one shard, on all of them, or by the hash of some of its columns."""
 
 
@@ -29,7 +29,7 @@ def slot_of(node: str, key: Key | None = None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NodeStep:
     """A node in a level."""
 
     id: str
@@ -37,14 +37,14 @@ class Step:
     operator: Operator
     inputs: tuple[tuple[str, Schema | None], ...]
     """Slots with their schemas; without one, a node of this level that gives something that does not travel."""
-    writes: bool
+    owns_state: bool
     """Whether this level keeps its state; others only read it."""
-    alone: bool
+    on_owner_only: bool
     """Whether it runs on one shard only."""
 
 
 @dataclass(frozen=True, slots=True)
-class Emit:
+class OutgoingSlot:
     """A slot that leaves a level."""
 
     slot: str
@@ -54,18 +54,18 @@ class Emit:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ExternalCall:
     """A slot that leaves a level for a question, and the one in which the answer comes to the next."""
 
     slot: str
     source: Schema
-    answer: str
+    result_slot: str
     schema: Schema
-    question: Any
+    function: Any
     """See `operators.asked`; it is put by the driver, and stays there."""
 
     def __reduce__(self) -> Any:
-        return Ask, (self.slot, self.source, self.answer, self.schema, None)
+        return ExternalCall, (self.slot, self.source, self.result_slot, self.schema, None)
 
 
 @dataclass(slots=True)
@@ -73,51 +73,51 @@ class Level:
     """What is done between two exchanges. Steps are run in order."""
 
     steps: list[Any] = field(default_factory=list)
-    emits: list[Emit] = field(default_factory=list)
+    outgoing: list[OutgoingSlot] = field(default_factory=list)
     streams: dict[str, SortKey] = field(default_factory=dict)
     """The slots that come in or go out, and the order in which they travel."""
-    asks: list[Ask] = field(default_factory=list)
+    external_calls: list[ExternalCall] = field(default_factory=list)
     """What is asked about what leaves it."""
-    passes: bool = False
+    forwards_rest: bool = False
     """Whether what has come and nobody has taken goes on to the next level."""
-    awaits: list[str] = field(default_factory=list)
+    awaited_slots: list[str] = field(default_factory=list)
     """Slots of votes: if any have come, a fixpoint in front of this level is not over, and the level is not run yet."""
-    resumes: int = 0
-    """Where another job goes on then: a number in `Layout.resumed`."""
+    resume_point: int = 0
+    """Where another job goes on then: a number in `LevelPlan.resume_levels`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class FixpointPlan:
     """A fixpoint that is cut into levels."""
 
     id: str
     """Of its node."""
     fixpoint: Fixpoint
     levels: tuple[Level, ...]
-    feeds: tuple[tuple[str, str, Schema], ...]
+    variable_feeds: tuple[tuple[str, str, Schema], ...]
     """The variables: their names, and the slots of what flows into them, in the last level."""
 
     @property
-    def inside(self) -> str:
+    def slot_prefix(self) -> str:
         """What the names of slots inside begin with."""
         return f"{self.id}/"
 
     @property
-    def votes(self) -> str:
+    def votes_slot(self) -> str:
         return f"{self.id} votes"
 
     @property
-    def carried(self) -> str:
+    def state_slot(self) -> str:
         return f"{self.id} carried"
 
     @property
-    def over(self) -> str:
+    def finished_slot(self) -> str:
         """What is carried once it is known that no iteration follows."""
         return f"{self.id} over"
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputPlacement:
     """Where an output is: each of its rows on one shard, whichever way it came about."""
 
     level: int
@@ -126,12 +126,12 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LevelPlan:
     """The levels of a circuit, and where its outputs are."""
 
     levels: tuple[Level, ...]
-    outputs: Mapping[str, Output]
-    lies: Mapping[str, tuple[Lies, ...]]
+    outputs: Mapping[str, OutputPlacement]
+    trace_placements: Mapping[str, tuple[TracePlacement, ...]]
     """The spines of every node that keeps state."""
-    resumed: tuple[int, ...]
+    resume_levels: tuple[int, ...]
     """The levels at which jobs go on with fixpoints that are not over."""

@@ -1,6 +1,6 @@
 """Aggregates of everything, taken apart: on shards, what travels to where they are kept is one row of each shard.
 
-`combined` puts a `Partial` before every such aggregate of a graph. The aggregate keeps its id and its state, and a
+`add_partial_aggregates` puts a `Partial` before every such aggregate of a graph. The aggregate keeps its id and its state, and a
 `Partial` has none, so it makes no difference to a store whether a graph was run so, or on how many shards.
 """
 
@@ -13,7 +13,7 @@ from dbspark.operators.aggregate import GroupAggregate
 from dbspark.operators.partial import Combined, Partial, combinable
 
 
-def combined(graph: Graph) -> Graph:
+def add_partial_aggregates(graph: Graph) -> Graph:
     """The same circuit for shards."""
     if not any(combinable(node.operator) for node in graph) or any(node.role == "delay" for node in graph):
         return graph

@@ -16,7 +16,7 @@ of their own (`dbspark.runtime.fixpoint`), which hand on whatever else goes from
 between the same two levels share their stages. One that cannot be cut (`iterates`) is an operator like others, on one
 shard.
 
-Where a trace lies (`Lies`) is part of the layout: policies of joins change it, and state has to be moved then.
+Where a trace lies (`TracePlacement`) is part of the layout: policies of joins change it, and state has to be moved then.
 """
 
 from __future__ import annotations
@@ -31,97 +31,111 @@ from dbspark.columnar import SortKey
 from dbspark.errors import CircuitError
 from dbspark.operators.asked import Asked
 from dbspark.operators.operator import Arrange
-from dbspark.runtime.fixpoint import ITERATIONS, Ended, Iterate
-from dbspark.runtime.level_plan import Ask, Emit, Layout, Level, Lies, Loop, Output, Policies, Step, slot_of
-from dbspark.runtime.partial_aggregation import combined
+from dbspark.runtime.fixpoint import MAX_UNROLLED_ITERATIONS, FixpointResultStep, IterationStep
+from dbspark.runtime.level_plan import (
+    ExternalCall,
+    FixpointPlan,
+    Level,
+    LevelPlan,
+    NodeStep,
+    OutgoingSlot,
+    OutputPlacement,
+    Policies,
+    TracePlacement,
+    slot_of,
+)
+from dbspark.runtime.partial_aggregation import add_partial_aggregates
 from dbspark.runtime.placement import ANYWHERE, Key, Placed, alone, key_of, placed, wanted
 
-_STAYS = ("arranged", "nested")
+_LOCAL_KINDS = ("arranged", "nested")
 """Kinds of streams that cannot be sent."""
 
 
-def layout(
-    graph: Graph, sources: Mapping[str, Placed], policies: Policies | None = None, iterations: int = ITERATIONS
-) -> Layout:
-    """Cut a graph into levels; `sources` says how each source is placed, `policies` how the sides of joins are.
+def plan_levels(
+    graph: Graph,
+    sources: Mapping[str, Placed],
+    join_policies: Policies | None = None,
+    iterations: int = MAX_UNROLLED_ITERATIONS,
+) -> LevelPlan:
+    """Cut a graph into levels; `sources` says how each source is placed, `join_policies` how the sides of joins are.
 
     So many `iterations` of each fixpoint are unrolled, at the least.
     """
-    graph = combined(graph)
+    graph = add_partial_aggregates(graph)
     if any(node.role == "delay" for node in graph):
         raise CircuitError("a delay over ticks is not sharded; run the circuit embedded")
-    begins = {n.id: sources.get(str(n.name), ANYWHERE) for n in graph if n.role == "source"}
-    return _Planner(graph, begins, policies or {}).layout(iterations)
+    source_placements = {n.id: sources.get(str(n.name), ANYWHERE) for n in graph if n.role == "source"}
+    return _Planner(graph, source_placements, join_policies or {}).plan_levels(iterations)
 
 
 class _Planner:
     first = 0
     """The first level in which something is done; sources are in level 0."""
 
-    def __init__(self, graph: Graph, begins: Mapping[str, Placed], policies: Policies) -> None:
-        """`begins`: how sources are placed, and delays."""
+    def __init__(self, graph: Graph, source_placements: Mapping[str, Placed], join_policies: Policies) -> None:
+        """`source_placements`: how sources are placed, and delays."""
         self.graph = graph
-        self.policies = policies
-        self.of_arrange = {
+        self.join_policies = join_policies
+        self.arrange_policies = {
             side.id: policy
-            for join, given in policies.items()
+            for join, given in join_policies.items()
             if join in graph.nodes
             for side, policy in zip(graph.nodes[join].inputs, given, strict=True)
         }
-        self.placed: dict[str, Placed] = dict(begins)
-        self.level: dict[str, int] = dict.fromkeys(begins, 0)
+        self.placed: dict[str, Placed] = dict(source_placements)
+        self.level: dict[str, int] = dict.fromkeys(source_placements, 0)
         """Where a node's output is first there."""
         self.slots: dict[str, list[str]] = {}
         """What each node reads."""
         self.needs: dict[str, set[int]] = {}
         """The levels at which a slot is read."""
-        self.exchanged: dict[str, tuple[str, Key | None]] = {}
+        self.exchanges: dict[str, tuple[str, Key | None]] = {}
         """Slots that change shard, with the node and the columns by which; None: to everyone."""
-        self.inside: dict[str, _Inside] = {}
+        self.fixpoints: dict[str, _FixpointPlanner] = {}
         """Fixpoints that are cut."""
         self.order = graph.schedule()
         for node in self.order:
             if node.operator is not None:
-                self._place(node)
+                self._place_node(node)
         self.arranged = self._arranged_levels()
 
-    def _place(self, node: Node) -> None:
+    def _place_node(self, node: Node) -> None:
         if isinstance(node.operator, Fixpoint) and iterates(node.operator):
-            self.inside[node.id] = _Inside.of(node.operator, [self.placed[i.id] for i in node.inputs])
+            self.fixpoints[node.id] = _FixpointPlanner.of(node.operator, [self.placed[i.id] for i in node.inputs])
             feeds = max((self.level[i.id] for i in node.inputs), default=0)
             self.slots[node.id], self.level[node.id], self.placed[node.id] = [], feeds + 1, ANYWHERE
             for given in node.inputs:
                 self.needs.setdefault(slot_of(given.id), set()).add(feeds)
             return
         level, slots = self.first, []
-        policy = self.of_arrange.get(node.id, "shard")
+        policy = self.arrange_policies.get(node.id, "shard")
         inputs = [self.placed[i.id] for i in node.inputs]
         for given, key in zip(node.inputs, wanted(node, inputs, policy), strict=True):
-            there = self.level[given.id]
+            input_level = self.level[given.id]
             slot = slot_of(given.id)
             if isinstance(node.operator, Asked):
                 slot = f"{given.id} asked"
-                there += 1
+                input_level += 1
             elif policy == "broadcast":
                 slot = self._broadcast(given)
-                there += 1
+                input_level += 1
             elif key is not None and key not in self.placed[given.id]:
                 slot = self._exchange(given, key)
-                there += 1
+                input_level += 1
             slots.append(slot)
-            level = max(level, there)
+            level = max(level, input_level)
         self.slots[node.id], self.level[node.id] = slots, level
-        if isinstance(node.operator, Result) and node.inputs[0].id in self.inside:
-            self.placed[node.id] = self.inside[node.inputs[0].id].placed_result(node.operator.name)
+        if isinstance(node.operator, Result) and node.inputs[0].id in self.fixpoints:
+            self.placed[node.id] = self.fixpoints[node.inputs[0].id].placed_result(node.operator.name)
         else:
-            self.placed[node.id] = placed(node, inputs, self.policies.get(node.id, (policy, policy)))
+            self.placed[node.id] = placed(node, inputs, self.join_policies.get(node.id, (policy, policy)))
 
     def _arranged_levels(self) -> dict[str, list[int]]:
         """For each node whose output stays where it is, the levels that read it."""
         readers: dict[str, set[int]] = {}
         for node in self.order:
             for given in node.inputs:
-                if given.kind in _STAYS:
+                if given.kind in _LOCAL_KINDS:
                     readers.setdefault(given.id, set()).add(self.level[node.id])
         for node in self.order:
             if node.kind == "nested" and len(readers.get(node.id, ())) > 1:
@@ -130,15 +144,15 @@ class _Planner:
 
     def _exchange(self, node: Node, key: Key) -> str:
         slot = slot_of(node.id, key)
-        self.exchanged[slot] = node.id, key
+        self.exchanges[slot] = node.id, key
         return slot
 
     def _broadcast(self, node: Node) -> str:
         slot = f"{node.id} to everyone"
-        self.exchanged[slot] = node.id, None
+        self.exchanges[slot] = node.id, None
         return slot
 
-    def _output(self, node: Node) -> Output:
+    def _output(self, node: Node) -> OutputPlacement:
         level, slot = self.level[node.id], slot_of(node.id)
         if self.placed[node.id]:
             key = min(self.placed[node.id], key=lambda k: (len(k), k))
@@ -146,26 +160,26 @@ class _Planner:
             key = tuple(range(node.schema.columns))
             level, slot = level + 1, self._exchange(node, key)
         self.needs.setdefault(slot, set()).add(level)
-        return Output(level, slot, key)
+        return OutputPlacement(level, slot, key)
 
-    def layout(self, iterations: int) -> Layout:
+    def plan_levels(self, iterations: int) -> LevelPlan:
         outputs = {name: self._output(node) for name, node in self.graph.outputs.items()}
         levels = self._levels(max([*self.level.values(), *(o.level for o in outputs.values())], default=0))
-        lies = {n.id: self._lies(n) for n in self.order if n.operator is not None and n.operator.kept()}
+        trace_placements = {n.id: self._lies(n) for n in self.order if n.operator is not None and n.operator.kept()}
         whole: list[Level] = []
         numbers: list[int] = []
-        resumed: list[int] = []
+        resume_levels: list[int] = []
         for number, level in enumerate(levels):
-            loops = [inside.loop(node) for node, inside in self.inside.items() if self.level[node] == number]
+            loops = [inside.loop(node) for node, inside in self.fixpoints.items() if self.level[node] == number]
             if loops:
-                level.resumes = len(resumed)
-                level.awaits = [loop.votes for loop in loops]
-                resumed.append(len(whole))
-                whole += _unrolled(loops, iterations)
+                level.resume_point = len(resume_levels)
+                level.awaited_slots = [loop.votes_slot for loop in loops]
+                resume_levels.append(len(whole))
+                whole += _unroll(loops, iterations)
             numbers.append(len(whole))
             whole.append(level)
         outputs = {name: replace(output, level=numbers[output.level]) for name, output in outputs.items()}
-        return Layout(tuple(whole), outputs, lies, tuple(resumed))
+        return LevelPlan(tuple(whole), outputs, trace_placements, tuple(resume_levels))
 
     def _levels(self, last: int) -> list[Level]:
         levels = [Level() for _ in range(1 + last)]
@@ -175,43 +189,45 @@ class _Planner:
             if isinstance(node.operator, Asked):
                 self._ask(levels, node, node.operator)
                 continue
-            if node.id in self.inside:
-                loop = self.inside[node.id].loop(node.id)
-                levels[self.level[node.id]].steps.append(Ended(loop))
+            if node.id in self.fixpoints:
+                loop = self.fixpoints[node.id].loop(node.id)
+                levels[self.level[node.id]].steps.append(FixpointResultStep(loop))
                 continue
-            where = self.arranged.get(node.id) or [self.level[node.id]]
+            reading_levels = self.arranged.get(node.id) or [self.level[node.id]]
             inputs = tuple(
-                (slot, None if given.kind in _STAYS else given.schema)
+                (slot, None if given.kind in _LOCAL_KINDS else given.schema)
                 for slot, given in zip(self.slots[node.id], node.inputs, strict=True)
             )
-            for at in where:
-                levels[at].steps.append(Step(node.id, node.label, node.operator, inputs, at == where[0], alone(node)))
+            for number in reading_levels:
+                levels[number].steps.append(
+                    NodeStep(node.id, node.label, node.operator, inputs, number == reading_levels[0], alone(node))
+                )
                 for slot, schema in inputs:
                     if schema is not None:
-                        self.needs.setdefault(slot, set()).add(at)
+                        self.needs.setdefault(slot, set()).add(number)
         for slot, read in self.needs.items():
             self._emit(levels, slot, max(read))
-        for name, inside in self.inside.items():
+        for name, inside in self.fixpoints.items():
             feeds = levels[self.level[name] - 1]
             for emit, sort_key in inside.entering(name, self.graph.nodes[name].inputs):
-                feeds.emits.append(emit)
+                feeds.outgoing.append(emit)
                 feeds.streams[emit.slot] = sort_key
         return levels
 
     def _ask(self, levels: list[Level], node: Node, operator: Asked) -> None:
-        (slot,), (given,), at = self.slots[node.id], node.inputs, self.level[node.id]
-        before = levels[at - 1]
+        (slot,), (given,), number = self.slots[node.id], node.inputs, self.level[node.id]
+        before = levels[number - 1]
         if slot not in before.streams:
-            before.emits.append(Emit(slot, given.id, "same"))
+            before.outgoing.append(OutgoingSlot(slot, given.id, "same"))
             before.streams[slot] = SortKey(given.schema)
-        before.asks.append(Ask(slot, given.schema, node.id, node.schema, operator.question))
-        levels[at].streams[node.id] = SortKey(node.schema)
+        before.external_calls.append(ExternalCall(slot, given.schema, node.id, node.schema, operator.question))
+        levels[number].streams[node.id] = SortKey(node.schema)
 
-    def _lies(self, node: Node) -> tuple[Lies, ...]:
+    def _lies(self, node: Node) -> tuple[TracePlacement, ...]:
         assert node.operator is not None
         kept = node.operator.kept()
-        policy = self.of_arrange.get(node.id, "shard")
-        if node.id not in self.inside and alone(node):
+        policy = self.arrange_policies.get(node.id, "shard")
+        if node.id not in self.fixpoints and alone(node):
             return tuple("owner" for _ in kept)
         if policy == "broadcast":
             return ("everywhere",)
@@ -220,60 +236,60 @@ class _Planner:
         return tuple(key_of(sort_key) for sort_key in kept)
 
     def _emit(self, levels: list[Level], slot: str, last: int) -> None:
-        if slot in self.exchanged:
-            node, key = self.exchanged[slot]
+        if slot in self.exchanges:
+            node, key = self.exchanges[slot]
             begin = self.level[node]
             sort_key = SortKey(self.graph.nodes[node].schema, key)
-            levels[begin].emits.append(Emit(slot, node, "everyone" if key is None else "owners"))
+            levels[begin].outgoing.append(OutgoingSlot(slot, node, "everyone" if key is None else "owners"))
             levels[begin].streams[slot] = levels[begin + 1].streams[slot] = sort_key
             begin += 1
         else:
             begin = self.level[slot]
             sort_key = SortKey(self.graph.nodes[slot].schema)
-        for at in range(begin, last):
-            levels[at].emits.append(Emit(slot, slot, "same"))
-            levels[at].streams[slot] = levels[at + 1].streams[slot] = sort_key
+        for number in range(begin, last):
+            levels[number].outgoing.append(OutgoingSlot(slot, slot, "same"))
+            levels[number].streams[slot] = levels[number + 1].streams[slot] = sort_key
 
 
-class _Inside(_Planner):
+class _FixpointPlanner(_Planner):
     """The graph of a fixpoint. What comes from outside and from the iteration before comes to its first level, 1."""
 
     first = 1
 
-    def __init__(self, fixpoint: Fixpoint, begins: Mapping[str, Placed]) -> None:
-        super().__init__(fixpoint.graph, begins, {})
+    def __init__(self, fixpoint: Fixpoint, source_placements: Mapping[str, Placed]) -> None:
+        super().__init__(fixpoint.graph, source_placements, {})
         self.fixpoint = fixpoint
         self.last = max(1, *self.level.values())
         self.feeds = {variable.id: variable.inputs[0].id for variable in fixpoint.variables}
         """What flows into each variable."""
 
     @staticmethod
-    def of(fixpoint: Fixpoint, inputs: Sequence[Placed]) -> _Inside:
+    def of(fixpoint: Fixpoint, inputs: Sequence[Placed]) -> _FixpointPlanner:
         """Where the variables lie is found by asking first where they would if they lay anywhere.
 
         Rows that flow into a variable have to come together, so that what cancels does: if they lie anywhere, they are
         exchanged by whole rows.
         """
         outside = {n.id: given for n, given in zip(fixpoint.sources, inputs, strict=True)}
-        anywhere = _Inside(fixpoint, {**outside, **{n.id: ANYWHERE for n in fixpoint.variables}})
+        anywhere = _FixpointPlanner(fixpoint, {**outside, **{n.id: ANYWHERE for n in fixpoint.variables}})
         found = {n.id: anywhere.placed[n.inputs[0].id] or _by_row(n) for n in fixpoint.variables}
-        inside = _Inside(fixpoint, {**outside, **found})
+        inside = _FixpointPlanner(fixpoint, {**outside, **found})
         inside._cut({n.id for n in fixpoint.variables if not anywhere.placed[n.inputs[0].id]})
         return inside
 
-    def _cut(self, exchanged: set[str]) -> None:
-        """Make the levels; `exchanged`: variables that are exchanged even where they are read as they lie."""
+    def _cut(self, exchanges: set[str]) -> None:
+        """Make the levels; `exchanges`: variables that are exchanged even where they are read as they lie."""
         for feed in self.feeds.values():
             self.needs.setdefault(slot_of(feed), set()).add(self.last)
         front, *levels = self._levels(self.last)
         self.levels = tuple(levels)
-        self._entering: list[tuple[str, Emit, SortKey]] = []
+        self._entering: list[tuple[str, OutgoingSlot, SortKey]] = []
         """What comes from outside: the source, how it is sent, and in which order."""
-        for emit in front.emits:
-            node = self.exchanged[emit.slot][0] if emit.slot in self.exchanged else emit.slot
+        for emit in front.outgoing:
+            node = self.exchanges[emit.slot][0] if emit.slot in self.exchanges else emit.slot
             if node in self.feeds:
-                to = "owners" if node in exchanged and emit.to == "same" else emit.to
-                levels[-1].emits.append(Emit(emit.slot, slot_of(self.feeds[node]), to))
+                to = "owners" if node in exchanges and emit.to == "same" else emit.to
+                levels[-1].outgoing.append(OutgoingSlot(emit.slot, slot_of(self.feeds[node]), to))
                 levels[-1].streams[emit.slot] = front.streams[emit.slot]
             else:
                 self._entering.append((node, emit, front.streams[emit.slot]))
@@ -282,17 +298,17 @@ class _Inside(_Planner):
         """Where the rows of a variable lie when it is over."""
         return self.placed[self.graph.outputs[name].id]
 
-    def loop(self, node: str) -> Loop:
+    def loop(self, node: str) -> FixpointPlan:
         """As the tasks know it."""
         feeds = tuple((str(v.name), slot_of(self.feeds[v.id]), v.schema) for v in self.fixpoint.variables)
-        return Loop(node, self.fixpoint, self.levels, feeds)
+        return FixpointPlan(node, self.fixpoint, self.levels, feeds)
 
-    def entering(self, node: str, inputs: Sequence[Node]) -> Iterator[tuple[Emit, SortKey]]:
+    def entering(self, node: str, inputs: Sequence[Node]) -> Iterator[tuple[OutgoingSlot, SortKey]]:
         """What the level in front of the fixpoint sends to it."""
         given = {n.id: i.id for n, i in zip(self.fixpoint.sources, inputs, strict=True)}
-        inside = self.loop(node).inside
+        inside = self.loop(node).slot_prefix
         for source, emit, sort_key in self._entering:
-            yield Emit(inside + emit.slot, slot_of(given[source]), emit.to), sort_key
+            yield OutgoingSlot(inside + emit.slot, slot_of(given[source]), emit.to), sort_key
 
 
 def iterates(fixpoint: Fixpoint) -> bool:
@@ -310,8 +326,8 @@ def _by_row(node: Node) -> Placed:
     return frozenset({tuple(range(node.schema.columns))})
 
 
-def _unrolled(loops: Sequence[Loop], iterations: int) -> list[Level]:
+def _unroll(loops: Sequence[FixpointPlan], iterations: int) -> list[Level]:
     """Iterations of fixpoints beside each other, whole ones of each of them."""
     stages = math.lcm(*(len(loop.levels) for loop in loops))
     stages *= -(-iterations * max(len(loop.levels) for loop in loops) // stages)
-    return [Level([Iterate(loop, stage) for loop in loops], passes=True) for stage in range(stages)]
+    return [Level([IterationStep(loop, stage) for loop in loops], forwards_rest=True) for stage in range(stages)]

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from time import perf_counter, time
 from typing import Any, NamedTuple, Protocol, SupportsInt
 
-REMEMBERED = 100
+MAX_RECENT_PROGRESS = 100
 """Progresses that are kept, as many as Spark keeps of a query."""
 
 Progress = dict[str, Any]
@@ -25,7 +25,7 @@ Listener = Callable[[Progress], None]
 _log = logging.getLogger("dbspark")
 
 
-class Tally(Protocol):
+class RowCountSnapshot(Protocol):
     """How many rows there were at one moment, before consolidation; added up when somebody asks."""
 
     def rows(self) -> dict[str, int]:
@@ -34,16 +34,16 @@ class Tally(Protocol):
 
 
 class _Record(NamedTuple):
-    """What a tick has done, in the types in which it is cheap to keep; see `Monitor.note`."""
+    """What a tick has done, in the types in which it is cheap to keep; see `ProgressMonitor.record_tick`."""
 
     tick: int
-    given: Mapping[str, int]
-    taken: Mapping[str, SupportsInt]
-    tally: Tally
-    watch: Watch
+    table_row_counts: Mapping[str, int]
+    view_row_counts: Mapping[str, SupportsInt]
+    row_counts: RowCountSnapshot
+    timer: TickTimer
 
 
-class Monitor:
+class ProgressMonitor:
     """Times ticks, and tells of them."""
 
     def __init__(self, who: Callable[[], tuple[str, str]], label: Callable[[str], str]) -> None:
@@ -51,7 +51,7 @@ class Monitor:
         self._who = who
         self._label = label
         self.run_id = str(uuid.uuid4())
-        self._recent: deque[_Record] = deque(maxlen=REMEMBERED)
+        self._recent: deque[_Record] = deque(maxlen=MAX_RECENT_PROGRESS)
         self.listeners: list[Listener] = []
         self._transactions = self._rows = 0
         self._seconds = 0.0
@@ -68,14 +68,19 @@ class Monitor:
         message = "Applying a transaction" if self.running else "Waiting for a transaction" if active else "Closed"
         return {"message": message, "isDataAvailable": bool(self.running), "isTriggerActive": bool(self.running)}
 
-    def note(
-        self, tick: int, given: Mapping[str, int], taken: Mapping[str, SupportsInt], tally: Tally, watch: Watch
+    def record_tick(
+        self,
+        tick: int,
+        table_row_counts: Mapping[str, int],
+        view_row_counts: Mapping[str, SupportsInt],
+        row_counts: RowCountSnapshot,
+        timer: TickTimer,
     ) -> None:
         """A tick has happened: rows that came into tables, rows that views changed by, rows that are kept."""
         self._transactions += 1
-        self._rows += sum(given.values())
-        self._seconds += watch.committed - watch.started
-        self._recent.append(_Record(tick, given, taken, tally, watch))
+        self._rows += sum(table_row_counts.values())
+        self._seconds += timer.committed - timer.started
+        self._recent.append(_Record(tick, table_row_counts, view_row_counts, row_counts, timer))
         if not self.listeners:
             return
         progress = self._progress(*self._recent[-1])
@@ -97,33 +102,40 @@ class Monitor:
         return [self._progress(*figures) for figures in list(self._recent)]
 
     def _progress(
-        self, tick: int, given: Mapping[str, int], taken: Mapping[str, SupportsInt], tally: Tally, watch: Watch
+        self,
+        tick: int,
+        table_row_counts: Mapping[str, int],
+        view_row_counts: Mapping[str, SupportsInt],
+        row_counts: RowCountSnapshot,
+        timer: TickTimer,
     ) -> Progress:
         id, name = self._who()
-        seconds, rows = watch.total, sum(given.values())
+        seconds, rows = timer.total, sum(table_row_counts.values())
         return {
             "id": id,
             "runId": self.run_id,
             "name": name,
-            "timestamp": datetime.fromtimestamp(watch.begun, UTC).isoformat(timespec="milliseconds"),
+            "timestamp": datetime.fromtimestamp(timer.started_at, UTC).isoformat(timespec="milliseconds"),
             "batchId": tick,
             "tick": tick,
             "numInputRows": rows,
             "processedRowsPerSecond": round(rows / seconds, 3) if seconds else 0.0,
-            "durationMs": watch.durations(),
-            "sources": [{"description": f"table {t}", "numInputRows": n} for t, n in given.items()],
-            "numOutputRows": {view: int(rows) for view, rows in taken.items()},
-            "stateOperators": [{"operatorName": self._label(n), "numRowsTotal": r} for n, r in tally.rows().items()],
+            "durationMs": timer.durations(),
+            "sources": [{"description": f"table {t}", "numInputRows": n} for t, n in table_row_counts.items()],
+            "numOutputRows": {view: int(rows) for view, rows in view_row_counts.items()},
+            "stateOperators": [
+                {"operatorName": self._label(n), "numRowsTotal": r} for n, r in row_counts.rows().items()
+            ],
         }
 
 
-class Watch:
+class TickTimer:
     """When a transaction began, and when its parts were over; whoever does a part says so."""
 
-    __slots__ = ("begun", "checked", "committed", "computed", "started")
+    __slots__ = ("checked", "committed", "computed", "started", "started_at")
 
     def __init__(self) -> None:
-        self.begun = time()
+        self.started_at = time()
         """By the clock on the wall; all others by that of the processor."""
         self.started = self.checked = self.computed = self.committed = perf_counter()
 
@@ -142,4 +154,4 @@ class Watch:
         return {part: round(1e3 * seconds, 3) for part, seconds in parts.items()}
 
 
-__all__ = ["Listener", "Monitor", "Progress", "Tally", "Watch"]
+__all__ = ["Listener", "Progress", "ProgressMonitor", "RowCountSnapshot", "TickTimer"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dbspark.runtime.reslicing import trace_of
-from dbspark.runtime.runtime import Shows
+from dbspark.runtime.reslicing import split_trace_name
+from dbspark.runtime.runtime import StateReader
 from dbspark.runtime.tables import TableDefinition
 from dbspark.sql.explain import Size
 from dbspark.storage.manifest import TraceRecord
@@ -13,7 +13,7 @@ from dbspark.storage.store import Store
 from dbspark.trace.history import Histories, history_of
 
 
-class Reader(Shows):
+class ReadOnlyRuntime(StateReader):
     """See the module's preface. State of shards is read as well as state of none."""
 
     def __init__(self, store: Store, tables: Sequence[TableDefinition], shards: int | None, keep: int) -> None:
@@ -22,7 +22,7 @@ class Reader(Shows):
         self.tables = {table.name: table for table in tables}
         self._records: dict[str, list[tuple[TraceRecord, ...]]] = {}
         for name, kept in store.records().states.items():
-            self._records.setdefault(name if shards is None else trace_of(name)[0], []).append(kept)
+            self._records.setdefault(name if shards is None else split_trace_name(name)[0], []).append(kept)
 
     def readable(self, name: str, tick: int) -> Histories:
         table = self.tables.get(name)

@@ -12,70 +12,70 @@ from dataclasses import dataclass
 from typing import Any
 
 from dbspark.columnar import Batch, SortKey, merge
-from dbspark.runtime.level_plan import Lies
+from dbspark.runtime.level_plan import TracePlacement
 from dbspark.runtime.placement import key_of, owner, split
-from dbspark.runtime.task import Work
+from dbspark.runtime.task import LevelTask
 from dbspark.storage.store import Store
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Description
 
-AT = "@"
+SHARD_SEPARATOR = "@"
 """Between the name of a trace and its shard."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TraceLayout:
     """How a trace is kept: in which orders its spines are, and where each of them lies."""
 
     sort_keys: tuple[SortKey, ...]
-    lies: tuple[Lies, ...]
+    placements: tuple[TracePlacement, ...]
 
     @property
-    def everywhere(self) -> bool:
+    def replicated(self) -> bool:
         """Whether every shard has all of it."""
-        return "everywhere" in self.lies
+        return "everywhere" in self.placements
 
     @property
     def owned(self) -> bool:
         """Whether one shard has all of it."""
-        return "owner" in self.lies
+        return "owner" in self.placements
 
 
 @dataclass(frozen=True, slots=True)
-class Reslice:
+class ResliceStep:
     """One trace: every shard takes what is to be its own from where it was."""
 
     id: str
-    old: Kept
-    new: Kept
+    before: TraceLayout
+    after: TraceLayout
     shards: tuple[int, ...]
     """Those that kept something of it."""
 
     @property
     def reads(self) -> tuple[str, ...]:
-        some = self.shards[:1] if self.old.everywhere else self.shards
-        return tuple(f"{self.id}{AT}{shard}" for shard in some)
+        some = self.shards[:1] if self.before.replicated else self.shards
+        return tuple(f"{self.id}{SHARD_SEPARATOR}{shard}" for shard in some)
 
-    def run(self, work: Work) -> None:
-        if self.new.owned and work.shard != owner(work.job.shards):
+    def run(self, task: LevelTask) -> None:
+        if self.after.owned and task.shard != owner(task.context.shards):
             return
-        spines = zip(*(work.state(name, self.old.sort_keys) for name in self.reads), strict=True)
-        wanted = zip(spines, self.new.sort_keys, self.new.lies, strict=True)
-        work.keep(self.id, tuple(self._one(work, *given) for given in wanted))
+        spines = zip(*(task.state(name, self.before.sort_keys) for name in self.reads), strict=True)
+        wanted = zip(spines, self.after.sort_keys, self.after.placements, strict=True)
+        task.set_state(self.id, tuple(self._one(task, *given) for given in wanted))
 
-    def _one(self, work: Work, spines: Sequence[Spine], sort_key: SortKey, lies: Lies) -> Spine:
-        if lies in ("owner", "everywhere"):
-            return combined([rearranged(s, sort_key) for s in spines])
+    def _one(self, task: LevelTask, spines: Sequence[Spine], sort_key: SortKey, placements: TracePlacement) -> Spine:
+        if placements in ("owner", "everywhere"):
+            return combine_spines([reorder_spine(s, sort_key) for s in spines])
         # In the order of the columns by which it lies, a shard's rows follow each other.
-        assert not isinstance(lies, str)
-        order = sort_key if lies == key_of(sort_key) else SortKey(sort_key.schema, lies)
-        return combined([rearranged(_sliced(rearranged(s, order), work), sort_key) for s in spines])
+        assert not isinstance(placements, str)
+        order = sort_key if placements == key_of(sort_key) else SortKey(sort_key.schema, placements)
+        return combine_spines([reorder_spine(_slice_spine(reorder_spine(s, order), task), sort_key) for s in spines])
 
 
-def _sliced(spine: Spine, work: Work) -> Spine:
+def _slice_spine(spine: Spine, task: LevelTask) -> Spine:
     entries = []
     for batch in spine.batches:
-        mine = dict(split(batch, work.job.shards)).get(work.shard, Batch.empty(spine.sort_key))
+        mine = dict(split(batch, task.context.shards)).get(task.shard, Batch.empty(spine.sort_key))
         if mine.rows == batch.rows:
             mine = batch
         elif batch.description is not None:
@@ -85,7 +85,7 @@ def _sliced(spine: Spine, work: Work) -> Spine:
     return Spine(spine.sort_key, tuple(entries), compaction=spine.compaction)
 
 
-def combined(spines: Sequence[Spine]) -> Spine:
+def combine_spines(spines: Sequence[Spine]) -> Spine:
     """Spines of several shards as one."""
     some = [s for s in spines if s.entries]
     if len(some) < 2:
@@ -108,7 +108,7 @@ def combined(spines: Sequence[Spine]) -> Spine:
     )
 
 
-def rearranged(spine: Spine, sort_key: SortKey) -> Spine:
+def reorder_spine(spine: Spine, sort_key: SortKey) -> Spine:
     """The rows of a spine in another order, at their times."""
     if spine.sort_key is sort_key:
         return spine
@@ -116,25 +116,33 @@ def rearranged(spine: Spine, sort_key: SortKey) -> Spine:
     return Spine(sort_key, tuple(entries), compaction=spine.compaction)
 
 
-def trace_of(name: str) -> tuple[str, int]:
+def split_trace_name(name: str) -> tuple[str, int]:
     """The trace and the shard that a name in a store of shards stands for."""
-    trace, _, shard = name.rpartition(AT)
+    trace, _, shard = name.rpartition(SHARD_SEPARATOR)
     return trace, int(shard)
 
 
-def whole_states(store: Store, described: Mapping[str, Any]) -> dict[str, tuple[Spine, ...]]:
+def unsharded_states(store: Store, metadata: Mapping[str, Any]) -> dict[str, tuple[Spine, ...]]:
     """What a store keeps, of whatever runtime, as if there were no shards."""
     states: dict[str, tuple[Spine, ...]] = store.load().states
-    if described.get("shards") is None:
+    if metadata.get("shards") is None:
         return states
     parts: dict[str, list[tuple[Spine, ...]]] = {}
     for name, spines in states.items():
-        parts.setdefault(trace_of(name)[0], []).append(spines)
-    everywhere = set(described.get("everywhere", ()))
+        parts.setdefault(split_trace_name(name)[0], []).append(spines)
+    replicated = set(metadata.get("everywhere", ()))
     return {
-        name: given[0] if name in everywhere else tuple(combined(some) for some in zip(*given, strict=True))
+        name: given[0] if name in replicated else tuple(combine_spines(some) for some in zip(*given, strict=True))
         for name, given in parts.items()
     }
 
 
-__all__ = ["AT", "Kept", "Reslice", "combined", "rearranged", "trace_of", "whole_states"]
+__all__ = [
+    "SHARD_SEPARATOR",
+    "ResliceStep",
+    "TraceLayout",
+    "combine_spines",
+    "reorder_spine",
+    "split_trace_name",
+    "unsharded_states",
+]

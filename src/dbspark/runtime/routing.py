@@ -17,28 +17,30 @@ import pyarrow as pa
 from dbspark.columnar import SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.frames import arrow_schema, in_months, relabelled
-from dbspark.runtime.exchange import DDL, packed
+from dbspark.runtime.exchange import ROW_DDL, to_record_batches
 from dbspark.runtime.placement import split
-from dbspark.runtime.tables import Kind, Operation, TableDefinition
-from dbspark.runtime.task import Row, Work
+from dbspark.runtime.tables import Operation, OperationKind, TableDefinition
+from dbspark.runtime.task import LevelTask, Row
 from dbspark.storage.segment import encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 
 
 @dataclass(frozen=True, slots=True)
 class FrameOperation:
     """One call of a transaction with a Spark DataFrame."""
 
-    kind: Kind
+    kind: OperationKind
     frame: DataFrame
     weight: str | None
 
 
-def routed(table: TableDefinition, kind: Kind, data: Any, weight: str | None) -> Operation | FrameOperation:
+def to_operation(
+    table: TableDefinition, kind: OperationKind, data: Any, weight: str | None
+) -> Operation | FrameOperation:
     """What a user hands in, checked against the table's schema."""
     if not hasattr(data, "mapInArrow"):
         return table.operation(kind, data, weight)
@@ -48,7 +50,7 @@ def routed(table: TableDefinition, kind: Kind, data: Any, weight: str | None) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class RoutedOperation:
     """An operation of a transaction, its number there, and where it goes."""
 
     table: TableDefinition
@@ -58,17 +60,19 @@ class Routed:
     def rows(self, shards: int) -> Iterator[Row]:
         """What the driver sends."""
         if isinstance(self.operation, Operation):
-            yield from _sent(self.table, self.number, self.operation, shards, (0, 0))
+            yield from _split_rows(self.table, self.number, self.operation, shards, (0, 0))
 
     def frames(self, shards: int) -> Iterator[DataFrame]:
         """What Spark sends."""
         if isinstance(self.operation, FrameOperation):
             given = self.operation
-            yield given.frame.mapInArrow(_routing(self.table, self.number, given.kind, given.weight, shards), DDL)
+            yield given.frame.mapInArrow(
+                _split_partition(self.table, self.number, given.kind, given.weight, shards), ROW_DDL
+            )
 
 
-def _routing(
-    table: TableDefinition, number: int, kind: Kind, weight: str | None, shards: int
+def _split_partition(
+    table: TableDefinition, number: int, kind: OperationKind, weight: str | None, shards: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -80,14 +84,14 @@ def _routing(
         def rows() -> Iterator[Row]:
             for i, batch in enumerate(batches):
                 operation = table.operation(kind, pa.Table.from_batches([batch]), weight)
-                yield from _sent(table, number, operation, shards, (part, i))
+                yield from _split_rows(table, number, operation, shards, (part, i))
 
-        yield from packed(rows())
+        yield from to_record_batches(rows())
 
     return run
 
 
-def _sent(
+def _split_rows(
     table: TableDefinition, number: int, operation: Operation, shards: int, part: tuple[int, int]
 ) -> Iterator[Row]:
     slot = f"op {table.name} {number:06d} {part[0]:06d} {part[1]:06d} {KINDS.index(operation.kind)}"
@@ -95,12 +99,12 @@ def _sent(
         yield shard, slot, b"".join(encoded(batch))
 
 
-def sent(work: Work, table: TableDefinition) -> list[Operation]:
+def received_operations(task: LevelTask, table: TableDefinition) -> list[Operation]:
     """The operations on a table that have come to a shard."""
     out: list[tuple[str, Operation]] = []
-    for slot in sorted(s for s in work.received if s.startswith(f"op {table.name} ")):
+    for slot in sorted(s for s in task.received if s.startswith(f"op {table.name} ")):
         _, _, number, _, _, kind = slot.split(" ")
-        rows = merge(work.batches(slot, sort_key_of(table, KINDS[int(kind)])))
+        rows = merge(task.batches(slot, operation_sort_key(table, KINDS[int(kind)])))
         operation = Operation(KINDS[int(kind)], Delta.of(rows))
         if out and out[-1][0] == number and operation.kind != "upsert":
             operation = Operation(operation.kind, Delta.of(merge([out.pop()[1].rows, rows])))
@@ -108,7 +112,7 @@ def sent(work: Work, table: TableDefinition) -> list[Operation]:
     return [operation for _, operation in out]
 
 
-def sort_key_of(table: TableDefinition, kind: Kind) -> SortKey:
+def operation_sort_key(table: TableDefinition, kind: OperationKind) -> SortKey:
     """The order in which the rows of an operation come."""
     if kind != "delete keys":
         return table.sort_key

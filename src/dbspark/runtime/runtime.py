@@ -2,7 +2,7 @@
 
 A runtime keeps what tables and views hold and the state of the circuit between them. It makes ticks; when one is done
 it is the present, and `states` is what the store is to name. `Embedded` does it in this process, `Sharded` as Spark
-jobs; a `Reader` only shows what somebody else has committed.
+jobs; a `ReadOnlyRuntime` only shows what somebody else has committed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol, SupportsInt
 import pyarrow as pa
 
 from dbspark.columnar import Batch
-from dbspark.runtime.progress import Tally, Watch
-from dbspark.runtime.tables import Kind, TableDefinition
+from dbspark.runtime.progress import RowCountSnapshot, TickTimer
+from dbspark.runtime.tables import OperationKind, TableDefinition
 from dbspark.sql.explain import Size
 from dbspark.storage.store import Store
 
@@ -23,15 +23,15 @@ from dbspark.storage.store import Store
 class Outcome(NamedTuple):
     """What a tick has done."""
 
-    given: Mapping[str, int]
+    table_row_counts: Mapping[str, int]
     """Rows by which it changed tables."""
-    taken: Mapping[str, SupportsInt]
+    view_row_counts: Mapping[str, SupportsInt]
     """Rows by which it changed views; counted when somebody asks."""
-    changes: Mapping[str, Batch]
+    deltas: Mapping[str, Batch]
     """The changes of the views that were asked for."""
 
 
-class Readable(Protocol):
+class ReadableTable(Protocol):
     """A table or view as it can be read."""
 
     @property
@@ -50,13 +50,13 @@ class Readable(Protocol):
         ...
 
 
-class Shows(ABC):
+class StateReader(ABC):
     """Whatever has tables and views to read."""
 
     tables: dict[str, TableDefinition]
 
     @abstractmethod
-    def readable(self, name: str, tick: int) -> Readable:
+    def readable(self, name: str, tick: int) -> ReadableTable:
         """A table or view to read, up to a tick."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Shows(ABC):
         """Let go of what outlives a tick."""
 
 
-class Runtime(Shows):
+class Runtime(StateReader):
     """See the module's preface."""
 
     @abstractmethod
@@ -84,14 +84,16 @@ class Runtime(Shows):
         """A table or view is not in the program any more."""
 
     @abstractmethod
-    def operation(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> Any:
+    def operation(self, table: str, kind: OperationKind, data: Any, weight: str | None = None) -> Any:
         """What a user hands in for a table, checked against its schema."""
 
     @abstractmethod
-    def step(self, operations: Mapping[str, list[Any]], tick: int, wanted: Collection[str], watch: Watch) -> Outcome:
+    def step(
+        self, operations: Mapping[str, list[Any]], tick: int, subscribed_views: Collection[str], timer: TickTimer
+    ) -> Outcome:
         """Make a tick. One that raises has not happened; one that returns can be taken back until it is settled.
 
-        `wanted` are views whose changes somebody waits for; `watch` is told when operations have been checked, and when
+        `subscribed_views` are views whose changes somebody waits for; `timer` is told when operations have been checked, and when
         the tick has been computed.
         """
 
@@ -111,7 +113,7 @@ class Runtime(Shows):
         """The last tick has not happened: everything is as it was before its `step`. Cannot fail."""
 
     @abstractmethod
-    def tally(self) -> Tally:
+    def row_counts(self) -> RowCountSnapshot:
         """The rows that are kept now. It is asked for in every tick, so it must not depend on how many they are."""
 
     @abstractmethod
@@ -126,10 +128,12 @@ class Runtime(Shows):
     def reset(self, snapshot: Any) -> None:
         """Go back to a snapshot."""
 
-    def described(self) -> dict[str, Any]:
+    def state_metadata(self) -> dict[str, Any]:
         """What is to be known of it to read its state, as JSON: `shards`, if there are any."""
         return {}
 
     @abstractmethod
-    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:
+    def recover(
+        self, store: Store, tables: Sequence[TableDefinition], tick: int, state_metadata: Mapping[str, Any]
+    ) -> None:
         """Take over what is stored by a runtime that described itself so. The program has been read already."""

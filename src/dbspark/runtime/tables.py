@@ -38,10 +38,10 @@ from dbspark.zset.zset import as_table, split_weight
 
 _ARROW = (pa.Table, pa.RecordBatch)
 
-BESIDE = 4096
+MIN_BACKGROUND_CHECK_ROWS = 4096
 """Rows from which on a change is checked beside the circuit: with fewer, a thread would cost more than it saves."""
 
-Kind = Literal["insert", "delete", "upsert", "delete keys", "apply"]
+OperationKind = Literal["insert", "delete", "upsert", "delete keys", "apply"]
 
 
 class TransactionError(DbsparkError):
@@ -51,10 +51,10 @@ class TransactionError(DbsparkError):
 class Operation(NamedTuple):
     """One call of a transaction."""
 
-    kind: Kind
+    kind: OperationKind
     delta: Delta
     """Rows with weights, or the keys of rows."""
-    harmless: bool = False
+    always_valid: bool = False
     """Whether no table refuses them: they come, and nobody asks for unique keys."""
 
     @property
@@ -77,7 +77,7 @@ class TableDefinition:
         key = [self.schema.index(c) for c in self.primary_key]
         object.__setattr__(self, "sort_key", SortKey(self.schema, key if key else None))
 
-    def operation(self, kind: Kind, data: Any, weight: str | None = None) -> Operation:
+    def operation(self, kind: OperationKind, data: Any, weight: str | None = None) -> Operation:
         """What a user hands in, checked against the schema."""
         if type(data) is pa.Table and (kind == "apply" or (kind == "insert" and self.primary_key)):
             batch = import_batch(self.sort_key, data, weight)
@@ -95,9 +95,9 @@ class TableDefinition:
             if kind == "upsert":
                 return Operation(kind, Delta.of(self._last_of_each_key(data)))
             if kind == "insert" and not self.primary_key and _is_arrow(data):
-                plain = _plain(as_table(data), self.schema)
+                plain = _copy_flat_rows(as_table(data), self.schema)
                 if plain is not None:
-                    return Operation(kind, plain, harmless=True)
+                    return Operation(kind, plain, always_valid=True)
             rows = _batch(data, sort_key, weight)
         except SchemaError as error:
             raise SchemaError(f"table {self.name!r}: {error}") from None
@@ -114,7 +114,7 @@ class TableDefinition:
         return Batch.from_arrow(table, self.sort_key)
 
 
-class Checking:
+class ConstraintCheck:
     """Whether a table stays one under a change: looked at by the circuit, beside it, or by itself.
 
     A small change in one piece is looked at by the program of the tick (`place` is where it finds the table, where it
@@ -135,13 +135,13 @@ class Checking:
             self._directory = self._spine.directory
         else:
             self._directory = table.history.directory()
-            if change.rows >= BESIDE and table.history.beside:
-                self._task = Task(change.rows, self._broken, awaited=True)
+            if change.rows >= MIN_BACKGROUND_CHECK_ROWS and table.history.beside:
+                self._task = Task(change.rows, self._violated, awaited=True)
             else:
                 self.place = table.history.place
                 self.listing = table.history.has_room(change.rows)
 
-    def _broken(self) -> bool:
+    def _violated(self) -> bool:
         table = self._table
         sort_key, schema, unique = table.sort_key, table.schema, int(bool(table.primary_key))
         own = int(self._spine is None)
@@ -158,17 +158,17 @@ class Checking:
         if self._task is not None:
             self._task.wait()
 
-    def again(self) -> None:
+    def recheck(self) -> None:
         """Look once more, after a tick that has failed: what it has listed in the directory has not happened."""
         if self._task is None and self._spine is None:
             self._table.history.unlist()
             self._directory = self._table.history.directory()
-        self.done()
+        self.finish()
 
-    def done(self) -> None:
+    def finish(self) -> None:
         """Look, or wait for it; raises where the result is not a table."""
-        if self._broken() if self._task is None else self._task.result():
-            self._table.refuse(self._change)
+        if self._violated() if self._task is None else self._task.result():
+            self._table.raise_violation(self._change)
 
 
 class TableState:
@@ -181,68 +181,68 @@ class TableState:
         self.history = history
         self.sort_key = history.sort_key
 
-    def change(self, operations: list[Operation]) -> tuple[Delta, Checking | None]:
+    def net_delta(self, operations: list[Operation]) -> tuple[Delta, ConstraintCheck | None]:
         """What operations change, together, and what finds out whether the result is a table, where it may not be."""
         if len(operations) == 1:
-            kind, delta, harmless = operations[0]
-            if harmless or not delta.rows:
+            kind, delta, always_valid = operations[0]
+            if always_valid or not delta.rows:
                 return delta, None
             if kind in ("insert", "apply"):
-                return delta, self._check(delta.batch())
+                return delta, self._constraint_check(delta.batch())
         pending: list[Batch] = []
         for operation in operations:
             if operation.kind in ("insert", "delete", "apply"):
-                pending.append(self._negative(operation.rows) if operation.kind == "delete" else operation.rows)
+                pending.append(self._negate(operation.rows) if operation.kind == "delete" else operation.rows)
             else:
-                pending = self._replaced(pending, operation)
+                pending = self._replace_keys(pending, operation)
         change = merge(pending) if pending else Batch.empty(self.sort_key)
-        return Delta.of(change), self._check(change) if change.rows else None
+        return Delta.of(change), self._constraint_check(change) if change.rows else None
 
-    def _replaced(self, pending: list[Batch], operation: Operation) -> list[Batch]:
+    def _replace_keys(self, pending: list[Batch], operation: Operation) -> list[Batch]:
         """Rows of the same keys go, wherever they are, and those of an upsert come."""
         so_far = merge(pending) if pending else Batch.empty(self.sort_key)
         if operation.kind == "upsert":
             keys = distinct_keys(operation.rows)
         else:
             keys = Keys.of(self.sort_key, operation.rows.to_arrow())
-        gone = [self._negative(self._found(self.history.rows(keys)))]
+        gone = [self._negate(self._to_batch(self.history.rows(keys)))]
         if so_far.rows:
             spine = Spine(self.sort_key, (so_far,))
-            gone.append(self._negative(self._found(ends_unordered(spine, keys, 1 << 62))))
+            gone.append(self._negate(self._to_batch(ends_unordered(spine, keys, 1 << 62))))
         out = [so_far, *(g for g in gone if g.rows)]
         return [*out, operation.rows] if operation.kind == "upsert" else out
 
-    def _found(self, hits: Hits) -> Batch:
+    def _to_batch(self, hits: Hits) -> Batch:
         return Delta(self.schema, hits.columns(), hits.weights).sorted_by(self.sort_key)
 
-    def _negative(self, batch: Batch) -> Batch:
+    def _negate(self, batch: Batch) -> Batch:
         return batch.with_weights(exact_product(batch.weights(), -1)) if batch.rows else batch
 
-    def _check(self, change: Batch) -> Checking | None:
+    def _constraint_check(self, change: Batch) -> ConstraintCheck | None:
         """No row less than none, no key more than once; what is wrong is looked at only where something is."""
-        return Checking(self, change) if self.primary_key or change.negative else None
+        return ConstraintCheck(self, change) if self.primary_key or change.negative else None
 
-    def refuse(self, change: Batch) -> None:
+    def raise_violation(self, change: Batch) -> None:
         """Say what is wrong with a change."""
         after = self._after(change)
         weights = after.weights()
         if (weights < 0).any():
-            row, number = _example(after, weights < 0)
+            row, number = _first_row(after, weights < 0)
             raise TransactionError(
                 f"table {self.name!r}: the transaction deletes {row} {-number} time(s) more often than it is there; "
                 "nothing was applied"
             )
         if (weights > 1).any():
-            row, _ = _example(after, weights > 1)
-            self._twice(row)
-        self._twice(self._key_twice(after))
+            row, _ = _first_row(after, weights > 1)
+            self._raise_duplicate_key(row)
+        self._raise_duplicate_key(self._duplicate_key(after))
 
     def _after(self, change: Batch) -> Batch:
         """The rows of the touched keys after a change."""
-        before = self._found(self.history.rows(distinct_keys(change)))
+        before = self._to_batch(self.history.rows(distinct_keys(change)))
         return merge([b for b in (before, change) if b.rows])
 
-    def _key_twice(self, after: Batch) -> Any:
+    def _duplicate_key(self, after: Batch) -> Any:
         table = after.to_arrow().select(list(self.primary_key))
         seen = set()
         for row in zip(*(c.to_pylist() for c in table.columns), strict=True):
@@ -251,14 +251,14 @@ class TableState:
             seen.add(row)
         return "a key"
 
-    def _twice(self, row: Any) -> None:
+    def _raise_duplicate_key(self, row: Any) -> None:
         raise TransactionError(
             f"table {self.name!r}: there would be two rows of the primary key ({', '.join(self.primary_key)}) with "
             f"{row}; use upsert to replace rows. Nothing was applied"
         )
 
 
-def _example(batch: Batch, mask: Any) -> tuple[Any, int]:
+def _first_row(batch: Batch, mask: Any) -> tuple[Any, int]:
     at = int(np.flatnonzero(mask)[0])
     table = batch.to_arrow().slice(at, 1)
     return tuple(c[0].as_py() for c in table.columns), int(batch.weights()[at])
@@ -283,11 +283,11 @@ def _batch(data: Any, sort_key: SortKey, weight: str | None) -> Batch:
     if weight is not None:
         raise SchemaError("weights by column are for Arrow data; give rows as a mapping of row to weight instead")
     weighted = isinstance(data, Mapping)
-    made = ZSet.from_rows(_listed(data), sort_key.schema, list(data.values()) if weighted else None)
+    made = ZSet.from_rows(_to_row_list(data), sort_key.schema, list(data.values()) if weighted else None)
     return made.batch().sorted_by(sort_key)
 
 
-def _plain(table: pa.Table, schema: Schema) -> Delta | None:
+def _copy_flat_rows(table: pa.Table, schema: Schema) -> Delta | None:
     """Flat rows as they come, in memory of our own; None where there are none, or too many to be sorted in one go."""
     if schema.nested or not 0 < table.num_rows <= MAX_SORT_ROWS:
         return None
@@ -314,11 +314,11 @@ def _table(data: Any, schema: Schema) -> pa.Table:
         flat = [a.chunk(0) if isinstance(a, pa.ChunkedArray) and a.num_chunks else a for a in arrays]
         return pa.Table.from_arrays(conform(schema, table.schema, flat), schema=schema.arrow)
     return pa.Table.from_arrays(
-        encode_rows(schema, [row_normaliser(schema)(row) for row in _listed(data)]), schema=schema.arrow
+        encode_rows(schema, [row_normaliser(schema)(row) for row in _to_row_list(data)]), schema=schema.arrow
     )
 
 
-def _listed(data: Any) -> list[Any]:
+def _to_row_list(data: Any) -> list[Any]:
     """Rows of Python, one by one."""
     given = f"{data!r:.80} ({type(data).__name__})"
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
