@@ -15,9 +15,9 @@ Whoever can write to the location must not be able to run code in the workers. S
 driver (the broadcast levels and the property of the job) is unpickled. What tasks read from the location is Arrow and
 JSON, and the property holds the digest of each task's part of the file, so an altered file is refused.
 
-Between two levels Spark may be asked something about rows (`ExternalCall`): they are decoded into columns that Spark sees, its
-own plan is put over them, and what that gives is encoded again. It is one shuffle more, from which all questions read,
-and which Spark makes once.
+Between two levels Spark may be asked something about rows (`ExternalCall`): they are decoded into columns that Spark
+sees, its own plan is put over them, and what that gives is encoded again. It is one shuffle more, from which all
+questions read, and which Spark makes once.
 
 The job runs in a session of its own, so that the settings it needs are not those of the user.
 """

@@ -6,9 +6,9 @@ readers want it, to the next. A few iterations are unrolled between the level th
 reads its results, so most ticks are one job.
 
 *What is carried.* A stage is a function of what it is handed, so all that a tick has to remember of a shard (the rows
-of the present tick by trace, what waits for later iterations, what the variables have changed by) is handed from
-stage to stage of the same shard, as batches that are encoded once and opened only by the level that reads them.
-Beyond `MAX_INLINE_BYTES` bytes they are put into a file, and their places are carried instead. The past is opened from the
+of the present tick by trace, what waits for later iterations, what the variables have changed by) is handed from stage
+to stage of the same shard, as batches that are encoded once and opened only by the level that reads them. Beyond
+`MAX_INLINE_BYTES` bytes they are put into a file, and their places are carried instead. The past is opened from the
 records of the traces, as everywhere. What merely passes by, from the level in front to the level behind, is handed on
 in the same way.
 
@@ -19,9 +19,9 @@ where what two shards gave cancels; rows that flow into a variable come together
 so that cannot go on.
 
 *Not over yet.* The level that would read the results sees votes instead, puts everything that has come to it into a
-file, and tells the driver, which runs the job again from the first iteration's stage on: see `run_until_complete`. So stages
-too many cost their tasks, and too few another job. As many are unrolled as the last tick took, up to `MAX_UNROLLED_ITERATIONS`: a
-tick that does not touch the recursion takes one.
+file, and tells the driver, which runs the job again from the first iteration's stage on: see `run_until_complete`. So
+stages too many cost their tasks, and too few another job. As many are unrolled as the last tick took, up to
+`MAX_UNROLLED_ITERATIONS`: a tick that does not touch the recursion takes one.
 
 Cost: that of the fixpoint on the rows of a shard, and for every iteration as many shuffles as there are levels inside.
 """

@@ -16,7 +16,8 @@ of their own (`dbspark.runtime.fixpoint`), which hand on whatever else goes from
 between the same two levels share their stages. One that cannot be cut (`iterates`) is an operator like others, on one
 shard.
 
-Where a trace lies (`TracePlacement`) is part of the layout: policies of joins change it, and state has to be moved then.
+Where a trace lies (`TracePlacement`) is part of the layout: policies of joins change it, and state has to be moved
+then.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What a pipeline is doing and has done, in the manner of Spark's StreamingQuery.
+"""Progress reports of a pipeline, with the keys of Spark's `StreamingQueryProgress` and a few more.
 
-One progress for every tick: a dict with the keys that users of `lastProgress` know, `batchId` being the tick, and some
-of ours. The sizes in it are numbers of rows, which states know about themselves, so a progress costs the same however
-much is kept. Those of the last ticks are remembered, as figures that become a dict when somebody asks, and listeners
-get every one of them as it comes.
+There is one report for every tick; its `batchId` is the tick. Recording a tick costs the same however large the state
+is: sizes are row counts, which spines know, and the dict of a report is built only when it is read or when there are
+listeners. The last `MAX_RECENT_PROGRESS` records are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from time import perf_counter, time
 from typing import Any, NamedTuple, Protocol, SupportsInt
 
 MAX_RECENT_PROGRESS = 100
-"""Progresses that are kept, as many as Spark keeps of a query."""
+"""Ticks whose progress is kept; Spark keeps as many of a query (`spark.sql.streaming.numRecentProgressUpdates`)."""
 
 Progress = dict[str, Any]
 Listener = Callable[[Progress], None]
@@ -26,15 +25,15 @@ _log = logging.getLogger("dbspark")
 
 
 class RowCountSnapshot(Protocol):
-    """How many rows there were at one moment, before consolidation; added up when somebody asks."""
+    """Row counts of all state at one tick, before consolidation; summed only when read."""
 
     def rows(self) -> dict[str, int]:
-        """By what keeps them: `table t`, `view v`, or the id of a node."""
+        """Rows by trace: `table t`, `view v`, or the id of a node."""
         ...
 
 
 class _Record(NamedTuple):
-    """What a tick has done, in the types in which it is cheap to keep; see `ProgressMonitor.record_tick`."""
+    """The arguments of `ProgressMonitor.record_tick`: cheap to keep, made into a dict when read."""
 
     tick: int
     table_row_counts: Mapping[str, int]
@@ -44,10 +43,10 @@ class _Record(NamedTuple):
 
 
 class ProgressMonitor:
-    """Times ticks, and tells of them."""
+    """Records ticks and reports them to listeners."""
 
     def __init__(self, who: Callable[[], tuple[str, str]], label: Callable[[str], str]) -> None:
-        """`who` gives the id and the name of the pipeline, `label` what people call something that keeps rows."""
+        """`who` gives the id and the name of the pipeline, `label` the display name of a trace."""
         self._who = who
         self._label = label
         self.run_id = str(uuid.uuid4())
@@ -56,15 +55,15 @@ class ProgressMonitor:
         self._transactions = self._rows = 0
         self._seconds = 0.0
         self.running = 0
-        """Transactions that are being applied."""
+        """Transactions in progress."""
 
     @property
     def totals(self) -> dict[str, float]:
-        """Of all ticks so far."""
+        """Sums over all ticks since the pipeline was opened."""
         return {"transactions": self._transactions, "rows": self._rows, "seconds": self._seconds}
 
     def status(self, active: bool) -> dict[str, Any]:
-        """What is going on, with the keys of a StreamingQuery's status."""
+        """The current status, with the keys of Spark's `StreamingQueryStatus`."""
         message = "Applying a transaction" if self.running else "Waiting for a transaction" if active else "Closed"
         return {"message": message, "isDataAvailable": bool(self.running), "isTriggerActive": bool(self.running)}
 
@@ -76,7 +75,7 @@ class ProgressMonitor:
         row_counts: RowCountSnapshot,
         timer: TickTimer,
     ) -> None:
-        """A tick has happened: rows that came into tables, rows that views changed by, rows that are kept."""
+        """Record a committed tick: its row counts, those of the state, and its durations."""
         self._transactions += 1
         self._rows += sum(table_row_counts.values())
         self._seconds += timer.committed - timer.started
@@ -88,7 +87,7 @@ class ProgressMonitor:
             try:
                 listener(progress)
             except Exception:
-                # The tick has happened; one listener's trouble is not that of the others.
+                # The tick is committed; an error of one listener concerns neither it nor other listeners.
                 _log.exception("a listener failed at tick %d", tick)
 
     @property
@@ -98,7 +97,7 @@ class ProgressMonitor:
 
     @property
     def recent(self) -> list[Progress]:
-        """Those of the last ticks, the oldest first."""
+        """The progress of the last ticks, oldest first."""
         return [self._progress(*figures) for figures in list(self._recent)]
 
     def _progress(
@@ -130,13 +129,13 @@ class ProgressMonitor:
 
 
 class TickTimer:
-    """When a transaction began, and when its parts were over; whoever does a part says so."""
+    """Time stamps of the parts of a transaction; each is set by the component that finishes the part."""
 
     __slots__ = ("checked", "committed", "computed", "started", "started_at")
 
     def __init__(self) -> None:
         self.started_at = time()
-        """By the clock on the wall; all others by that of the processor."""
+        """Wall-clock time (`time.time`); the others are from `time.perf_counter`."""
         self.started = self.checked = self.computed = self.committed = perf_counter()
 
     @property
@@ -144,7 +143,7 @@ class TickTimer:
         return self.committed - self.started
 
     def durations(self) -> dict[str, float]:
-        """Milliseconds by part, and of all."""
+        """Milliseconds of each part and of the whole transaction."""
         parts = {
             "check": self.checked - self.started,
             "compute": self.computed - self.checked,

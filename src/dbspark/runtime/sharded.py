@@ -30,7 +30,7 @@ from dbspark.runtime.level_plan import Level, Policies
 from dbspark.runtime.placement import RANGES, SHARD, key_of
 from dbspark.runtime.planner import plan_levels
 from dbspark.runtime.progress import RowCountSnapshot, TickTimer
-from dbspark.runtime.reader import size_of
+from dbspark.runtime.reader import stored_size
 from dbspark.runtime.reslicing import SHARD_SEPARATOR, ResliceStep, TraceLayout, split_trace_name
 from dbspark.runtime.routing import RoutedOperation, received_operations, to_operation
 from dbspark.runtime.runtime import Outcome, Runtime
@@ -353,7 +353,7 @@ class Sharded(Runtime):
         """Change the policies of joins where what is kept says so, and move what lies elsewhere then."""
         graph = self._current_plan().graph
         sizes = {
-            name: [size_of([by_shard[s]]).rows if s in by_shard else 0 for s in range(self.shards)]
+            name: [stored_size([by_shard[s]]).rows if s in by_shard else 0 for s in range(self.shards)]
             for name, by_shard in self._records.items()
         }
         join_policies = choose_policies(graph, sizes, self._join_policies, self.shards)
@@ -477,7 +477,7 @@ class Sharded(Runtime):
         return Histories([history_of(sort_key, self._keep, created, s, tick + 1) for s in spines])
 
     def sizes(self) -> dict[str, Size]:
-        return {name: size_of(list(by_shard.values())) for name, by_shard in self._records.items()}
+        return {name: stored_size(list(by_shard.values())) for name, by_shard in self._records.items()}
 
     def row_counts(self) -> RowCountSnapshot:
         return NodeTally({name: size.rows for name, size in self.sizes().items()})
