@@ -1,7 +1,7 @@
-"""The circuit in this process: a tick takes milliseconds, and everything is on this machine.
+"""The embedded runtime: the circuit in this process. A small tick takes milliseconds; all state is on one machine.
 
-A new view is filled from what is kept nearest to it (`runtime.fill`): nodes that other views have already keep their
-state, and are not computed again where all that they have given is kept.
+A new view is filled from the nearest stored rows (`runtime.fill`): nodes that it shares with other views keep their
+state, and are not computed again where their integral is stored.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from dbspark.trace.write_buffer import sound
 STATE_SPINE_CONFIG = SpineConfig(
     background=1 << 15, space_high=3.0, inserting=16, indexed=1 << 9, sieved=1 << 14, waiting=8
 )
-"""Merges from so many rows on run beside the ticks: they take milliseconds, and most machines have a second core. What
-only grows is not rewritten whenever it has doubled: nothing would be saved by it. Batches stay in memory, and so do
-indices, which make it cheap to look up in many of them what few have."""
+"""Spines of operators and of tables with a key: merges of 32 Ki rows and more run on the background thread, where they
+cost a tick nothing on a machine with a second core. Append-only spines are merged rarely (`inserting`), because a merge
+would save no space; lookups stay cheap in many batches, because these and their indices stay in memory."""
 HISTORY_SPINE_CONFIG = replace(STATE_SPINE_CONFIG, growing=16)
-"""Views, and tables without a key, are not looked up in while they only grow."""
+"""Spines of views, and of tables without a key: append-only ones are merged even more rarely, as no tick probes them."""
 
 
 class _Tally(NamedTuple):
-    """See `RowCountSnapshot`: tables and views, how many rows each has, and what the circuit keeps."""
+    """Row counts of the tables and views, in this order, and of the nodes of the circuit."""
 
     tables: Sequence[str]
     views: Sequence[str]
@@ -68,10 +68,10 @@ def _all_of(history: History) -> Delta:
 
 
 class Embedded(Runtime):
-    """See the module's preface."""
+    """Runs the circuit in this process."""
 
     def __init__(self, program: Program, keep: int) -> None:
-        """`keep`: how many ticks back tables and views can be read."""
+        """`keep`: how many ticks back tables and views can be read (the setting `history`)."""
         self._program = program
         self._keep = keep
         self._circuit = Circuit(Graph())
@@ -79,7 +79,7 @@ class Embedded(Runtime):
         self._tables: dict[str, TableState] = {}
         self._views: dict[str, History] = {}
         self._before: tuple[Any, tuple[History, ...]] | None = None
-        """The circuit before the tick that has not been settled yet, and the histories that it has changed."""
+        """For `undo`: the circuit before the unsettled tick, and the histories that the tick has changed."""
 
     # ------------------------------------------------------------------ definitions
 
@@ -99,7 +99,7 @@ class Embedded(Runtime):
         restore(circuit, states, tick)
         views = dict(self._views)
         for name in names:
-            # The rows belong to the tick that is past: a view has no history before it was made.
+            # The rows belong to the last tick: a view has no history before it was created.
             sort_key = SortKey(self._program.views[name].schema)
             views[name] = History(
                 sort_key, self._keep, tick - 1, known=False, config=HISTORY_SPINE_CONFIG, patient=True
@@ -123,9 +123,9 @@ class Embedded(Runtime):
         return Circuit(self._program.builder.graph, STATE_SPINE_CONFIG, tables=tables)
 
     def _rebuilt(self, states: Mapping[str, Any], tick: int, empty: Collection[str] = ()) -> Circuit:
-        """The circuit of the present program, with the state that there is for its nodes.
+        """A circuit of the present program with stored state; nodes without stored state are filled.
 
-        `empty`: nodes for which nothing may be stored because they have no rows.
+        `empty`: nodes that may have no stored state because they have no rows; all others are worth a warning.
         """
         circuit = self._new_circuit()
         missing = restore(circuit, states, tick)
@@ -140,7 +140,7 @@ class Embedded(Runtime):
         return circuit
 
     def _computed(self, views: Sequence[str], kept: Mapping[str, State]) -> tuple[dict[str, State], dict[str, Delta]]:
-        """The states that are missing behind some views, at least, and all that the views hold."""
+        """The states that are missing for some views (or more of them), and the rows of these views."""
         graph = self._program.builder.graph
         integrals: dict[str, Integral] = {
             node.id: partial(_all_of, self._tables[str(node.name)].history) for node in graph if node.role == "source"
@@ -170,27 +170,36 @@ class Embedded(Runtime):
         subscribed_views: Collection[str],
         timer: TickTimer,
     ) -> Outcome:
+        """Run one tick in five steps; only the last one changes what `states` names.
+
+        1. Net the operations of each table into one delta, and set up the checks of its constraints.
+        2. Run the circuit on the deltas. Its VM makes the checks of small deltas on the way.
+        3. Validate the deltas of views, and sort those of subscribed views. All that can be refused is refused here.
+        4. Finish the remaining checks; nothing may be written to a table that is still being checked. If 1 to 4 raise,
+           the circuit is reset; a violated constraint is reported in preference to an error that follows from it.
+        5. Append the deltas to the histories of tables and views. If that raises, the tick is undone.
+        """
         before = self._circuit.snapshot()
-        given: dict[str, int] = {}
-        changes: dict[str, Delta] = {}
+        table_rows: dict[str, int] = {}
+        table_deltas: dict[str, Delta] = {}
         checks: dict[str, ConstraintCheck] = {}
-        moved: dict[str, Delta] = {}
-        told: dict[str, Batch] = {}
+        view_deltas: dict[str, Delta] = {}
+        subscribed: dict[str, Batch] = {}
         try:
             for name, ops in operations.items():
                 delta, check = self._tables[name].net_delta(ops)
-                given[name] = delta.rows
+                table_rows[name] = delta.rows
                 if delta.rows:
-                    changes[name] = delta
+                    table_deltas[name] = delta
                 if check is not None:
                     checks[name] = check
             timer.checked = perf_counter()
-            listing = {name for name, check in checks.items() if check.listing}
-            out = self._circuit.step(changes, subscribed_views, checks)
+            vm_lists = {name for name, check in checks.items() if check.listing}
+            out = self._circuit.step(table_deltas, subscribed_views, checks)
             for name, history in self._views.items():
-                moved[name] = sound(out[name], history.sort_key)
+                view_deltas[name] = sound(out[name], history.sort_key)
                 if name in subscribed_views:
-                    told[name] = moved[name].sorted_by(history.sort_key)
+                    subscribed[name] = view_deltas[name].sorted_by(history.sort_key)
             for check in checks.values():
                 check.finish()
         except BaseException as error:
@@ -200,24 +209,24 @@ class Embedded(Runtime):
             for name in operations:
                 self._tables[name].history.unlist()
             if isinstance(error, Exception) and not isinstance(error, TransactionError):
-                for check in checks.values():  # what is wrong with a change says more than what has come of it
+                for check in checks.values():  # a violated constraint explains more than an error that follows from it
                     check.recheck()
             raise
         written = (
-            *(self._tables[name].history for name in changes),
-            *(self._views[n] for n, d in moved.items() if d.rows),
+            *(self._tables[name].history for name in table_deltas),
+            *(self._views[n] for n, d in view_deltas.items() if d.rows),
         )
         try:
             for history in written:
                 history.begin()
             self._before = before, written
-            for name, delta in changes.items():
-                self._tables[name].history.append(delta, tick, name in listing and name not in checks)
-            taken: dict[str, SupportsInt] = {}
-            for name, delta in moved.items():
-                taken[name] = self._views[name].append(delta, tick) if delta.rows else 0
+            for name, delta in table_deltas.items():
+                self._tables[name].history.append(delta, tick, name in vm_lists and name not in checks)
+            view_rows: dict[str, SupportsInt] = {}
+            for name, delta in view_deltas.items():
+                view_rows[name] = self._views[name].append(delta, tick) if delta.rows else 0
             timer.computed = perf_counter()
-            return Outcome(given, taken, told)
+            return Outcome(table_rows, view_rows, subscribed)
         except BaseException:
             self._before = before, written
             self.undo()
@@ -260,13 +269,13 @@ class Embedded(Runtime):
     ) -> None:
         states = unsharded_states(store, state_metadata)
         for table in tables:
-            kept = states.get(f"table {table.name}")
-            spine = kept[0] if kept else None
+            stored = states.get(f"table {table.name}")
+            spine = stored[0] if stored else None
             self._add_table(table, self._table_history(table, tick, spine))
         for name, view in self._program.views.items():
             sort_key = SortKey(view.schema)
             spine = states[f"view {name}"][0]
-            if spine.sort_key is not sort_key:  # as shards keep it
+            if spine.sort_key is not sort_key:  # stored by shards in another order
                 states[f"view {name}"] = (spine := reorder_spine(spine, sort_key),)
             self._views[name] = History(sort_key, self._keep, tick, spine, config=HISTORY_SPINE_CONFIG, patient=True)
         self._circuit = self._rebuilt(states, tick, state_metadata.get("nodes", ()))

@@ -18,51 +18,51 @@ from dbspark.operators.operator import Operator
 from dbspark.runtime.placement import Key, Policy
 
 Policies = Mapping[str, tuple[Policy, Policy]]
-"""The policies of the sides of joins, by the joins' ids; others are sharded."""
+"""The policies of the two sides of each join, by the id of the join; a join that is missing is partitioned by key."""
 TracePlacement = Literal["owner", "everywhere"] | Key
-"""Where a trace lies: on one shard, on all of them, or by the hash of some of its columns."""
+"""Where the rows of a trace are: on the owner shard, on all shards, or partitioned by the hash of some columns."""
 
 
 def slot_of(node: str, key: Key | None = None) -> str:
-    """The name of a stream as it lies, or exchanged by some columns."""
+    """The slot of a stream as its node leaves it, or exchanged by the columns `key`."""
     return node if key is None else f"{node} by {','.join(map(str, key))}"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStep:
-    """A node in a level."""
+    """A node of the circuit as a step of a level."""
 
     id: str
     label: str
     operator: Operator
     inputs: tuple[tuple[str, Schema | None], ...]
-    """Slots with their schemas; without one, a node of this level that gives something that does not travel."""
+    """Slots with their schemas; None for the output of a node of this level that is not a stream of rows."""
     owns_state: bool
-    """Whether this level keeps its state; others only read it."""
+    """Whether this level updates the state of the node; other levels with the same node only read it."""
     on_owner_only: bool
-    """Whether it runs on one shard only."""
+    """Whether the node runs on the owner shard only."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingSlot:
-    """A slot that leaves a level."""
+    """A slot that a level sends to the next one."""
 
     slot: str
     node: str
     to: Literal["owners", "everyone", "same"]
-    """Each row to the shard that it belongs to, all rows to all shards, or to the shard where they are."""
+    """`owners`: each row to the shard of its hash; `everyone`: broadcast; `same`: to the same shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalCall:
-    """A slot that leaves a level for a question, and the one in which the answer comes to the next."""
+    """A function that Spark evaluates between two levels on the rows of a slot, and the slot of its result."""
 
     slot: str
     source: Schema
     result_slot: str
     schema: Schema
     function: Any
-    """See `operators.asked`; it is put by the driver, and stays there."""
+    """Used by the driver, which builds Spark's plan from it; it is not pickled with the plan."""
 
     def __reduce__(self) -> Any:
         return ExternalCall, (self.slot, self.source, self.result_slot, self.schema, None)
@@ -70,55 +70,57 @@ class ExternalCall:
 
 @dataclass(slots=True)
 class Level:
-    """What is done between two exchanges. Steps are run in order."""
+    """The work between two exchanges: steps, run in order."""
 
     steps: list[Any] = field(default_factory=list)
     outgoing: list[OutgoingSlot] = field(default_factory=list)
     streams: dict[str, SortKey] = field(default_factory=dict)
-    """The slots that come in or go out, and the order in which they travel."""
+    """The sort key of the batches of each slot that is received or sent."""
     external_calls: list[ExternalCall] = field(default_factory=list)
-    """What is asked about what leaves it."""
+    """External functions on slots that it sends."""
     forwards_rest: bool = False
-    """Whether what has come and nobody has taken goes on to the next level."""
+    """Whether received slots that no step has read are sent to the next level."""
     awaited_slots: list[str] = field(default_factory=list)
-    """Slots of votes: if any have come, a fixpoint in front of this level is not over, and the level is not run yet."""
+    """Slots of votes of fixpoints in front of this level: if one has rows, a fixpoint goes on, and the level waits."""
     resume_point: int = 0
-    """Where another job goes on then: a number in `LevelPlan.resume_levels`."""
+    """Where the next Spark job resumes then: an index of `LevelPlan.resume_levels`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixpointPlan:
-    """A fixpoint that is cut into levels."""
+    """A fixpoint whose graph is cut into levels; all of them together are one iteration."""
 
     id: str
-    """Of its node."""
+    """The id of its node."""
     fixpoint: Fixpoint
     levels: tuple[Level, ...]
     variable_feeds: tuple[tuple[str, str, Schema], ...]
-    """The variables: their names, and the slots of what flows into them, in the last level."""
+    """Of each variable the name, and the slot and schema of its next value in the last level."""
 
     @property
     def slot_prefix(self) -> str:
-        """What the names of slots inside begin with."""
+        """Prefix of the slots between levels of the fixpoint."""
         return f"{self.id}/"
 
     @property
     def votes_slot(self) -> str:
+        """The slot in which shards vote for the next iteration."""
         return f"{self.id} votes"
 
     @property
     def state_slot(self) -> str:
-        return f"{self.id} carried"
+        """The slot of the fixpoint's state of the present tick, from stage to stage of one shard."""
+        return f"{self.id} state"
 
     @property
     def finished_slot(self) -> str:
-        """What is carried once it is known that no iteration follows."""
-        return f"{self.id} over"
+        """The slot of the same state once the fixpoint has ended."""
+        return f"{self.id} finished"
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPlacement:
-    """Where an output is: each of its rows on one shard, whichever way it came about."""
+    """Where an output of the circuit is available; equal rows are on the same shard."""
 
     level: int
     slot: str
@@ -127,11 +129,11 @@ class OutputPlacement:
 
 @dataclass(frozen=True, slots=True)
 class LevelPlan:
-    """The levels of a circuit, and where its outputs are."""
+    """The levels of a circuit, the placement of its outputs and of its state."""
 
     levels: tuple[Level, ...]
     outputs: Mapping[str, OutputPlacement]
     trace_placements: Mapping[str, tuple[TracePlacement, ...]]
-    """The spines of every node that keeps state."""
+    """By node, the placement of each of its spines."""
     resume_levels: tuple[int, ...]
-    """The levels at which jobs go on with fixpoints that are not over."""
+    """The levels at which another Spark job resumes fixpoints that have not ended."""

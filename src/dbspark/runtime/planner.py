@@ -1,23 +1,19 @@
-"""A circuit cut at exchanges into levels.
+"""Cuts a circuit at exchanges into levels.
 
-A *level* is all that can be done without a row changing shard. Where a node wants its input placed otherwise than it
-lies, the input is exchanged, and the node is one level later. What flows is named by *slots*: a stream as it lies, or a
-stream exchanged by some columns. A slot that is needed several levels later is carried along from shard to same shard.
+A *level* is the work that needs no row from another shard. Where a node needs its input placed otherwise than it is,
+the input is exchanged and the node is one level later. Rules:
 
-Arranged streams do not travel: an integral stays where it is kept. So an arrange node belongs to the first level that
-reads it, which keeps its state; a later level that reads it too gets the delta, and reads the integral before the tick.
+1. A slot that is needed several levels later is forwarded from level to level, on the same shard.
+2. Arranged streams are not sent: an arrange node belongs to the first level that reads it, which updates its state. A
+   later level that reads it too receives the delta, and reads the state before the tick.
+3. External functions are evaluated by Spark between two levels: the rows are sent by one level, and the results are
+   received by the next, on the same shard. They are no steps.
+4. A fixpoint stands between two levels. Its graph is cut in the same way, with sources and variables in front of its
+   first level; a few iterations of its levels are unrolled as stages (`dbspark.runtime.fixpoint`), which forward all
+   slots that they do not read. Fixpoints between the same two levels share their stages. A fixpoint that cannot be cut
+   (`iterates`) is an ordinary operator, run on the owner shard.
 
-What another engine is asked about rows (`Asked`) is asked between two levels: the rows leave the one, and what comes of
-them is there in the next, each row on the shard where it was. Nothing of it is a step.
-
-A fixpoint stands between two levels: what it takes leaves one, what it gives comes to the next. The graph inside is cut
-in the same way, with sources and variables in front of its first level, and a few iterations of its levels are stages
-of their own (`dbspark.runtime.fixpoint`), which hand on whatever else goes from the one level to the other. Fixpoints
-between the same two levels share their stages. One that cannot be cut (`iterates`) is an operator like others, on one
-shard.
-
-Where a trace lies (`TracePlacement`) is part of the layout: policies of joins change it, and state has to be moved
-then.
+The placement of traces is part of the plan: a change of join policies changes it, and state is moved then.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ from dbspark.runtime.partial_aggregation import add_partial_aggregates
 from dbspark.runtime.placement import ANYWHERE, Key, Placed, alone, key_of, placed, wanted
 
 _LOCAL_KINDS = ("arranged", "nested")
-"""Kinds of streams that cannot be sent."""
+"""Kinds of streams that are not sent to another shard or level."""
 
 
 def plan_levels(
@@ -58,9 +54,9 @@ def plan_levels(
     join_policies: Policies | None = None,
     iterations: int = MAX_UNROLLED_ITERATIONS,
 ) -> LevelPlan:
-    """Cut a graph into levels; `sources` says how each source is placed, `join_policies` how the sides of joins are.
+    """Cut a graph into levels, given the placement of its sources and the policies of its joins.
 
-    So many `iterations` of each fixpoint are unrolled, at the least.
+    At least `iterations` iterations of each fixpoint are unrolled.
     """
     graph = add_partial_aggregates(graph)
     if any(node.role == "delay" for node in graph):
@@ -70,30 +66,32 @@ def plan_levels(
 
 
 class _Planner:
+    """Assigns every node a level and a placement, and collects what levels send to each other."""
+
     first = 0
-    """The first level in which something is done; sources are in level 0."""
+    """The first level that may have steps; sources are in level 0."""
 
     def __init__(self, graph: Graph, source_placements: Mapping[str, Placed], join_policies: Policies) -> None:
-        """`source_placements`: how sources are placed, and delays."""
+        """`source_placements`: the placement of sources, and of the variables of a fixpoint, by node id."""
         self.graph = graph
         self.join_policies = join_policies
         self.arrange_policies = {
             side.id: policy
-            for join, given in join_policies.items()
+            for join, sides in join_policies.items()
             if join in graph.nodes
-            for side, policy in zip(graph.nodes[join].inputs, given, strict=True)
+            for side, policy in zip(graph.nodes[join].inputs, sides, strict=True)
         }
         self.placed: dict[str, Placed] = dict(source_placements)
         self.level: dict[str, int] = dict.fromkeys(source_placements, 0)
-        """Where a node's output is first there."""
+        """The level in which the output of each node is available first."""
         self.slots: dict[str, list[str]] = {}
-        """What each node reads."""
+        """The slots that each node reads, by node."""
         self.needs: dict[str, set[int]] = {}
         """The levels at which a slot is read."""
         self.exchanges: dict[str, tuple[str, Key | None]] = {}
-        """Slots that change shard, with the node and the columns by which; None: to everyone."""
+        """Slots that change shard: the node, and the columns of the hash; None: broadcast."""
         self.fixpoints: dict[str, _FixpointPlanner] = {}
-        """Fixpoints that are cut."""
+        """The planners of fixpoints that are cut into levels."""
         self.order = graph.schedule()
         for node in self.order:
             if node.operator is not None:
@@ -105,23 +103,23 @@ class _Planner:
             self.fixpoints[node.id] = _FixpointPlanner.of(node.operator, [self.placed[i.id] for i in node.inputs])
             feeds = max((self.level[i.id] for i in node.inputs), default=0)
             self.slots[node.id], self.level[node.id], self.placed[node.id] = [], feeds + 1, ANYWHERE
-            for given in node.inputs:
-                self.needs.setdefault(slot_of(given.id), set()).add(feeds)
+            for source in node.inputs:
+                self.needs.setdefault(slot_of(source.id), set()).add(feeds)
             return
         level, slots = self.first, []
         policy = self.arrange_policies.get(node.id, "shard")
         inputs = [self.placed[i.id] for i in node.inputs]
-        for given, key in zip(node.inputs, wanted(node, inputs, policy), strict=True):
-            input_level = self.level[given.id]
-            slot = slot_of(given.id)
+        for source, key in zip(node.inputs, wanted(node, inputs, policy), strict=True):
+            input_level = self.level[source.id]
+            slot = slot_of(source.id)
             if isinstance(node.operator, Asked):
-                slot = f"{given.id} asked"
+                slot = f"{source.id} asked"
                 input_level += 1
             elif policy == "broadcast":
-                slot = self._broadcast(given)
+                slot = self._broadcast(source)
                 input_level += 1
-            elif key is not None and key not in self.placed[given.id]:
-                slot = self._exchange(given, key)
+            elif key is not None and key not in self.placed[source.id]:
+                slot = self._exchange(source, key)
                 input_level += 1
             slots.append(slot)
             level = max(level, input_level)
@@ -132,12 +130,12 @@ class _Planner:
             self.placed[node.id] = placed(node, inputs, self.join_policies.get(node.id, (policy, policy)))
 
     def _arranged_levels(self) -> dict[str, list[int]]:
-        """For each node whose output stays where it is, the levels that read it."""
+        """For each node whose output is not sent, the levels that read it."""
         readers: dict[str, set[int]] = {}
         for node in self.order:
-            for given in node.inputs:
-                if given.kind in _LOCAL_KINDS:
-                    readers.setdefault(given.id, set()).add(self.level[node.id])
+            for source in node.inputs:
+                if source.kind in _LOCAL_KINDS:
+                    readers.setdefault(source.id, set()).add(self.level[node.id])
         for node in self.order:
             if node.kind == "nested" and len(readers.get(node.id, ())) > 1:
                 raise CircuitError(f"{node.label!r} is read at several levels")
@@ -196,8 +194,8 @@ class _Planner:
                 continue
             reading_levels = self.arranged.get(node.id) or [self.level[node.id]]
             inputs = tuple(
-                (slot, None if given.kind in _LOCAL_KINDS else given.schema)
-                for slot, given in zip(self.slots[node.id], node.inputs, strict=True)
+                (slot, None if source.kind in _LOCAL_KINDS else source.schema)
+                for slot, source in zip(self.slots[node.id], node.inputs, strict=True)
             )
             for number in reading_levels:
                 levels[number].steps.append(
@@ -216,12 +214,12 @@ class _Planner:
         return levels
 
     def _ask(self, levels: list[Level], node: Node, operator: Asked) -> None:
-        (slot,), (given,), number = self.slots[node.id], node.inputs, self.level[node.id]
+        (slot,), (source,), number = self.slots[node.id], node.inputs, self.level[node.id]
         before = levels[number - 1]
         if slot not in before.streams:
-            before.outgoing.append(OutgoingSlot(slot, given.id, "same"))
-            before.streams[slot] = SortKey(given.schema)
-        before.external_calls.append(ExternalCall(slot, given.schema, node.id, node.schema, operator.question))
+            before.outgoing.append(OutgoingSlot(slot, source.id, "same"))
+            before.streams[slot] = SortKey(source.schema)
+        before.external_calls.append(ExternalCall(slot, source.schema, node.id, node.schema, operator.question))
         levels[number].streams[node.id] = SortKey(node.schema)
 
     def _lies(self, node: Node) -> tuple[TracePlacement, ...]:
@@ -253,7 +251,7 @@ class _Planner:
 
 
 class _FixpointPlanner(_Planner):
-    """The graph of a fixpoint. What comes from outside and from the iteration before comes to its first level, 1."""
+    """The planner of a fixpoint's graph: sources and variables are in level 0, the levels of an iteration follow."""
 
     first = 1
 
@@ -262,30 +260,31 @@ class _FixpointPlanner(_Planner):
         self.fixpoint = fixpoint
         self.last = max(1, *self.level.values())
         self.feeds = {variable.id: variable.inputs[0].id for variable in fixpoint.variables}
-        """What flows into each variable."""
+        """By variable, the node whose output is its next value."""
 
     @staticmethod
     def of(fixpoint: Fixpoint, inputs: Sequence[Placed]) -> _FixpointPlanner:
-        """Where the variables lie is found by asking first where they would if they lay anywhere.
+        """Plan a fixpoint, given the placement of its inputs.
 
-        Rows that flow into a variable have to come together, so that what cancels does: if they lie anywhere, they are
-        exchanged by whole rows.
+        Variables are planned twice: first with unknown placement, which shows how their next values are placed; then
+        with that placement. Equal rows of a variable must be on one shard, so that they cancel: where their placement
+        is unknown, they are exchanged by whole rows.
         """
-        outside = {n.id: given for n, given in zip(fixpoint.sources, inputs, strict=True)}
+        outside = {n.id: placement for n, placement in zip(fixpoint.sources, inputs, strict=True)}
         anywhere = _FixpointPlanner(fixpoint, {**outside, **{n.id: ANYWHERE for n in fixpoint.variables}})
-        found = {n.id: anywhere.placed[n.inputs[0].id] or _by_row(n) for n in fixpoint.variables}
-        inside = _FixpointPlanner(fixpoint, {**outside, **found})
-        inside._cut({n.id for n in fixpoint.variables if not anywhere.placed[n.inputs[0].id]})
-        return inside
+        variables = {n.id: anywhere.placed[n.inputs[0].id] or _by_row(n) for n in fixpoint.variables}
+        planner = _FixpointPlanner(fixpoint, {**outside, **variables})
+        planner._cut({n.id for n in fixpoint.variables if not anywhere.placed[n.inputs[0].id]})
+        return planner
 
     def _cut(self, exchanges: set[str]) -> None:
-        """Make the levels; `exchanges`: variables that are exchanged even where they are read as they lie."""
+        """Make the levels; `exchanges`: variables that are exchanged even where a reader does not need it."""
         for feed in self.feeds.values():
             self.needs.setdefault(slot_of(feed), set()).add(self.last)
         front, *levels = self._levels(self.last)
         self.levels = tuple(levels)
         self._entering: list[tuple[str, OutgoingSlot, SortKey]] = []
-        """What comes from outside: the source, how it is sent, and in which order."""
+        """Slots that come from outside: the source, how it is sent, and its sort key."""
         for emit in front.outgoing:
             node = self.exchanges[emit.slot][0] if emit.slot in self.exchanges else emit.slot
             if node in self.feeds:
@@ -296,30 +295,30 @@ class _FixpointPlanner(_Planner):
                 self._entering.append((node, emit, front.streams[emit.slot]))
 
     def placed_result(self, name: str) -> Placed:
-        """Where the rows of a variable lie when it is over."""
+        """The placement of a variable when the fixpoint has ended."""
         return self.placed[self.graph.outputs[name].id]
 
     def loop(self, node: str) -> FixpointPlan:
-        """As the tasks know it."""
+        """The plan of this fixpoint, which is node `node` of the outer graph."""
         feeds = tuple((str(v.name), slot_of(self.feeds[v.id]), v.schema) for v in self.fixpoint.variables)
         return FixpointPlan(node, self.fixpoint, self.levels, feeds)
 
     def entering(self, node: str, inputs: Sequence[Node]) -> Iterator[tuple[OutgoingSlot, SortKey]]:
-        """What the level in front of the fixpoint sends to it."""
-        given = {n.id: i.id for n, i in zip(self.fixpoint.sources, inputs, strict=True)}
-        inside = self.loop(node).slot_prefix
+        """What the level in front of the fixpoint sends to it, with sort keys."""
+        outer = {n.id: i.id for n, i in zip(self.fixpoint.sources, inputs, strict=True)}
+        prefix = self.loop(node).slot_prefix
         for source, emit, sort_key in self._entering:
-            yield OutgoingSlot(inside + emit.slot, slot_of(given[source]), emit.to), sort_key
+            yield OutgoingSlot(prefix + emit.slot, slot_of(outer[source]), emit.to), sort_key
 
 
 def iterates(fixpoint: Fixpoint) -> bool:
-    """Whether a fixpoint can be cut into levels; others run as a whole on one shard."""
+    """Whether a fixpoint can be cut into levels; others run whole on the owner shard."""
     for node in fixpoint.graph:
         operator = node.operator
         if node.kind not in ("delta", "arranged") or (operator is not None and alone(node)):
             return False
         if isinstance(operator, Arrange) and not key_of(operator.sort_key):
-            return False  # all of it would be on one shard, and keys without columns cannot be handed on
+            return False  # all rows would be on one shard, and rows cannot be exchanged by no columns
     return True
 
 
@@ -328,7 +327,7 @@ def _by_row(node: Node) -> Placed:
 
 
 def _unroll(loops: Sequence[FixpointPlan], iterations: int) -> list[Level]:
-    """Iterations of fixpoints beside each other, whole ones of each of them."""
+    """Stages that run fixpoints side by side: at least `iterations` iterations of each, and whole ones."""
     stages = math.lcm(*(len(loop.levels) for loop in loops))
     stages *= -(-iterations * max(len(loop.levels) for loop in loops) // stages)
     return [Level([IterationStep(loop, stage) for loop in loops], forwards_rest=True) for stage in range(stages)]

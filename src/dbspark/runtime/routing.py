@@ -1,9 +1,8 @@
-"""The way of a transaction's rows to their shards.
+"""Routing of a transaction's rows to their shards.
 
-Rows that the driver has are one batch, in the order of the table: the rows of a shard follow each other in it. Those of
-a DataFrame stay where they are until the tasks of its partitions have sorted them and sent each shard its own. On the
-shard, operations come together again in the order in which the transaction made them, and the partitions of a DataFrame
-in the order of their numbers.
+Rows of the driver are one batch, sorted by the table's key hash, so the rows of a shard are one slice of it. The rows
+of a DataFrame are sorted and split by the tasks of its partitions, and sent from there. A shard puts operations in the
+order of the transaction, and the partitions of a DataFrame in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 
 @dataclass(frozen=True, slots=True)
 class FrameOperation:
-    """One call of a transaction with a Spark DataFrame."""
+    """One call of a transaction with a DataFrame, whose rows stay in Spark's tasks."""
 
     kind: OperationKind
     frame: DataFrame
@@ -41,7 +40,7 @@ class FrameOperation:
 def to_operation(
     table: TableDefinition, kind: OperationKind, data: Any, weight: str | None
 ) -> Operation | FrameOperation:
-    """What a user hands in, checked against the table's schema."""
+    """Convert a user's rows to an operation; of a DataFrame only the schema is checked here."""
     if not hasattr(data, "mapInArrow"):
         return table.operation(kind, data, weight)
     table.operation(kind, arrow_schema(data.schema).empty_table(), weight)
@@ -51,19 +50,19 @@ def to_operation(
 
 @dataclass(frozen=True, slots=True)
 class RoutedOperation:
-    """An operation of a transaction, its number there, and where it goes."""
+    """An operation of a transaction with its table and its number in the transaction."""
 
     table: TableDefinition
     number: int
     operation: Operation | FrameOperation
 
     def rows(self, shards: int) -> Iterator[Row]:
-        """What the driver sends."""
+        """The rows that the driver sends: those of an operation that is no DataFrame."""
         if isinstance(self.operation, Operation):
             yield from _split_rows(self.table, self.number, self.operation, shards, (0, 0))
 
     def frames(self, shards: int) -> Iterator[DataFrame]:
-        """What Spark sends."""
+        """A DataFrame of the rows that Spark's tasks send, if the operation is one."""
         if isinstance(self.operation, FrameOperation):
             given = self.operation
             yield given.frame.mapInArrow(
@@ -100,7 +99,7 @@ def _split_rows(
 
 
 def received_operations(task: LevelTask, table: TableDefinition) -> list[Operation]:
-    """The operations on a table that have come to a shard."""
+    """The operations on a table that a task has received, in the order of the transaction."""
     out: list[tuple[str, Operation]] = []
     for slot in sorted(s for s in task.received if s.startswith(f"op {table.name} ")):
         _, _, number, _, _, kind = slot.split(" ")
@@ -113,7 +112,7 @@ def received_operations(task: LevelTask, table: TableDefinition) -> list[Operati
 
 
 def operation_sort_key(table: TableDefinition, kind: OperationKind) -> SortKey:
-    """The order in which the rows of an operation come."""
+    """The sort key of the rows of an operation."""
     if kind != "delete keys":
         return table.sort_key
     return SortKey(table.schema.select([table.schema.index(c) for c in table.primary_key]))

@@ -1,9 +1,12 @@
-"""The circuit as Spark jobs: one job for every tick, over state that lies in files.
+"""The sharded runtime: every tick is one Spark job over state in files.
 
-The driver plans, hands out the records of the traces, and takes the new ones from the reports of the tasks; it never
-holds rows, but for those that a transaction gives it. Tables and views are steps like the nodes of the circuit: a table
-turns operations into a change where its rows are, a view keeps its history where its rows come in. A DataFrame that is
-inserted is routed to the shards by the tasks of its own partitions.
+The driver plans, sends the records of the traces to the tasks, and takes new records from their reports. It holds no
+rows but those that a transaction gives it. Tables and views are steps of a level like the nodes of the circuit: a table
+turns operations into a delta on the shard that owns the rows, a view appends its delta to its history where the rows
+arrive. A DataFrame is split by shard in the tasks of its own partitions.
+
+State changes in one place: `_run` replaces the records of the traces that tasks have reported, and `undo` puts the
+records before the tick back.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ _log = logging.getLogger("dbspark")
 
 @dataclass(frozen=True, slots=True)
 class TableStep:
-    """A table in front of the circuit: operations come in, their change goes out."""
+    """A source of the circuit: applies the operations of a transaction to a table and emits their delta."""
 
     table: TableDefinition
     slot: str
@@ -85,7 +88,7 @@ class TableStep:
 
 @dataclass(frozen=True, slots=True)
 class ViewStep:
-    """A view behind the circuit: keeps what comes."""
+    """An output of the circuit: appends the delta of a view to its history."""
 
     name: str
     slot: str
@@ -100,7 +103,7 @@ class ViewStep:
         tick = task.context.tick
         change = task.delta(self.slot, self.sort_key.schema).sorted_by(self.sort_key)
         if task.context.initial:
-            # The rows belong to the tick that is past: a view has no history before it was made.
+            # The rows belong to the last tick: a view has no history before it was created.
             history = History(self.sort_key, self.keep, tick - 1, known=False)
         elif change.rows:
             history = open_history(task, self.id, self.sort_key, self.keep, 0, tick)
@@ -116,7 +119,7 @@ class ViewStep:
 
 
 def open_history(task: LevelTask, name: str, sort_key: SortKey, keep: int, created: int, tick: int) -> History:
-    """What is kept of a table or view on this shard, up to before a tick."""
+    """The history of a table or view on this shard, up to the tick before `tick`."""
     spine = task.state(name, [sort_key])[0] if name in task.records else None
     history = history_of(sort_key, keep, created, spine, tick)
     history.hold(task.context.history_holds.get(name))
@@ -125,20 +128,20 @@ def open_history(task: LevelTask, name: str, sort_key: SortKey, keep: int, creat
 
 @dataclass(frozen=True, slots=True)
 class ShardedPlan:
-    """Levels, and the traces that they keep."""
+    """The levels of a graph with its tables and views, and the layout of all traces."""
 
     graph: Graph
     levels: tuple[Level, ...]
     traces: dict[str, TraceLayout]
     resume_levels: tuple[tuple[Level, ...], ...] = ()
-    """The levels from where fixpoints that are not over are gone on with."""
+    """The levels from each resume point on, for fixpoints that have not ended."""
 
 
 def check_picklable(graph: Graph) -> None:
-    """Refuse what a task cannot do: it has no session to ask Spark in."""
+    """Refuse operators that cannot be pickled for a task, such as those that evaluate through a Spark session."""
     for node in graph:
         if isinstance(node.operator, Asked):
-            continue  # Spark is asked between the levels
+            continue  # evaluated by Spark between two levels
         try:
             pickle_code(node.operator)
         except Exception as error:
@@ -150,7 +153,7 @@ def check_picklable(graph: Graph) -> None:
 
 
 class Sharded(Runtime):
-    """See the module's preface."""
+    """Runs the circuit as Spark jobs over `shards` shards."""
 
     def __init__(self, program: Program, shards: int, store: Store, keep: int) -> None:
         if shards < 1:
@@ -164,14 +167,14 @@ class Sharded(Runtime):
         self._records: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
         self._runner: SuperstepRunner | None = None
         self._plans: dict[int, ShardedPlan] = {}
-        """By how many iterations of fixpoints are unrolled."""
+        """By the number of unrolled iterations."""
         self._iterations = MAX_UNROLLED_ITERATIONS
-        """As many as the last tick took."""
+        """Iterations to unroll in the next tick."""
         self._join_policies: Policies = {}
         self._before: dict[str, dict[int, tuple[TraceRecord, ...]]] | None = None
         """The records before the tick that has not been settled yet."""
         self._history_holds: dict[str, int] = {}
-        """By trace, from which tick on somebody reads it."""
+        """By trace, the tick from which its history is kept."""
 
     # ------------------------------------------------------------------ definitions
 
@@ -181,20 +184,20 @@ class Sharded(Runtime):
 
     def add_views(self, names: Sequence[str], tick: int) -> None:
         self._plans = {}
-        self._balance(tick)  # a join may have to share a side now, which then lies by its key again
+        self._balance(tick)  # a side of a join that gets another reader is partitioned by key again
         self._fill(names, tick)
         self._views |= set(names)
         self._plans = {}
 
     def _fill(self, names: Sequence[str], tick: int) -> None:
-        """Compute from the tables what is not kept yet of some views."""
+        """Fill new views and their nodes from the rows of the tables."""
         graph = self._program.builder.graph
         part = Graph()
         part.nodes, part.outputs = graph.nodes, {name: graph.outputs[name] for name in names}
         plan = self._plan(part.pruned())
-        # Nodes that other views have keep their state; they are computed again only for what follows them.
+        # Nodes shared with other views are computed again for the new nodes behind them, but keep their stored state.
         context = TickContext(tick, self.shards, self._files(), initial=True, unchanged_traces=frozenset(self._records))
-        tables = {name: given for name, given in self._records.items() if name.startswith("table ")}
+        tables = {name: by_shard for name, by_shard in self._records.items() if name.startswith("table ")}
         self._run(context, plan, tables, (), ())
 
     def remove(self, name: str, tick: int) -> None:
@@ -203,8 +206,8 @@ class Sharded(Runtime):
         self._history_holds = {n: t for n, t in self._history_holds.items() if n != f"view {name}"}
         self._plans = {}
         self._join_policies = {j: p for j, p in self._join_policies.items() if j in self._program.builder.graph.nodes}
-        kept = self._current_plan().traces
-        self._records = {n: given for n, given in self._records.items() if n in kept}
+        traces = self._current_plan().traces
+        self._records = {n: by_shard for n, by_shard in self._records.items() if n in traces}
 
     # ------------------------------------------------------------------ ticks
 
@@ -223,11 +226,11 @@ class Sharded(Runtime):
         )
         rows: list[Row] = []
         frames: list[Any] = []
-        for table, given in operations.items():
-            for number, operation in enumerate(given):
-                made = RoutedOperation(self.tables[table], number, operation)
-                rows += made.rows(self.shards)
-                frames += made.frames(self.shards)
+        for table, of_table in operations.items():
+            for number, operation in enumerate(of_table):
+                routed = RoutedOperation(self.tables[table], number, operation)
+                rows += routed.rows(self.shards)
+                frames += routed.frames(self.shards)
         self._balance(tick)
         plan = self._current_plan(self._iterations)
         timer.checked = perf_counter()
@@ -244,23 +247,23 @@ class Sharded(Runtime):
         return outcome
 
     def _outcome(self, out: Sequence[Row], plan: ShardedPlan, tables: Collection[str]) -> tuple[Outcome, int]:
-        """What the reports of a tick say, and how many iterations it took."""
-        given_rows: dict[str, int] = dict.fromkeys(tables, 0)
-        taken: dict[str, int] = dict.fromkeys(sorted(self._views), 0)
-        told: dict[str, list[Batch]] = {}
+        """The outcome of a tick from the reports of its tasks, and the iterations that it took."""
+        table_rows: dict[str, int] = dict.fromkeys(tables, 0)
+        view_rows: dict[str, int] = dict.fromkeys(sorted(self._views), 0)
+        deltas: dict[str, list[Batch]] = {}
         iterations = 0
         for _, slot, payload in out:
             if slot == REPORT:
                 report = json.loads(payload)
                 iterations = max([iterations, *report.get("iterations", {}).values()])
-                for counts, found in ((given_rows, report.get("tables", {})), (taken, report.get("views", {}))):
-                    for name, count in found.items():
+                for counts, reported in ((table_rows, report.get("tables", {})), (view_rows, report.get("views", {}))):
+                    for name, count in reported.items():
                         counts[name] += count
             elif slot.startswith(DRIVER_DELTA):
                 trace = slot.removeprefix(DRIVER_DELTA)
                 batch = decoded(pa.py_buffer(payload), plan.traces[trace].sort_keys[0])
-                told.setdefault(trace.removeprefix("view "), []).append(batch)
-        return Outcome(given_rows, taken, {name: merge(batches) for name, batches in told.items()}), iterations
+                deltas.setdefault(trace.removeprefix("view "), []).append(batch)
+        return Outcome(table_rows, view_rows, {name: merge(batches) for name, batches in deltas.items()}), iterations
 
     def hold(self, view: str, tick: int | None) -> None:
         name = f"view {view}"
@@ -282,27 +285,29 @@ class Sharded(Runtime):
         rows: Sequence[Row],
         frames: Sequence[Any],
     ) -> list[Row]:
-        """Run a job and make what its tasks have written the present."""
-        given: Records = {
+        """Run the jobs of a tick, and replace the records of the traces that their tasks report."""
+        inputs: Records = {
             name: {shard: [r.to_json() for r in kept] for shard, kept in by_shard.items()}
             for name, by_shard in records.items()
         }
         steps = self._superstep_runner()
 
-        def one(begin: int | None, rows: Sequence[Row]) -> list[Row]:
-            if begin is None:
-                return steps.run(context, plan.levels, given, rows, frames)
-            return steps.run(context, plan.resume_levels[begin], given, rows)
+        def run_job(resume_point: int | None, rows: Sequence[Row]) -> list[Row]:
+            if resume_point is None:
+                return steps.run(context, plan.levels, inputs, rows, frames)
+            return steps.run(context, plan.resume_levels[resume_point], inputs, rows)
 
-        out = run_until_complete(one, rows)
-        found = {name: dict(by_shard) for name, by_shard in self._records.items()}
+        out = run_until_complete(run_job, rows)
+        records_after = {name: dict(by_shard) for name, by_shard in self._records.items()}
         for _, slot, payload in out:
             if slot == REPORT:
                 report = json.loads(payload)
-                for name, made in report["traces"].items():
-                    kept = zip(made, plan.traces[name].sort_keys, strict=True)
-                    found.setdefault(name, {})[report["shard"]] = tuple(self._store.adopted(r, a) for r, a in kept)
-        self._records = found
+                for name, written in report["traces"].items():
+                    kept = zip(written, plan.traces[name].sort_keys, strict=True)
+                    records_after.setdefault(name, {})[report["shard"]] = tuple(
+                        self._store.adopted(r, a) for r, a in kept
+                    )
+        self._records = records_after
         return out
 
     def _superstep_runner(self) -> SuperstepRunner:
@@ -326,7 +331,7 @@ class Sharded(Runtime):
         return self._plans[iterations]
 
     def _plan(self, graph: Graph, iterations: int = MAX_UNROLLED_ITERATIONS) -> ShardedPlan:
-        """Levels of a graph, with its tables in front and its outputs, which are views, behind."""
+        """The levels of a graph, with tables as first and views as last steps."""
         check_picklable(graph)
         placed = {name: frozenset({key_of(table.sort_key)}) for name, table in self.tables.items()}
         plan = plan_levels(graph, placed, self._join_policies, iterations)
@@ -350,7 +355,7 @@ class Sharded(Runtime):
         return ShardedPlan(graph, levels, traces, tuple(levels[begin:] for begin in plan.resume_levels))
 
     def _balance(self, tick: int) -> None:
-        """Change the policies of joins where what is kept says so, and move what lies elsewhere then."""
+        """Choose the policies of joins by the sizes of traces, and move traces whose placement they change."""
         graph = self._current_plan().graph
         sizes = {
             name: [stored_size([by_shard[s]]).rows if s in by_shard else 0 for s in range(self.shards)]
@@ -378,7 +383,7 @@ class Sharded(Runtime):
         traces: Mapping[str, tuple[TraceLayout, TraceLayout]],
         records: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]],
     ) -> None:
-        """Make traces lie, and be ordered, as they are to be."""
+        """Run a job that moves traces from one layout to another."""
         level = Level([ResliceStep(n, old, new, tuple(records[n])) for n, (old, new) in traces.items()])
         given = {
             f"{name}{SHARD_SEPARATOR}{shard}": dict.fromkeys(range(self.shards), kept)
@@ -417,12 +422,12 @@ class Sharded(Runtime):
         join_policies = {join: list(given) for join, given in self._join_policies.items()}
         nodes = self._stateful_nodes()
         return {
-            "shards": self.shards, "ranges": RANGES, "policies": join_policies, "everywhere": everywhere, "owned": owned,
-            "nodes": nodes,
+            "shards": self.shards, "ranges": RANGES, "policies": join_policies, "everywhere": everywhere,
+            "owned": owned, "nodes": nodes,
         }  # fmt: skip
 
     def _stateful_nodes(self) -> list[str]:
-        """The nodes that keep something, or may."""
+        """The nodes that have state, even if it has no rows yet."""
         plan = self._current_plan()
         return sorted(name for name in plan.traces if name in plan.graph.nodes)
 
@@ -444,9 +449,7 @@ class Sharded(Runtime):
             self._records = old
         else:
             self._reslice(store, old, shards, tick)
-        stored = state_metadata.get(
-            "nodes", old
-        )  # a node without rows may have nothing stored, and is known all the same
+        stored = state_metadata.get("nodes", old)  # a node without rows may have no record
         missing = set(self._stateful_nodes()).difference(stored)
         if missing:
             warn_of_refill(plan.graph, missing)
@@ -455,13 +458,13 @@ class Sharded(Runtime):
     def _reslice(
         self, store: Store, old: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]], shards: int | None, tick: int
     ) -> None:
-        """Take over what other shards, or none, have kept."""
+        """Move state that was stored with another number of shards, or without shards, to these shards."""
         plan = self._current_plan()
         moved = {}
         for name, by_shard in old.items():
             stored = tuple(store.sort_key(record) for record in next(iter(by_shard.values())))
             new = plan.traces[name]
-            # Where nothing is sharded, all is in one place.
+            # State of an embedded runtime counts as that of shard 0.
             moved[name] = TraceLayout(stored, tuple("owner" for _ in stored) if shards is None else new.placements), new
         self._move(tick, moved, old)
 

@@ -1,11 +1,13 @@
-"""What users hand in, as changes of a table.
+"""Tables: conversion of users' rows, and the checks that keep a table a table.
 
-Rows (tuples, dicts, Spark Rows), anything that speaks Arrow, and Spark DataFrames all become one batch in the order of
-the table. An operation of a transaction turns into a change when the transaction is applied: what an upsert replaces
-depends on what is there then, operations before it in the same transaction included.
+Rows (tuples, dicts, Spark Rows), Arrow data and Spark DataFrames all become one batch or delta in the table's schema.
+An operation becomes a delta only when its transaction is applied, because what an upsert replaces depends on the rows
+at that moment, those of earlier operations of the same transaction included. Invariants:
 
-Rows that come into a table without a key can break nothing. Nobody has to look them up, so they are copied and not put
-in order: the circuit orders what it needs of them by the keys that it needs, and the history when it writes them.
+1. No row of a table has a negative weight, and with a primary key no key has two rows. Judged on the net of a
+   transaction.
+2. Rows that are inserted into a table without a key cannot violate this, so they are neither checked nor sorted here:
+   the circuit sorts what it needs, and the history sorts when it flushes.
 """
 
 from __future__ import annotations
@@ -39,33 +41,33 @@ from dbspark.zset.zset import as_table, split_weight
 _ARROW = (pa.Table, pa.RecordBatch)
 
 MIN_BACKGROUND_CHECK_ROWS = 4096
-"""Rows from which on a change is checked beside the circuit: with fewer, a thread would cost more than it saves."""
+"""Deltas with at least so many rows are checked on another thread while the circuit runs; for fewer it does not pay."""
 
 OperationKind = Literal["insert", "delete", "upsert", "delete keys", "apply"]
 
 
 class TransactionError(DbsparkError):
-    """A transaction that cannot be applied; nothing of it was. The message names the table and a row."""
+    """A transaction that violates a table. Nothing of it was applied; the message names the table and a row."""
 
 
 class Operation(NamedTuple):
-    """One call of a transaction."""
+    """One call of a transaction: an operation on one table."""
 
     kind: OperationKind
     delta: Delta
-    """Rows with weights, or the keys of rows."""
+    """Rows with weights, or (for `delete keys`) primary keys."""
     always_valid: bool = False
-    """Whether no table refuses them: they come, and nobody asks for unique keys."""
+    """Whether they cannot violate the table: they are insertions, and it has no primary key."""
 
     @property
     def rows(self) -> Batch:
-        """The same in order."""
+        """The delta as a sorted batch."""
         return self.delta.batch()
 
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table: its schema, its key, and the tick since which it is there."""
+    """A table: its schema, its primary key, and the tick at which it was created."""
 
     name: str
     schema: Schema
@@ -78,7 +80,7 @@ class TableDefinition:
         object.__setattr__(self, "sort_key", SortKey(self.schema, key if key else None))
 
     def operation(self, kind: OperationKind, data: Any, weight: str | None = None) -> Operation:
-        """What a user hands in, checked against the schema."""
+        """Convert a user's rows to an operation; raises `SchemaError` where they do not fit the schema."""
         if type(data) is pa.Table and (kind == "apply" or (kind == "insert" and self.primary_key)):
             batch = import_batch(self.sort_key, data, weight)
             if batch is not None:
@@ -115,11 +117,11 @@ class TableDefinition:
 
 
 class ConstraintCheck:
-    """Whether a table stays one under a change: looked at by the circuit, beside it, or by itself.
+    """The check that a change does not violate the constraints of its table (invariant 1 of the module).
 
-    A small change in one piece is looked at by the program of the tick (`place` is where it finds the table, where it
-    also puts the change if `listing`), a large one on another core, because both wait for memory. Until it is done
-    nothing may be written into the history of the table.
+    Made in one of three places: a small change of one chunk by the operator VM of the tick (`place` and `listing` are
+    what `circuit.vm.TableCheck` says), a large one on another thread beside the circuit, any other in `finish`. The
+    history of the table must not change before the check is finished.
     """
 
     __slots__ = ("_change", "_directory", "_spine", "_table", "_task", "listing", "place")
@@ -128,7 +130,7 @@ class ConstraintCheck:
         self._table, self._change = table, change
         self._task: Task[bool] | None = None
         self.place, self.listing = 0, False
-        # A key may have rows in two chunks; then all of them are looked up in.
+        # In several chunks a key may occur twice within the change, so the change is looked up as well.
         self._spine: Spine | None = None
         if len(change.chunks) > 1:
             self._spine = table.history.everything().and_one(change)
@@ -154,25 +156,25 @@ class ConstraintCheck:
         )  # fmt: skip
 
     def wait(self) -> None:
-        """Until nobody reads the history any more."""
+        """Wait until the check does not read the history any more; do not raise."""
         if self._task is not None:
             self._task.wait()
 
     def recheck(self) -> None:
-        """Look once more, after a tick that has failed: what it has listed in the directory has not happened."""
+        """Check again after a tick that failed: undo what the VM appended to the directory first."""
         if self._task is None and self._spine is None:
             self._table.history.unlist()
             self._directory = self._table.history.directory()
         self.finish()
 
     def finish(self) -> None:
-        """Look, or wait for it; raises where the result is not a table."""
+        """Make the check, or wait for it; raises `TransactionError` if a constraint is violated."""
         if self._violated() if self._task is None else self._task.result():
             self._table.raise_violation(self._change)
 
 
 class TableState:
-    """What a table holds, and what operations make of it."""
+    """The rows of a table, and the net of operations on them."""
 
     def __init__(self, table: TableDefinition, history: History) -> None:
         self.name = table.name
@@ -182,7 +184,7 @@ class TableState:
         self.sort_key = history.sort_key
 
     def net_delta(self, operations: list[Operation]) -> tuple[Delta, ConstraintCheck | None]:
-        """What operations change, together, and what finds out whether the result is a table, where it may not be."""
+        """The net delta of operations, and the check that it needs, if it may violate the table."""
         if len(operations) == 1:
             kind, delta, always_valid = operations[0]
             if always_valid or not delta.rows:
@@ -199,17 +201,17 @@ class TableState:
         return Delta.of(change), self._constraint_check(change) if change.rows else None
 
     def _replace_keys(self, pending: list[Batch], operation: Operation) -> list[Batch]:
-        """Rows of the same keys go, wherever they are, and those of an upsert come."""
+        """Delete the rows of the operation's keys, in the table and in `pending`, and insert the rows of an upsert."""
         so_far = merge(pending) if pending else Batch.empty(self.sort_key)
         if operation.kind == "upsert":
             keys = distinct_keys(operation.rows)
         else:
             keys = Keys.of(self.sort_key, operation.rows.to_arrow())
-        gone = [self._negate(self._to_batch(self.history.rows(keys)))]
+        deleted = [self._negate(self._to_batch(self.history.rows(keys)))]
         if so_far.rows:
             spine = Spine(self.sort_key, (so_far,))
-            gone.append(self._negate(self._to_batch(ends_unordered(spine, keys, 1 << 62))))
-        out = [so_far, *(g for g in gone if g.rows)]
+            deleted.append(self._negate(self._to_batch(ends_unordered(spine, keys, 1 << 62))))
+        out = [so_far, *(g for g in deleted if g.rows)]
         return [*out, operation.rows] if operation.kind == "upsert" else out
 
     def _to_batch(self, hits: Hits) -> Batch:
@@ -219,11 +221,11 @@ class TableState:
         return batch.with_weights(exact_product(batch.weights(), -1)) if batch.rows else batch
 
     def _constraint_check(self, change: Batch) -> ConstraintCheck | None:
-        """No row less than none, no key more than once; what is wrong is looked at only where something is."""
+        """The check that a change needs; None for insertions into a table without a key."""
         return ConstraintCheck(self, change) if self.primary_key or change.negative else None
 
     def raise_violation(self, change: Batch) -> None:
-        """Say what is wrong with a change."""
+        """Raise for a change that violates the table, naming a row."""
         after = self._after(change)
         weights = after.weights()
         if (weights < 0).any():
@@ -238,7 +240,7 @@ class TableState:
         self._raise_duplicate_key(self._duplicate_key(after))
 
     def _after(self, change: Batch) -> Batch:
-        """The rows of the touched keys after a change."""
+        """The rows of the keys of a change, after the change."""
         before = self._to_batch(self.history.rows(distinct_keys(change)))
         return merge([b for b in (before, change) if b.rows])
 
@@ -272,11 +274,11 @@ def _is_arrow(data: Any) -> bool:
 
 def _batch(data: Any, sort_key: SortKey, weight: str | None) -> Batch:
     if _is_arrow(data):
-        given = as_table(data)
-        batch = import_batch(sort_key, given, weight)
+        arrow = as_table(data)
+        batch = import_batch(sort_key, arrow, weight)
         if batch is not None:
             return batch
-        table, weights = split_weight(given, weight)
+        table, weights = split_weight(arrow, weight)
         return Batch.from_arrow(table, sort_key, weights)
     if isinstance(data, ZSet):
         return data.batch().sorted_by(sort_key)
@@ -288,7 +290,7 @@ def _batch(data: Any, sort_key: SortKey, weight: str | None) -> Batch:
 
 
 def _copy_flat_rows(table: pa.Table, schema: Schema) -> Delta | None:
-    """Flat rows as they come, in memory of our own; None where there are none, or too many to be sorted in one go."""
+    """Copy rows of flat columns, unsorted; None if a column is nested, or there are no rows or too many for one sort."""
     if schema.nested or not 0 < table.num_rows <= MAX_SORT_ROWS:
         return None
     copy = import_copy(schema, table)
@@ -307,7 +309,7 @@ def _copy_flat_rows(table: pa.Table, schema: Schema) -> Delta | None:
 
 
 def _table(data: Any, schema: Schema) -> pa.Table:
-    """Rows in the order in which they came."""
+    """A user's rows as an Arrow table in their order."""
     if _is_arrow(data):
         table = as_table(data).combine_chunks()
         arrays = [c.combine_chunks() for c in table.columns]
@@ -319,13 +321,15 @@ def _table(data: Any, schema: Schema) -> pa.Table:
 
 
 def _to_row_list(data: Any) -> list[Any]:
-    """Rows of Python, one by one."""
-    given = f"{data!r:.80} ({type(data).__name__})"
+    """The elements of a collection of Python rows; raises `SchemaError` for other data."""
+    description = f"{data!r:.80} ({type(data).__name__})"
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
-        raise SchemaError(f"expected rows (tuples, dicts or Rows in a list), Arrow data or a DataFrame, given {given}")
+        raise SchemaError(
+            f"expected rows (tuples, dicts or Rows in a list), Arrow data or a DataFrame, given {description}"
+        )
     if isinstance(data, Mapping) and any(isinstance(row, str) for row in data):
         raise SchemaError(
-            f"expected rows, given {given}; give one row as [{{…}}], columns as pyarrow.table({{…}}), or rows with "
+            f"expected rows, given {description}; give one row as [{{…}}], columns as pyarrow.table({{…}}), or rows with "
             "weights as {(…): weight}"
         )
     return list(data)

@@ -1,9 +1,13 @@
-"""One shard of one level in one tick: open its traces, step, write what is new, and hand on what others need.
+"""A task: one shard of one level in one tick.
 
-A task is a pure function of what it is handed: the level, the records of its traces, and rows (slot, payload). It
-writes files of names that nobody knows yet and tells their names in a *report*, which is handed on from level to level
-until the driver gets it; a task that is run twice writes twice, and only one of its reports arrives. Traces are opened
-when something is looked up in them, so a level in which nothing happens to a shard costs that shard nothing.
+A task opens the traces of its level, runs the steps, writes new batches to files and sends rows to the next level. It
+is a pure function of the level, the records of its traces, and the rows (slot, payload) that it receives. Invariants:
+
+1. A task may be run several times. Each run writes files under new names, and reports these names; the driver receives
+   the report of one run, and only the manifest makes its files part of the state.
+2. Reports, errors and deltas for the driver are forwarded from level to level until the last one, where Spark collects
+   them.
+3. A trace is opened when a step reads it, so a level in which a shard receives nothing costs that shard nothing.
 """
 
 from __future__ import annotations
@@ -32,21 +36,21 @@ from dbspark.storage.writing import Shelf, Writing
 from dbspark.trace.spine import Spine
 
 Row = tuple[int, str, bytes]
-"""(shard it goes to, slot, payload)"""
-REPORT, ERROR, DRIVER_DELTA = "report", "error", "tell "
-"""Slots that are handed on to the driver; those of what it is told begin so."""
+"""(target shard, slot, payload)"""
+REPORT, ERROR, DRIVER_DELTA = "report", "error", "delta of "
+"""Slots that are forwarded to the driver; `DRIVER_DELTA` is a prefix, followed by the name of a trace."""
 
 MAX_INLINE_BYTES = 1 << 20
-"""Bytes that are carried from stage to stage as they are; more are put into a file."""
-SUSPENDED, SPILLED = "handed", "aside"
-"""Slots of places in files: of all that has come to a level that has to wait, and of what is taken up again."""
+"""Bytes that a stage of a fixpoint forwards as rows; more are spilled to a file of the location."""
+SUSPENDED, SPILLED = "suspended", "spilled"
+"""Slots of extents in files: all that a waiting level has received, for the driver; and what a task is to read."""
 
 _BATCH_CACHE = Opened(512 << 20)
-"""In a worker: the batches that it has opened, as they do not change."""
+"""In a worker: opened batches, which never change, up to 512 MiB on disk."""
 
 
 class LevelStep(Protocol):
-    """What a level may have as a step beside the nodes of a circuit: tables in front, views behind."""
+    """A step of a level that is no node of the circuit: a table, a view, a stage of a fixpoint, a reslicing."""
 
     @property
     def id(self) -> str: ...
@@ -56,53 +60,57 @@ class LevelStep(Protocol):
 
 @runtime_checkable
 class SlotReader(Protocol):
-    """A step that reads slots by itself, in a level that forwards all the others."""
+    """A step that reads received slots itself, in a level that forwards all slots that no step reads."""
 
     def reads_slot(self, slot: str) -> bool:
-        """Whether it reads a slot."""
+        """Whether the step reads a slot."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TickContext:
-    """What all tasks of a tick know."""
+    """What all tasks of a tick share."""
 
     tick: int
     shards: int
     files: Callable[[], Files]
-    """Opens the location; called once by every task."""
+    """Opens the location; called at most once by a task."""
     initial: bool = False
-    """Whether nothing has run yet of what is in the levels: nodes that speak of no rows do so now."""
+    """Whether the levels are run for the first time, to fill them: nodes that have rows for no input emit them now."""
     unchanged_traces: frozenset[str] = frozenset()
-    """Traces that are kept as they are, though they are computed again."""
+    """Traces that are computed, but whose stored state is not replaced."""
     subscribed_views: frozenset[str] = frozenset()
-    """Views whose changes the driver is told."""
+    """Views whose deltas are sent to the driver."""
     history_holds: Mapping[str, int] = field(default_factory=dict)
-    """Histories that somebody reads further back than the setting `history` says: from which tick on."""
+    """By trace, the tick from which its history is kept, where that is further back than the setting `history` says."""
 
 
 @dataclass(slots=True)
 class LevelTask:
-    """See the module's preface."""
+    """One run of a task, and what its steps read and write."""
 
     context: TickContext
     number: int
-    """Of the level."""
+    """The number of the level, for reports and errors."""
     level: Level
     shard: int
     records: Mapping[str, Sequence[Any]]
     """The records of the traces of this level and shard, as JSON."""
     received: dict[str, list[bytes]] = field(default_factory=dict)
+    """By slot, the payloads that the level before has sent."""
     values: dict[str, Any] = field(default_factory=dict)
+    """By slot or node id, decoded deltas and outputs of steps."""
     new_states: dict[str, State] = field(default_factory=dict)
+    """By trace, the state that this task replaces."""
     report_fields: dict[str, Any] = field(default_factory=dict)
-    """What the driver is told beside the traces."""
+    """Further fields of the report, beside the records of traces."""
     extra_rows: list[Row] = field(default_factory=list)
+    """Rows that steps send beside the outgoing slots of the level."""
     _reading: Reading | None = None
     _shelf: Shelf | None = None
 
     def run(self) -> Iterator[Row]:
-        """Run the level; gives what leaves it."""
+        """Run the level; yields the rows for the next level."""
         begun = time.perf_counter()
         for slot in [s for s in self.received if s in (REPORT, ERROR, SUSPENDED) or s.startswith(DRIVER_DELTA)]:
             for payload in self.received.pop(slot):
@@ -122,20 +130,20 @@ class LevelTask:
             out = [*self.outgoing_rows(), *self.extra_rows]
             if self.level.forwards_rest:
                 out += self._forward_rest(spilled_rest)
-            report = self._report()
+            traces = self._write_states()
         except DbsparkError as error:
             yield self.shard, ERROR, failure(error, self.number, self.shard)
             return
         yield from out
-        if report or self.report_fields:
+        if traces or self.report_fields:
             self.report_fields |= {"seconds": time.perf_counter() - begun}
-            report = {"level": self.number, "shard": self.shard, "traces": report, **self.report_fields}
+            report = {"level": self.number, "shard": self.shard, "traces": traces, **self.report_fields}
             yield self.shard, REPORT, json.dumps(report).encode()
 
-    # ------------------------------------------------------------------ what steps ask for
+    # ------------------------------------------------------------------ for steps
 
     def delta(self, slot: str, schema: Schema) -> Delta:
-        """What a slot carries."""
+        """The delta of a slot, decoded once."""
         if slot not in self.values:
             batches = self.batches(slot, self.level.streams[slot]) if slot in self.received else []
             self.values[slot] = Delta.of(merge(batches)) if batches else Delta.empty(schema)
@@ -143,51 +151,51 @@ class LevelTask:
         return value
 
     def batches(self, slot: str, sort_key: SortKey) -> list[Batch]:
-        """What has come in a slot, as it was sent."""
+        """The received batches of a slot, one for each sender."""
         return [decoded(pa.py_buffer(payload), sort_key) for payload in self.received.get(slot, ())]
 
     def state(self, name: str, sort_keys: Sequence[SortKey]) -> State:
-        """The spines that are kept under a name."""
+        """The stored spines of a trace; empty ones where nothing is stored."""
         return tuple(self.spine(name, i, sort_key) for i, sort_key in enumerate(sort_keys))
 
     def spine(self, name: str, number: int, sort_key: SortKey) -> Spine:
-        """One of the spines that are kept under a name."""
-        given = self.records.get(name)
-        if given is None:
+        """One of the stored spines of a trace."""
+        records = self.records.get(name)
+        if records is None:
             return Spine(sort_key)
         shelf, reading = self._open_location()
-        opened = record_from_json(given[number], shelf.owner)
-        shelf.there.update(e.place.file for e in opened.entries if e.place is not None)
-        return reading.spine(opened, sort_key)
+        record = record_from_json(records[number], shelf.owner)
+        shelf.there.update(e.place.file for e in record.entries if e.place is not None)
+        return reading.spine(record, sort_key)
 
     def set_state(self, name: str, state: State) -> None:
-        """Make something the state of a name."""
+        """Replace the state of a trace."""
         if name not in self.context.unchanged_traces:
             self.new_states[name] = state
 
     def send_to_driver(self, name: str, batch: Batch) -> None:
-        """Hand a batch to the driver."""
+        """Send a batch of a trace to the driver."""
         self.extra_rows.append((self.shard, DRIVER_DELTA + name, b"".join(encoded(batch))))
 
-    # ------------------------------------------------------------------ what loops ask for
+    # ------------------------------------------------------------------ for stages of fixpoints
 
     def nested(self, level: Level, received: dict[str, list[bytes]]) -> LevelTask:
-        """The same task in a level that stands inside this one."""
+        """This task for a level of a fixpoint, with slots and values of its own."""
         return LevelTask(self.context, self.number, level, self.shard, self.records, received)
 
     def spill(self, payloads: Sequence[bytes]) -> list[list[Any]]:
-        """Write something into a file that this tick only needs until it is over; gives its places."""
+        """Write payloads to a file that is needed only until the end of the tick; returns their extents as JSON."""
         writing = Writing(self._open_location()[0], self._new_part_name())
         places = [writing.extent([payload]).to_json() for payload in payloads]
         writing.put()
         return places
 
     def read_spilled(self, place: list[Any]) -> pa.Buffer:
-        """What is at a place."""
+        """A spilled payload."""
         return self._open_location()[1].extent(Place(None, *place))
 
     def outgoing_rows(self) -> Iterator[Row]:
-        """What leaves the level for the next."""
+        """The rows of the outgoing slots of the level."""
         for emit in self.level.outgoing:
             sort_key = self.level.streams[emit.slot]
             batch = self.delta(emit.node, sort_key.schema).sorted_by(sort_key)
@@ -197,17 +205,17 @@ class LevelTask:
                 payload = b"".join(encoded(batch))
                 yield from ((shard, emit.slot, payload) for shard in range(self.context.shards))
                 continue
-            for shard, some in split(batch, self.context.shards) if emit.to == "owners" else [(self.shard, batch)]:
-                yield shard, emit.slot, b"".join(encoded(some))
+            for shard, part in split(batch, self.context.shards) if emit.to == "owners" else [(self.shard, batch)]:
+                yield shard, emit.slot, b"".join(encoded(part))
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     def _take_spilled_refs(self) -> list[tuple[str, list[Any]]]:
-        """What has come in files: slots and places."""
+        """Slots and extents of spilled payloads that were received."""
         return [row for payload in self.received.pop(SPILLED, ()) for row in json.loads(payload)["rows"]]
 
     def _read_spilled_slots(self) -> list[tuple[str, list[Any]]]:
-        """Read what has come in files; gives what only passes."""
+        """Read spilled payloads of this level; returns the slots and extents of those that are only forwarded."""
         loops = [step for step in self.level.steps if isinstance(step, SlotReader)]
         spilled_rest = []
         for slot, place in self._take_spilled_refs():
@@ -218,23 +226,23 @@ class LevelTask:
         return spilled_rest
 
     def _spill_received(self, rows: list[tuple[str, list[Any]]]) -> bytes:
-        """All that has come, in files; `rows` are there already."""
-        payloads = [(slot, payload) for slot, some in self.received.items() for payload in some]
+        """Spill all received payloads; returns all extents as JSON. `rows` have been spilled already."""
+        payloads = [(slot, payload) for slot, received in self.received.items() for payload in received]
         places = self.spill([payload for _, payload in payloads]) if payloads else []
         rows = rows + [(slot, place) for (slot, _), place in zip(payloads, places, strict=True)]
         return json.dumps({"resumes": self.level.resume_point, "rows": rows}).encode()
 
     def _forward_rest(self, rows: list[tuple[str, list[Any]]]) -> Iterator[Row]:
-        """What nobody has taken, for the next level; `rows` are in files."""
-        if should_spill(payload for some in self.received.values() for payload in some):
+        """The received slots that no step has read, for the next level; `rows` have been spilled already."""
+        if should_spill(payload for payloads in self.received.values() for payload in payloads):
             yield self.shard, SPILLED, self._spill_received(rows)
             return
-        yield from ((self.shard, slot, payload) for slot, some in self.received.items() for payload in some)
+        yield from ((self.shard, slot, payload) for slot, received in self.received.items() for payload in received)
         if rows:
             yield self.shard, SPILLED, json.dumps({"rows": rows}).encode()
 
     def _new_part_name(self) -> str:
-        """The name of a file that nobody knows yet."""
+        """A unique name for a file of this tick."""
         return f"{PART_PREFIX}{self.context.tick:016d}-{uuid.uuid4().hex}"
 
     def _open_location(self) -> tuple[Shelf, Reading]:
@@ -256,12 +264,12 @@ class LevelTask:
         ):
             self.values[step.id] = self._nothing(step, inputs)
             return
-        given = [i.arranged() if isinstance(i, _LazyArrangement) else i for i in inputs]
+        arguments = [i.arranged() if isinstance(i, _LazyArrangement) else i for i in inputs]
         if not step.operator.kept():
-            _, self.values[step.id] = step.operator.step((), given)
+            _, self.values[step.id] = step.operator.step((), arguments)
             return
         before = self.state(step.id, step.operator.kept())
-        after, self.values[step.id] = step.operator.step(before, given)
+        after, self.values[step.id] = step.operator.step(before, arguments)
         if after is not before:
             self.set_state(step.id, after)
 
@@ -272,9 +280,9 @@ class LevelTask:
         nothing = getattr(step.operator, "nothing", None)
         return Delta.empty(step.operator.schema) if nothing is None else nothing()
 
-    def _report(self) -> dict[str, Any]:
-        """Write what is new; gives the records of the traces that have changed."""
-        # An arranged stream that nobody has looked up is kept all the same.
+    def _write_states(self) -> dict[str, Any]:
+        """Write the batches of new states; returns the records of their traces as JSON."""
+        # An arrangement that no step has probed has a new state all the same.
         for value in list(self.values.values()):
             if isinstance(value, _LazyArrangement) and value.rows:
                 value.arranged()
@@ -282,19 +290,19 @@ class LevelTask:
             return {}
         shelf, _ = self._open_location()
         writing = Writing(shelf, self._new_part_name())
-        found: dict[str, list[TraceRecord]] = {}
+        records: dict[str, list[TraceRecord]] = {}
         for trace, state in self.new_states.items():
-            found[trace] = [writing.record(spine.work()) for spine in state]
+            records[trace] = [writing.record(spine.work()) for spine in state]
         writing.compact(
-            e.place for records in found.values() for r in records for e in r.entries if e.place is not None
+            e.place for of_trace in records.values() for r in of_trace for e in r.entries if e.place is not None
         )
         if writing.segment.parts:
             writing.put()
-        return {trace: [r.to_json() for r in records] for trace, records in found.items()}
+        return {trace: [r.to_json() for r in of_trace] for trace, of_trace in records.items()}
 
 
 class _LazyArrangement:
-    """An arrange node of a level: opened when somebody looks something up in it."""
+    """The output of an arrange node: its trace is opened when a step probes it."""
 
     def __init__(self, task: LevelTask, step: NodeStep, delta: Delta) -> None:
         self._task = task
@@ -313,7 +321,7 @@ class _LazyArrangement:
                 after, self._found = operator.step(before, [self._delta])
                 if after[0] is not before[0]:
                     task.set_state(step.id, after)
-            else:  # another level keeps it; here it is only read, so nothing is merged
+            else:  # an earlier level updates the state; here it is only read, so nothing is merged
                 delta = self._delta.sorted_by(operator.sort_key)
                 entries = (*before[0].entries, delta) if delta.rows else before[0].entries
                 self._found = Arranged(delta, before[0], Spine(operator.sort_key, entries))
@@ -321,18 +329,18 @@ class _LazyArrangement:
 
 
 def should_spill(payloads: Iterable[bytes]) -> bool:
-    """Whether it is cheaper to put something into a file than to hand it from stage to stage."""
+    """Whether payloads are spilled to a file rather than forwarded from stage to stage as rows."""
     return sum(map(len, payloads)) > MAX_INLINE_BYTES
 
 
 def failure(error: DbsparkError, level: int, shard: int) -> bytes:
-    """An error as a payload: its type, which is one of ours, and what it says."""
+    """An error as a payload: the names of its types in `dbspark.errors`, and its message."""
     type_names = [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, DbsparkError)]
     return json.dumps([level, shard, type_names, str(error)]).encode()
 
 
 def raise_first(payloads: Iterable[bytes]) -> None:
-    """Raise the error of the first level, and there of the first shard, if there is any."""
+    """Raise the error of the first level, and in it of the first shard, if there is any."""
     found = sorted((json.loads(p) for p in payloads), key=lambda e: e[:2])
     if found:
         _, _, type_names, message = found[0]
