@@ -12,8 +12,8 @@ A stream is always the change feed. Spark asks a source for its columns before i
 so `spark.readStream.format("dbspark")` sets the option `changes` itself: the one method of Spark's that `register`
 adds to. Where the source was not registered, say so with the option.
 
-The driver decides which tick is read, and every task reads its range of key hashes. Where the rows come from is an
-`SourceTable`, which whoever registers the source gives (`dbspark.connectors.stored_tables`).
+The driver chooses the tick, and every task reads its range of key hashes. The rows come from a `SourceTable`;
+`dbspark.connectors.stored_tables` implements it over the files of a location.
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS_PER_PARTITION = 500_000
+"""Rows of a partition, unless the option `partitions` asks for another number of partitions."""
 MAX_PARTITIONS = 64
+"""Partitions, unless the option `partitions` asks for another number."""
 BEFORE_FIRST_TICK = -1
-"""As a tick: before there was anything."""
+"""The tick before the first one: a feed from here begins with the rows of the view as inserts."""
 
 _REGISTERED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 CommitTimes = Mapping[int, float]
-"""When ticks were committed, as far as that is known."""
+"""By tick, the time of its commit in seconds, as far as it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class HashRange:
-    """A range of key hashes: the `number`-th of `of` equal ones."""
+    """A range of key hashes: number `number` of `of` equal ranges."""
 
     number: int = 0
     of: int = 1
@@ -58,7 +60,7 @@ class HashRange:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable(ABC):
-    """A view or table at a location, on the driver and in every task."""
+    """A view or table at a location; pickled with the reader, so it is opened anew on the driver and in every task."""
 
     location: str
     kind: str
@@ -71,20 +73,20 @@ class SourceTable(ABC):
 
     @abstractmethod
     def extent(self) -> tuple[int, int]:
-        """The last tick, and about how many rows there are to read."""
+        """The last tick, and an upper bound of the rows to read."""
 
     @abstractmethod
     def rows(self, tick: int, part: HashRange) -> tuple[pa.Table, CommitTimes]:
-        """What there was at a tick."""
+        """The rows at a tick."""
 
     @abstractmethod
     def changes(self, since: int, upto: int, part: HashRange) -> tuple[pa.Table, CommitTimes]:
-        """What the ticks after one and up to another changed, with `_tick` and `_weight`."""
+        """The changes of the ticks in (since, upto], with `_tick` and `_weight`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a user has asked for; travels with the reader to the tasks."""
+    """The options of a read; pickled with the reader."""
 
     table: SourceTable
     as_of: int | None
@@ -117,7 +119,7 @@ class ReadOptions:
         )  # fmt: skip
 
     def schema(self) -> StructType:
-        """Its columns, as Spark has them.
+        """The columns, as Spark types.
 
         PySpark's data sources cannot give year-month intervals, and of other intervals and times only the widest.
         """
@@ -135,7 +137,7 @@ class ReadOptions:
         return wide
 
     def plan_partitions(self, since: int, upto: int | None) -> list[ReadPartition]:
-        """The parts that together are the rows, or the changes after `since`, at a tick."""
+        """Partitions that together have the rows at a tick, or the changes after `since`."""
         now, rows = self.table.extent()
         tick = now if upto is None else upto
         if tick > now:
@@ -144,7 +146,7 @@ class ReadOptions:
         return [ReadPartition(since, tick, HashRange(i, number)) for i in range(number)]
 
     def read(self, part: ReadPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a part, or its changes."""
+        """The rows or the changes of one partition."""
         if self.changes and part.since != BEFORE_FIRST_TICK:
             table = to_feed(*self.table.changes(part.since, max(part.tick, part.since), part.range))
         else:
@@ -156,7 +158,7 @@ class ReadOptions:
 
 
 class ReadPartition(InputPartition):
-    """What one task reads."""
+    """The partition that one task reads."""
 
     def __init__(self, since: int, tick: int, range: HashRange) -> None:
         super().__init__((since, tick, range.number, range.of))
@@ -164,7 +166,7 @@ class ReadPartition(InputPartition):
 
 
 class DbsparkSource(DataSource):
-    """See the module's preface. A subclass says where the rows come from."""
+    """The data source; a subclass says which `SourceTable` it reads."""
 
     origin: ClassVar[type[SourceTable]]
 
@@ -194,7 +196,7 @@ class DbsparkSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """Rows at a tick, or the changes up to it."""
+    """Reads the rows at a tick, or the changes up to it."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
@@ -208,7 +210,7 @@ class BatchReader(DataSourceReader):
 
 
 class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The change feed; an offset is the tick up to which it has been read."""
+    """Reads the change feed as a stream; its offset is the last tick that has been read."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options

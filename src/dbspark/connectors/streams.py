@@ -1,11 +1,10 @@
-"""Streams in: every micro-batch of a Spark stream becomes one transaction, and becomes it once.
+"""Streams in: every micro-batch of a Spark stream becomes exactly one transaction.
 
-Spark runs a micro-batch again, with the same id, if it does not know that it was done. So the id of the micro-batch is
-committed with the tick, under the table and the id that the query has by its checkpoint, and one that is committed
-already is passed over. The other way round, a checkpoint that is further than the pipeline means that rows are missing;
-that is an error.
+Spark repeats a micro-batch with the same id if it does not know that it was finished. So the id is committed with the
+tick, under the table and the id that the query has from its checkpoint, and a micro-batch whose id is committed already
+is skipped. A checkpoint that is ahead of the pipeline means that rows are missing, and is an error.
 
-A stream waits for its transaction, so a pipeline that is busy slows its sources down.
+Back-pressure: a stream waits for its transaction, so a busy pipeline slows its sources down.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ Mode = Literal["append", "upsert", "changes"]
 StreamOperation = Literal["insert", "upsert", "apply"]
 
 Apply = Callable[[StreamOperation, Any, str | None, tuple[str, int] | None], None]
-"""Apply rows of a kind, a table or a DataFrame, with weights in a column, and commit an offset with them; without one
-only check the rows."""
+"""`apply(operation, rows, weight column, offset)`: apply rows (a table or a DataFrame) and commit the offset with them;
+without an offset, only check the rows."""
 
 _log = logging.getLogger("dbspark")
 _WEIGHT_BY_CHANGE_TYPE = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
 
 
 class Streams:
-    """The streams into one pipeline. Their checkpoints are kept in `folder`, or for as long as this is open."""
+    """The streams into one pipeline. Checkpoints are stored in `folder`; without one, in a temporary directory."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
         self._temporary: str | None = None
         self._running: dict[str, tuple[str, StreamingQuery]] = {}
-        """By checkpoint, with the table."""
+        """By checkpoint, the table and the query."""
 
     def start(
         self,
@@ -65,9 +64,10 @@ class Streams:
         checkpoint: str | None = None,
         collect: bool = True,
     ) -> StreamingQuery:
-        """Start a query that hands its micro-batches to `apply`; `last_applied` gives the last one that is committed.
+        """Start a query that calls `apply` with its micro-batches; `last_applied` gives the id of the last committed
+        one.
 
-        Micro-batches are handed over as Arrow tables, or, without `collect`, as the DataFrames that they are.
+        Micro-batches are collected as Arrow tables, or, without `collect`, passed as DataFrames.
         """
         if not getattr(stream, "isStreaming", False):
             raise ConfigError(f"table {table!r}: ingest takes a streaming DataFrame; use a transaction for other data")
@@ -136,12 +136,12 @@ class Streams:
             try:
                 if query.isActive:
                     query.stop()
-            except Exception as error:  # Spark is gone already, and the stream with it
+            except Exception as error:  # Spark has stopped already, and the stream with it
                 _log.warning("the stream with the checkpoint %s could not be stopped: %s", place, error)
             del self._running[place]
 
     def close(self) -> None:
-        """Stop the streams; the micro-batch that is being applied is finished first."""
+        """Stop all streams, after the micro-batch in progress, and remove temporary checkpoints."""
         self.stop()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
@@ -149,7 +149,7 @@ class Streams:
 
 
 def as_operation(rows: pa.Table, mode: Mode, table: str) -> tuple[StreamOperation, pa.Table, str | None]:
-    """What rows of a stream are to a table: the kind of operation, the rows, and the column of their weights."""
+    """The operation on a table that rows of a stream are: its kind, the rows, and the column of their weights."""
     if mode != "changes":
         return ("insert" if mode == "append" else "upsert"), rows, None
     names = set(rows.column_names)
@@ -164,7 +164,7 @@ def as_operation(rows: pa.Table, mode: Mode, table: str) -> tuple[StreamOperatio
 
 
 def as_frame(rows: DataFrame, mode: Mode) -> tuple[StreamOperation, DataFrame, str | None]:
-    """The same of rows that stay where they are. Another word in `_change_type` fails when they are read."""
+    """`as_operation` for a DataFrame. An unknown `_change_type` fails when Spark reads the rows."""
     if mode != "changes":
         return ("insert" if mode == "append" else "upsert"), rows, None
     if WEIGHT not in rows.columns:
@@ -188,9 +188,9 @@ def _weights(kinds: pa.ChunkedArray, table: str) -> pa.ChunkedArray:
 
 
 def _remove_orphaned_checkpoint(checkpoint: str, known: Callable[[str], bool]) -> None:
-    """Remove a checkpoint of ours of which no micro-batch is in the pipeline: its table was dropped, or never got one.
+    """Remove a checkpoint of which the pipeline has no micro-batch: its table was dropped, or never got one.
 
-    Nothing of the stream is there then, so it is read from its beginning.
+    No row of the stream is in the table then, so the stream is read from its beginning.
     """
     filesystem, folder = pafs.FileSystem.from_uri(checkpoint) if "://" in checkpoint else (None, checkpoint)
     filesystem = filesystem or pafs.LocalFileSystem()
@@ -199,7 +199,7 @@ def _remove_orphaned_checkpoint(checkpoint: str, known: Callable[[str], bool]) -
             query = str(json.loads(file.read())["id"])
     except FileNotFoundError:
         return
-    except (KeyError, TypeError, ValueError):  # what Spark itself says of it is the better message
+    except (KeyError, TypeError, ValueError):  # damaged: Spark's own error is the better message
         return
     if not known(query):
         _log.info("the checkpoint %s has no part in the pipeline and is begun anew", checkpoint)

@@ -80,14 +80,14 @@ class StatementTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DefinitionClauses:
-    """What follows the name in a definition."""
+    """The columns and the query of a definition."""
 
     columns: str | None
     query: str | None
 
 
 def parse_definition(rest: str, what: str) -> DefinitionClauses:
-    """Columns in brackets, clauses on storage, which have no meaning here, and AS with a query; all may be missing."""
+    """Parse what follows a name: columns in brackets, storage clauses (ignored), AS and a query; all are optional."""
     text, columns = rest.strip(), None
     if text.startswith("("):
         end = _closing(text, 0, what)
@@ -106,7 +106,7 @@ def parse_definition(rest: str, what: str) -> DefinitionClauses:
 
 
 def _closing(text: str, start: int, what: str) -> int:
-    """Where the bracket that opens at `start` closes."""
+    """The position of the bracket that closes the one at `start`."""
     blank = _QUOTED.sub(lambda quoted: "'" * len(quoted[0]), text)
     depth = 0
     for at in range(start, len(blank)):
@@ -117,12 +117,12 @@ def _closing(text: str, start: int, what: str) -> int:
 
 
 def reads_a_stream(query: str) -> bool:
-    """Whether a query says STREAM somewhere."""
+    """Whether a query reads from STREAM."""
     return _STREAM.search(_QUOTED.sub("''", query)) is not None
 
 
 def check_supported(statement: str) -> None:
-    """Raise for what declarative pipelines have and this has not."""
+    """Raise for statements of declarative pipelines that are not supported."""
     if (found := _CDC.fullmatch(statement)) is not None:
         raise DbsparkError(
             f"CREATE FLOW {found['name']}: AUTO CDC is not there; create a table with a primary key, and read the "
@@ -147,7 +147,7 @@ def _check_streaming(query: str | None, what: str) -> None:
 
 
 def create_streaming_table(pipe: StatementTarget, found: re.Match[str], run: bool = True) -> None:
-    """Make the table where it is missing, and run its flow, if it has one."""
+    """Create the table unless it exists, and run its flow, if it has one."""
     name = found["name"]
     what = f"CREATE STREAMING TABLE {name}"
     given = parse_definition(found["rest"], what)

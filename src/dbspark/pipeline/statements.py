@@ -1,8 +1,8 @@
 """Scripts of SQL statements that define and change a pipeline.
 
-Statements are told apart here; whatever is a query is Spark's to read. INSERT and DELETE evaluate their query over the
-tables as they are and apply the result as a transaction. CREATE TABLE … USING is Spark's own: a table of its catalogue,
-for flows to read (`dbspark.pipeline.flows`).
+Statements are recognised here by regular expressions; queries are parsed by Spark. INSERT and DELETE evaluate their
+query over the present tables and apply the result as a transaction. CREATE TABLE … USING goes to Spark: it makes a
+table of Spark's catalogue, for flows to read (`dbspark.pipeline.flows`).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _create_view(pipe: StatementTarget, found: re.Match[str]) -> None:
 
 
 def view_query(found: re.Match[str]) -> str:
-    """The query of a view, with the names that it gives to its columns."""
+    """The query of a CREATE VIEW statement, with the column names that the statement gives."""
     what = f"CREATE VIEW {found['name']}"
     given = parse_definition(found["rest"], what)
     if given.query is None:

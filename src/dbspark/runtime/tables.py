@@ -290,7 +290,7 @@ def _batch(data: Any, sort_key: SortKey, weight: str | None) -> Batch:
 
 
 def _copy_flat_rows(table: pa.Table, schema: Schema) -> Delta | None:
-    """Copy rows of flat columns, unsorted; None if a column is nested, or there are no rows or too many for one sort."""
+    """Copy rows of flat columns, unsorted; None for nested columns, no rows, or more rows than one sort takes."""
     if schema.nested or not 0 < table.num_rows <= MAX_SORT_ROWS:
         return None
     copy = import_copy(schema, table)
