@@ -20,7 +20,7 @@ from dbspark.operators.bucket import BITS, Bucket
 from dbspark.operators.collect import count_distinct
 from dbspark.operators.partial import Combined, combinable
 from dbspark.operators.statistics import Booleans, Correlation, Variance
-from dbspark.runtime.partial_aggregation import combined
+from dbspark.runtime.partial_aggregation import add_partial_aggregates
 from dbspark.runtime.placement import first_hash, shard_of
 from tests.operators.model import WEIGHTS, Run, entries, plus
 from tests.runtime.shards import Shards
@@ -142,7 +142,7 @@ def test_only_what_adds_up_is_taken_apart():
     assert not combinable(GroupAggregate(SCHEMA, (), [Sum(0, pa.decimal128(38, 0))], ["s"])), "a part may not fit"
     assert Combined(whole).kept() == whole.kept()
     b = circuit(lambda b, x: b.aggregate(x, ["id"], rows=("count", None)))
-    assert combined(b.graph) is b.graph
+    assert add_partial_aggregates(b.graph) is b.graph
 
 
 def test_a_sum_that_fits_nowhere_is_refused(tmp_path):

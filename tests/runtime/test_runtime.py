@@ -9,12 +9,9 @@ from functools import wraps
 from typing import Any
 
 import pytest
-
-import dbspark
 from dbspark.circuit import executor
 from dbspark.circuit import vm as circuit_program
 from dbspark.errors import DbsparkError, StoreError
-from dbspark.runtime import embedded
 from dbspark.runtime.state import state_of
 from dbspark.storage import files, store, writing
 from dbspark.trace import agent, history, spine, trace, write_buffer
@@ -22,6 +19,9 @@ from dbspark.trace import background_merges as background
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.merge_state import MergeRun
 from tests.pipeline.queries import tables, without_spark
+
+import dbspark
+from dbspark.runtime import embedded
 
 __all__ = ["without_spark"]
 
@@ -37,7 +37,7 @@ POINTS = [
     (spine.Spine, "insert"), (spine.Spine, "with_entries"), (spine.Spine, "with_compaction"), (spine, "merge"),
     (executor.Circuit, "_take"), (executor.Circuit, "_take_in"), (executor.Circuit, "_merging"),
     (circuit_program.Program, "taken_in"), (embedded, "state_of"), (embedded.Embedded, "states"),
-    (store.Store, "commit"), (store.Store, "flush"), (store.Store, "_write"), (writing.Writing, "record"),
+    (store.Store, "commit"), (store.Store, "flush"), (store.Store, "_write"), (writing.CommitWriter, "record"),
     (files.LocalFiles, "settle"), (files.LocalFiles, "put"),
 ]  # fmt: skip
 """The calls of a tick that may fail: append, taking over what was merged, flush of waiting changes, manifest."""
@@ -88,8 +88,8 @@ class Faults:
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch, without_spark: None) -> Any:
-    monkeypatch.setattr(embedded, "MERGES", SMALL)
-    monkeypatch.setattr(embedded, "HISTORIES", SMALL)
+    monkeypatch.setattr(embedded, "STATE_SPINE_CONFIG", SMALL)
+    monkeypatch.setattr(embedded, "HISTORY_SPINE_CONFIG", SMALL)
     limits = write_buffer.WriteBufferLimits(
         max_deltas=3, max_rows=16, min_background_rows=12, max_idle_deltas=3, max_idle_rows=24, idle_after_deltas=2
     )

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import TimeError
-from dbspark.runtime.embedded import HISTORIES, MERGES
 from dbspark.trace import Antichain, TraceAgent, write_buffer
 from dbspark.trace.history import History
 from dbspark.trace.write_buffer import LIMITS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dbspark.runtime.embedded import HISTORY_SPINE_CONFIG, STATE_SPINE_CONFIG
 
 SCHEMA = Schema.parse("k BIGINT")
 BY_ROW = SortKey(SCHEMA)
@@ -38,7 +38,7 @@ def oldest(history: History) -> int:
 
 
 def test_an_agent_keeps_its_tick_while_changes_are_written_together() -> None:
-    history = History(BY_ROW, 5, 0, config=HISTORIES, seldom_read=True, count_rows=False)
+    history = History(BY_ROW, 5, 0, config=HISTORY_SPINE_CONFIG, seldom_read=True, count_rows=False)
     for tick in range(1, 4):
         history.append(delta([tick]), tick)
     agent = TraceAgent.of(history.trace)
@@ -55,7 +55,7 @@ def test_an_agent_keeps_its_tick_while_changes_are_written_together() -> None:
 
 def test_a_hold_that_comes_while_changes_are_sorted_is_honoured(monkeypatch: Any) -> None:
     """What has been sorted for a later tick is sorted again."""
-    history = History(BY_ROW, 5, 0, config=HISTORIES)
+    history = History(BY_ROW, 5, 0, config=HISTORY_SPINE_CONFIG)
     trace = history.trace
     for tick in range(1, LIMITS.max_deltas):
         history.append(delta([tick]), tick)
@@ -116,7 +116,8 @@ STEPS = st.lists(
 
 @settings(max_examples=150)
 @given(
-    STEPS, st.sampled_from([0, 1, 5, 50]), st.sampled_from([HISTORIES, MERGES]), st.booleans(), st.booleans(),
+    STEPS, st.sampled_from([0, 1, 5, 50]), st.sampled_from([HISTORY_SPINE_CONFIG, STATE_SPINE_CONFIG]), st.booleans(),
+    st.booleans(),
 )  # fmt: skip
 def test_since_never_passes_a_hold(steps: Any, keep: int, config: Any, seldom_read: bool, count_rows: bool) -> None:
     """Random ticks, holds that are taken, advanced and dropped, and reads as of held ticks, against a model."""

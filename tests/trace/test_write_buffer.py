@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-
-import dbspark
 from dbspark.columnar import Schema, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import WeightOverflowError
-from dbspark.runtime.embedded import HISTORIES
-from dbspark.runtime.tables import TransactionError
 from dbspark.trace import write_buffer
 from dbspark.trace.history import History
 from dbspark.trace.write_buffer import LIMITS, validate
+
+import dbspark
+from dbspark.runtime.embedded import HISTORY_SPINE_CONFIG
+from dbspark.runtime.tables import TransactionError
 
 
 def held(table: pa.Table) -> Counter[Any]:
@@ -113,7 +113,7 @@ def test_parts_of_tables_are_taken_and_no_more() -> None:
 def test_a_progress_tells_rows_by_which_a_view_has_changed() -> None:
     """Not those that cancel each other, however late somebody asks."""
     x, y = Schema.parse("k BIGINT"), SortKey(Schema.parse("k BIGINT"))
-    history = History(y, 10, 0, config=HISTORIES)
+    history = History(y, 10, 0, config=HISTORY_SPINE_CONFIG)
     taken = [
         history.append(Delta(x, [pa.array([i, i, 7, 7])], np.array([1, 1, 1, -1])), i + 10)
         for i in range(3 * LIMITS.max_deltas)
@@ -133,7 +133,7 @@ def test_what_waits_is_bounded(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(write_buffer, "sort_for_flush", held_up)
     schema = Schema.parse("k BIGINT")
-    history = History(SortKey(schema), 10, 0, config=HISTORIES)
+    history = History(SortKey(schema), 10, 0, config=HISTORY_SPINE_CONFIG)
     for i in range(LIMITS.busy_factor):  # one in hand, and nearly as many as may wait
         history.append(many(schema, i), i + 1)
     assert history.unconsolidated_rows == LIMITS.busy_factor * LIMITS.max_rows
@@ -157,7 +157,7 @@ def test_what_nobody_asks_for_is_written_when_there_is_time(monkeypatch: Any) ->
 
     monkeypatch.setattr(write_buffer, "sort_for_flush", held_up)
     schema = Schema.parse("k BIGINT")
-    history = History(SortKey(schema), 10, 0, config=HISTORIES, seldom_read=True, count_rows=False)
+    history = History(SortKey(schema), 10, 0, config=HISTORY_SPINE_CONFIG, seldom_read=True, count_rows=False)
     n = 4 * LIMITS.max_idle_rows // LIMITS.max_rows
     go.set()
     for i in range(n):
@@ -187,7 +187,7 @@ def test_changes_of_a_view_are_written_together_and_counted() -> None:
     """Where nobody asks, each is in order already, and how many rows it has is known."""
     schema, n = Schema.parse("k BIGINT"), 3 * LIMITS.max_idle_deltas
     sort_key = SortKey(schema)
-    history = History(sort_key, 0, 0, config=HISTORIES, seldom_read=True)
+    history = History(sort_key, 0, 0, config=HISTORY_SPINE_CONFIG, seldom_read=True)
     taken = []
     for i in range(n):
         delta = Delta.of(many(schema, i).sorted_by(sort_key))
@@ -208,7 +208,7 @@ def many(schema: Schema, i: int) -> Delta:
 
 def test_small_changes_are_written_by_the_tick_itself() -> None:
     schema = Schema.parse("k BIGINT")
-    history = History(SortKey(schema), 10, 0, config=HISTORIES)
+    history = History(SortKey(schema), 10, 0, config=HISTORY_SPINE_CONFIG)
     for i in range(1, LIMITS.max_deltas + 1):
         history.append(Delta(schema, [pa.array([i])], np.ones(1, np.int64)), i)
         assert len(history._buffer.deltas) == i % LIMITS.max_deltas
@@ -239,7 +239,7 @@ def test_a_view_whose_sums_do_not_fit_stays_as_it_was(spark: Any) -> None:
 def test_deltas_without_rows_are_flushed() -> None:
     schema = Schema(pa.schema([pa.field("x", pa.int64(), nullable=False)]))
     for count_rows in (False, True):
-        history = History(SortKey(schema), 1, 0, config=HISTORIES, count_rows=count_rows)
+        history = History(SortKey(schema), 1, 0, config=HISTORY_SPINE_CONFIG, count_rows=count_rows)
         for tick in (1, 2):
             history.append(Delta(schema, [pa.array([], pa.int64())], np.empty(0, np.int64)), tick)
         assert [history.at(tick, 2).rows for tick in (1, 2)] == [0, 0]

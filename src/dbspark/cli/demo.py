@@ -37,13 +37,13 @@ __all__ = ["TABLES", "VIEWS", "Workload", "differences", "logs", "run"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MEASURED = 2
+MAX_RECOMPUTATIONS = 2
 """How often Spark computes the views from scratch, at most; the last time is the check."""
-PATIENCE = 12.0
+MAX_RECOMPUTE_SECONDS = 12.0
 """Seconds that Spark may take for it without being spared the next time."""
 
 
-class TableOf(NamedTuple):
+class TableSpec(NamedTuple):
     """A table of the shop, and the Spark SQL of its log."""
 
     key: str
@@ -51,7 +51,7 @@ class TableOf(NamedTuple):
     log: str
 
 
-class ViewOf(NamedTuple):
+class ViewSpec(NamedTuple):
     """A view of the shop. A recursive one has its columns, and its query in the words that Spark has for it."""
 
     query: str
@@ -60,7 +60,7 @@ class ViewOf(NamedTuple):
 
 
 TABLES = {
-    "customers": TableOf(
+    "customers": TableSpec(
         "customer_id",
         "customer_id BIGINT, region STRING, referred_by BIGINT",
         """
@@ -74,7 +74,7 @@ TABLES = {
               SELECT DISTINCT 1 + id DIV {moving}, 'update', pmod(xxhash64(id, 'moves'), {customers})
               FROM range({ticks} * {moving}))""",
     ),
-    "products": TableOf(
+    "products": TableSpec(
         "product_id",
         "product_id BIGINT, category STRING, price DECIMAL(8,2)",
         """
@@ -86,7 +86,7 @@ TABLES = {
               UNION ALL
               SELECT 1 + id, 'update', pmod(xxhash64(id, 'price'), {products}) FROM range({ticks}))""",
     ),
-    "orders": TableOf(
+    "orders": TableSpec(
         "order_id",
         "order_id BIGINT, customer_id BIGINT, product_id BIGINT, quantity INT, placed DATE",
         """
@@ -114,38 +114,42 @@ TABLES = {
     ),
 }
 
-_BROUGHT = "SELECT referred_by AS customer_id, customer_id AS brought FROM customers WHERE referred_by IS NOT NULL"
-_FURTHER = "SELECT r.customer_id, c.customer_id FROM referrals r JOIN customers c ON c.referred_by = r.brought"
+_DIRECT_REFERRALS = (
+    "SELECT referred_by AS customer_id, customer_id AS brought FROM customers WHERE referred_by IS NOT NULL"
+)
+_INDIRECT_REFERRALS = (
+    "SELECT r.customer_id, c.customer_id FROM referrals r JOIN customers c ON c.referred_by = r.brought"
+)
 
 VIEWS = {
-    "revenue": ViewOf("""
+    "revenue": ViewSpec("""
         SELECT region, category, count(*) AS orders, sum(quantity * price) AS revenue
         FROM orders JOIN customers USING (customer_id) JOIN products USING (product_id)
         GROUP BY region, category"""),
-    "spending": ViewOf("""
+    "spending": ViewSpec("""
         SELECT customer_id, region, sum(quantity * price) AS spent
         FROM orders JOIN customers USING (customer_id) JOIN products USING (product_id)
         GROUP BY customer_id, region"""),
-    "best_customers": ViewOf("""
+    "best_customers": ViewSpec("""
         SELECT region, place, customer_id, spent FROM (
             SELECT *, row_number() OVER (PARTITION BY region ORDER BY spent DESC, customer_id) AS place FROM spending)
         WHERE place <= 3"""),
-    "audience": ViewOf("""
+    "audience": ViewSpec("""
         SELECT category, count(DISTINCT customer_id) AS customers
         FROM orders JOIN products USING (product_id) GROUP BY category"""),
-    "trend": ViewOf("""
+    "trend": ViewSpec("""
         SELECT placed, revenue,
                sum(revenue) OVER (ORDER BY placed ROWS BETWEEN 6 PRECEDING AND CURRENT ROW) AS week
         FROM (SELECT placed, sum(quantity * price) AS revenue
               FROM orders JOIN products USING (product_id) GROUP BY placed)"""),
-    "referrals": ViewOf(
-        f"{_BROUGHT} UNION {_FURTHER}",
+    "referrals": ViewSpec(
+        f"{_DIRECT_REFERRALS} UNION {_INDIRECT_REFERRALS}",
         recursive="customer_id BIGINT, brought BIGINT",
         in_spark=f"""
-        WITH RECURSIVE referrals(customer_id, brought) AS ({_BROUGHT} UNION ALL {_FURTHER})
+        WITH RECURSIVE referrals(customer_id, brought) AS ({_DIRECT_REFERRALS} UNION ALL {_INDIRECT_REFERRALS})
         SELECT * FROM referrals""",
     ),
-    "networks": ViewOf("""
+    "networks": ViewSpec("""
         SELECT r.customer_id, count(*) AS people, sum(spent) AS spent
         FROM referrals r JOIN spending s ON s.customer_id = r.brought
         GROUP BY r.customer_id ORDER BY spent DESC, r.customer_id LIMIT 10"""),
@@ -197,7 +201,7 @@ class Workload:
     @property
     def measured(self) -> set[int]:
         """The ticks after which Spark computes the views, spread evenly; the last is one of them."""
-        return {self.ticks * n // MEASURED for n in range(1, MEASURED + 1)} - {0}
+        return {self.ticks * n // MAX_RECOMPUTATIONS for n in range(1, MAX_RECOMPUTATIONS + 1)} - {0}
 
 
 @dataclass
@@ -279,8 +283,8 @@ def logs(spark: "SparkSession", workload: Workload) -> dict[str, "DataFrame"]:
 
 def differences(actual: pa.Table, expected: pa.Table) -> list[str]:
     """How a view's rows differ from Spark's, in a few lines; none if they are the same."""
-    expected = _in_order(expected)
-    actual = _in_order(actual.select(expected.column_names).cast(expected.schema))
+    expected = _sorted_rows(expected)
+    actual = _sorted_rows(actual.select(expected.column_names).cast(expected.schema))
     if actual.equals(expected):
         return []
     ours, sparks = ({tuple(row.values()) for row in table.to_pylist()} for table in (actual, expected))
@@ -340,13 +344,13 @@ def _run(pipe: Pipeline, spark: _Spark, shop: _Shop, workload: Workload, console
 
     ticks: list[Tick] = []
     slowest = 0.0
-    with _shown(console, ticks) as show:
+    with _tick_table(console, ticks) as show:
         for number in range(1, workload.ticks + 1):
             before = pipe.tick
             shop.deliver(number)
             ticks += [_tick_of(progress) for progress in pipe.recent_progress if progress["tick"] > before]
             show()
-            if number == workload.ticks or (number in workload.measured and slowest < PATIENCE):
+            if number == workload.ticks or (number in workload.measured and slowest < MAX_RECOMPUTE_SECONDS):
                 ticks[-1].recompute = spark.compute(number)
                 slowest = max(slowest, ticks[-1].recompute)
                 show()
@@ -376,15 +380,15 @@ def _check(pipe: Pipeline, spark: _Spark, console: Console) -> bool:
 @contextmanager
 def _step(console: Console, doing: str, said: str) -> Iterator[Callable[[str], None]]:
     """Show that something is being done, and then what was and how long it took."""
-    told: list[str] = []
+    result: list[str] = []
     begun = perf_counter()
     with console.status(doing):
-        yield told.append
-    console.print(f"{perf_counter() - begun:6.1f} s  {said.format(*told)}", highlight=False, soft_wrap=True)
+        yield result.append
+    console.print(f"{perf_counter() - begun:6.1f} s  {said.format(*result)}", highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def _shown(console: Console, ticks: list[Tick]) -> Iterator[Callable[[], None]]:
+def _tick_table(console: Console, ticks: list[Tick]) -> Iterator[Callable[[], None]]:
     """The table of ticks: it grows on a terminal, and is printed once elsewhere."""
     if not console.is_terminal:
         yield lambda: None
@@ -394,7 +398,7 @@ def _shown(console: Console, ticks: list[Tick]) -> Iterator[Callable[[], None]]:
         yield lambda: live.update(_report(ticks, terminal=True), refresh=True)
 
 
-def _in_order(table: pa.Table) -> pa.Table:
+def _sorted_rows(table: pa.Table) -> pa.Table:
     return table.sort_by([(name, "ascending") for name in table.column_names]).combine_chunks()
 
 

@@ -18,10 +18,10 @@ from pyspark.errors import AnalysisException
 from rich.console import Console
 
 from dbspark.cli.output import line, show_rows
-from dbspark.cli.statements import Shell, opened, spark_errors
+from dbspark.cli.statements import Shell, open_pipeline, spark_errors
 from dbspark.cli.status import read_status
 from dbspark.errors import ConfigError, DbsparkError, StoreError
-from dbspark.pipeline.flows import FLOW, STREAMING_TABLE, create_streaming_table, reads_a_stream, refuse
+from dbspark.pipeline.flows import FLOW, STREAMING_TABLE, check_supported, create_streaming_table, reads_a_stream
 from dbspark.pipeline.pipeline import Pipeline
 from dbspark.pipeline.statements import SOURCE, VIEW, statements
 
@@ -151,7 +151,10 @@ def run(
         with suppress(StoreError):  # nothing there yet, or nothing that can be read; opening it says which
             status = read_status(where)
             name, shards = status.name, status.shards if shards is None else shards
-    with opened(name, where, console, config=program.configuration, shards=shards) as pipe, _place(pipe, program):
+    with (
+        open_pipeline(name, where, console, config=program.configuration, shards=shards) as pipe,
+        _use_catalog(pipe, program),
+    ):
         _drop(pipe, wanted.again(program), program, console)
         known = {view: str(pipe._definitions[view]["query"]) for view in pipe.views}
         shell = Shell(pipe, console, limit=limit, known=known)
@@ -164,7 +167,7 @@ def run(
 
 
 @contextmanager
-def _place(pipe: Pipeline, program: Program) -> Iterator[None]:
+def _use_catalog(pipe: Pipeline, program: Program) -> Iterator[None]:
     """The catalogue and database in which the program looks for sources."""
     if program.catalog is None and program.database is None:
         yield
@@ -306,7 +309,7 @@ def _read(files: Sequence[Path]) -> list[tuple[Path, str]]:
             raise ConfigError(f"{file} cannot be read: {error}") from None
         for statement in statements(script):
             with _named(file):
-                refuse(statement)
+                check_supported(statement)
             out.append((file, statement))
     return out
 

@@ -18,14 +18,14 @@ from dbspark.cli.output import line, show_arrow, show_rows
 from dbspark.cli.status import read_status
 from dbspark.columnar.frames import arrow_of
 from dbspark.errors import DbsparkError, LockError, StoreError
-from dbspark.pipeline.flows import refuse
+from dbspark.pipeline.flows import check_supported
 from dbspark.pipeline.pipeline import Pipeline
 from dbspark.pipeline.statements import SOURCE, VIEW, statements, view_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Shell", "explain", "opened", "prompt", "spark_errors", "sql"]
+__all__ = ["Shell", "explain", "open_pipeline", "prompt", "spark_errors", "sql"]
 
 _QUERY = re.compile(r"\(|(SELECT|WITH|VALUES|FROM|TABLE|DESCRIBE|DESC)\b", re.IGNORECASE)
 _SHOW = re.compile(r"SHOW\s+(TABLES|VIEWS)", re.IGNORECASE)
@@ -126,7 +126,7 @@ Access = Literal["write", "write if possible", "read"]
 
 
 @contextmanager
-def opened(
+def open_pipeline(
     name: str, location: str | None, console: Console, access: Access = "write",
     config: Mapping[str, str] | None = None, shards: int | None = None,
 ) -> Iterator[Pipeline]:  # fmt: skip
@@ -148,8 +148,8 @@ def _pipeline(
         except LockError as error:
             if access == "write":
                 raise
-            told = f"Reading only, each query at the newest tick: {error}"
-            Console(stderr=True, soft_wrap=True).print(told, style="yellow", markup=False, highlight=False)
+            message = f"Reading only, each query at the newest tick: {error}"
+            Console(stderr=True, soft_wrap=True).print(message, style="yellow", markup=False, highlight=False)
     return Pipeline(name, location=location, spark=spark, config={"read_only": True})
 
 
@@ -178,8 +178,8 @@ def sql(location: str, script: str | None, console: Console, *, limit: int, crea
         script = sys.stdin.read()
     given = None if script is None else list(statements(script))
     for statement in given or ():
-        refuse(statement)
-    with opened(name, location, console, "write if possible", shards=shards) as pipe:
+        check_supported(statement)
+    with open_pipeline(name, location, console, "write if possible", shards=shards) as pipe:
         shell = Shell(pipe, console, limit=limit)
         if given is not None:
             for statement in given:
@@ -194,7 +194,7 @@ def sql(location: str, script: str | None, console: Console, *, limit: int, crea
 def explain(location: str, view: str, console: Console) -> None:
     """How a view, or a query, is kept."""
     name = read_status(location).name
-    with opened(name, location, console, "read") as pipe:
+    with open_pipeline(name, location, console, "read") as pipe:
         line(console, pipe.view(view).explain() if view.isidentifier() else pipe.explain(view))
 
 

@@ -7,7 +7,7 @@ import pyarrow.fs as pafs
 from rich.console import Console
 
 from dbspark.cli.output import line, show_rows
-from dbspark.runtime.reslicing import trace_of
+from dbspark.runtime.reslicing import split_trace_name
 from dbspark.sql.explain import in_bytes
 from dbspark.storage.files import Files, RemoteFiles
 from dbspark.storage.lock import NAME as LOCK
@@ -47,7 +47,7 @@ def read_status(location: str) -> Status:
         shards = program.get("shards")
         kept: dict[str, list[Spine]] = {}
         for name, spines in found.states.items():
-            kept.setdefault(name if shards is None else trace_of(name)[0], []).append(spines[0])
+            kept.setdefault(name if shards is None else split_trace_name(name)[0], []).append(spines[0])
         rows = {
             (kind, given["name"]): sum(_rows(spine) for spine in kept.get(f"{kind} {given['name']}", ()))
             for kind in ("table", "view")

@@ -1,7 +1,8 @@
-"""Aggregates of everything, taken apart: on shards, what travels to where they are kept is one row of each shard.
+"""Partial aggregation of aggregates without a key: each shard sends one row to the shard that owns the aggregate.
 
-`combined` puts a `Partial` before every such aggregate of a graph. The aggregate keeps its id and its state, and a
-`Partial` has none, so it makes no difference to a store whether a graph was run so, or on how many shards.
+`add_partial_aggregates` puts a `Partial` before every such aggregate of a graph. The aggregate keeps its node id and
+its state, and a `Partial` has no state, so stored state does not depend on whether a graph was run with partial
+aggregation, or on how many shards.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from dbspark.operators.aggregate import GroupAggregate
 from dbspark.operators.partial import Combined, Partial, combinable
 
 
-def combined(graph: Graph) -> Graph:
-    """The same circuit for shards."""
+def add_partial_aggregates(graph: Graph) -> Graph:
+    """The graph with a partial aggregate before each aggregate that has no key; the same graph if there is none."""
     if not any(combinable(node.operator) for node in graph) or any(node.role == "delay" for node in graph):
         return graph
     out = Graph()

@@ -1,8 +1,8 @@
-"""The state of a circuit as a store takes it, and back into a circuit.
+"""Export of a circuit's state as spines by node id, and import into a circuit.
 
-A node's state is its spines. What a delay holds is kept the same way, as one spine under the id of the delay, so
-everything that survives a tick is spines by id. State finds its node by the id alone, which is the same in every
-process and for every program that has the node (`dbspark.circuit.graph`).
+The state of a node is a tuple of spines. The value of a delay is exported in the same form, as one spine under the id
+of the delay, so all that survives a tick is spines by id. A node id is derived from the operator and its inputs: it is
+the same in every process and in every program that contains the node (`dbspark.circuit.graph`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger("dbspark")
 
 
 def state_of(circuit: Circuit) -> dict[str, tuple[Spine, ...]]:
-    """Everything that the circuit keeps, by node."""
+    """The state of all nodes and delays of a circuit, by node id."""
     out = {node: state for node, state in circuit._states.items() if state}
     for node in circuit._delays:
         held = circuit._held[node.id]
@@ -36,7 +36,7 @@ def state_of(circuit: Circuit) -> dict[str, tuple[Spine, ...]]:
 
 
 def restore(circuit: Circuit, states: Mapping[str, tuple[Spine, ...]], tick: int) -> list[str]:
-    """Put state into a circuit that has not run yet; returns the ids of the nodes for which there was none."""
+    """Import state into a circuit that has not run yet; returns the ids of stateful nodes that are not in `states`."""
     missing = []
     found = dict(circuit._states)
     for node, fresh in circuit._states.items():
