@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from dbspark.columnar.sort_key import weakened_hash
-from dbspark.trace.write_buffer import LIMITS
 
 import dbspark
+from dbspark.columnar.sort_key import weakened_hash
 from dbspark.runtime.tables import MIN_BACKGROUND_CHECK_ROWS, TransactionError
+from dbspark.trace.write_buffer import LIMITS
 
 ALL = 0xFFFFFFFFFFFFFFFF
 

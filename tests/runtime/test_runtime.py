@@ -9,9 +9,12 @@ from functools import wraps
 from typing import Any
 
 import pytest
+
+import dbspark
 from dbspark.circuit import executor
 from dbspark.circuit import vm as circuit_program
 from dbspark.errors import DbsparkError, StoreError
+from dbspark.runtime import embedded
 from dbspark.runtime.state import state_of
 from dbspark.storage import files, store, writing
 from dbspark.trace import agent, history, spine, trace, write_buffer
@@ -19,9 +22,6 @@ from dbspark.trace import background_merges as background
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.merge_state import MergeRun
 from tests.pipeline.queries import tables, without_spark
-
-import dbspark
-from dbspark.runtime import embedded
 
 __all__ = ["without_spark"]
 

@@ -7,19 +7,19 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dbspark.circuit import Builder, Circuit
 from dbspark.circuit.vm import TableConstraint
 from dbspark.columnar import Schema
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.kernels.preload import compile_operator_vm
-from dbspark.trace.config import DEFAULT
-from dbspark.trace.history import History
-from hypothesis import given
-from hypothesis import strategies as st
-
 from dbspark.runtime import tables as changes
 from dbspark.runtime.embedded import STATE_SPINE_CONFIG
 from dbspark.runtime.tables import Operation, TableDefinition, TableState, TransactionError
+from dbspark.trace.config import DEFAULT
+from dbspark.trace.history import History
 
 KEYS = st.integers(0, 5)
 ROWS = st.tuples(KEYS, st.sampled_from([None, "", "a", "longer than eight"]))

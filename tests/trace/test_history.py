@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from dbspark.columnar import Batch, Schema, SortKey
-from dbspark.columnar.delta import Delta
-from dbspark.errors import TimeError
-from dbspark.trace import Antichain, TraceAgent, write_buffer
-from dbspark.trace.history import History
-from dbspark.trace.write_buffer import LIMITS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dbspark.columnar import Batch, Schema, SortKey
+from dbspark.columnar.delta import Delta
+from dbspark.errors import TimeError
 from dbspark.runtime.embedded import HISTORY_SPINE_CONFIG, STATE_SPINE_CONFIG
+from dbspark.trace import Antichain, TraceAgent, write_buffer
+from dbspark.trace.history import History
+from dbspark.trace.write_buffer import LIMITS
 
 SCHEMA = Schema.parse("k BIGINT")
 BY_ROW = SortKey(SCHEMA)

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+
+import dbspark
 from dbspark.columnar import Schema, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import WeightOverflowError
+from dbspark.runtime.embedded import HISTORY_SPINE_CONFIG
+from dbspark.runtime.tables import TransactionError
 from dbspark.trace import write_buffer
 from dbspark.trace.history import History
 from dbspark.trace.write_buffer import LIMITS, validate
-
-import dbspark
-from dbspark.runtime.embedded import HISTORY_SPINE_CONFIG
-from dbspark.runtime.tables import TransactionError
 
 
 def held(table: pa.Table) -> Counter[Any]:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+
 from dbspark.columnar import Batch, SortKey
+from dbspark.connectors import source
 from dbspark.connectors.source import CommitTimes, DbsparkSource, HashRange, SourceTable
 from dbspark.errors import CorruptFileError, StoreError, TimeError
 from dbspark.kernels.memory import layout as nd
@@ -26,8 +28,6 @@ from dbspark.storage import manifest as mf
 from dbspark.storage.store import Store
 from dbspark.trace.history import ShardedHistory, history_of, plain_rows
 from dbspark.trace.spine import Spine
-
-from dbspark.connectors import source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

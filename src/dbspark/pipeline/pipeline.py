@@ -31,33 +31,34 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
+
 from dbspark.columnar.frames import frame_of, in_months, relabelled, struct_of
 from dbspark.columnar.memory import reserve
 from dbspark.columnar.schema import Schema, SchemaLike
+from dbspark.connectors import sinks, streams
 from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError, TimeError
 from dbspark.kernels import preload
 from dbspark.pipeline.handles import Subscription, Table, Transaction, View
 from dbspark.pipeline.settings import parse_bytes, validated_settings
 from dbspark.pipeline.statements import execute
 from dbspark.runtime.catalog import decode_schema, decode_tables, encode_schema
+from dbspark.runtime.embedded import Embedded
 from dbspark.runtime.progress import Listener, Progress, ProgressMonitor, TickTimer
 from dbspark.runtime.reader import ReadOnlyRuntime
+from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
+from dbspark.runtime.sharded import Sharded
+from dbspark.runtime.tables import TableDefinition
 from dbspark.sql.analysis_session import query_over_frames
 from dbspark.sql.program import Maintenance, Program
 from dbspark.storage.files import LocalFiles
 from dbspark.storage.store import Committed, Store
 from dbspark.trace.history import plain_rows
 
-from dbspark.connectors import sinks, streams
-from dbspark.runtime.embedded import Embedded
-from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
-from dbspark.runtime.sharded import Sharded
-from dbspark.runtime.tables import TableDefinition
-
 if TYPE_CHECKING:
-    from dbspark.spark import SessionHandle
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from dbspark.spark import SessionHandle
 
 _log = logging.getLogger("dbspark")
 
@@ -139,8 +140,8 @@ class Pipeline:
             tables = decode_tables(committed)
             for table in tables:
                 self._program.table(table.name, table.schema, table.primary_key)
-            for parse_definition in committed.program["views"]:
-                self._define(parse_definition)
+            for definition in committed.program["views"]:
+                self._define(definition)
             runtime.recover(store, tables, committed.tick, committed.program)
             for view in self._definitions:
                 runtime.hold(view, self._oldest_unread_tick(view))
@@ -569,7 +570,7 @@ class Pipeline:
             {"name": n, "schema": encode_schema(t.schema), "key": list(t.primary_key), "created": t.created}
             for n, t in self._state_reader.tables.items()
         ]
-        views = [{"name": n, **parse_definition} for n, parse_definition in self._definitions.items()]
+        views = [{"name": n, **definition} for n, definition in self._definitions.items()]
         return {"name": self.name, "id": self.id, "tables": tables, "views": views, **self._runtime.state_metadata()}
 
     def _feed(self, view: str, key: str, deliver: Callable[[pa.Table, int], None], since: int | None) -> sinks.Feed:
@@ -667,14 +668,14 @@ class Pipeline:
         self.id = committed.program.get("id", self.id)
         self.tick = committed.tick
 
-    def _define(self, parse_definition: Mapping[str, Any]) -> None:
+    def _define(self, definition: Mapping[str, Any]) -> None:
         """Define a view from its stored definition."""
-        declared = None if parse_definition["recursive"] is None else decode_schema(parse_definition["recursive"])
+        declared = None if definition["recursive"] is None else decode_schema(definition["recursive"])
         self._program.view(
-            parse_definition["name"], parse_definition["query"], maintenance=parse_definition["maintenance"], recursive=declared,
-            buckets=parse_definition.get("buckets", False),
+            definition["name"], definition["query"], maintenance=definition["maintenance"], recursive=declared,
+            buckets=definition.get("buckets", False),
         )  # fmt: skip
-        self._definitions[parse_definition["name"]] = {k: v for k, v in parse_definition.items() if k != "name"}
+        self._definitions[definition["name"]] = {k: v for k, v in definition.items() if k != "name"}
 
     def _open_reader(self, store: Store, committed: Committed) -> ReadOnlyRuntime:
         """Open a tick for reading. It needs no circuit, and no Spark before a query or a DataFrame."""
@@ -690,9 +691,9 @@ class Pipeline:
         """Compile the views of a read-only pipeline, which only `frame` and `explain` need."""
         if self.read_only:
             with self._lock:
-                for name, parse_definition in list(self._definitions.items()):
+                for name, definition in list(self._definitions.items()):
                     if name not in self._program.views:
-                        self._define({"name": name, **parse_definition})
+                        self._define({"name": name, **definition})
 
 
 def _check_name(name: str) -> None:

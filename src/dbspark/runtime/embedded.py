@@ -18,20 +18,12 @@ from dbspark.circuit.vm import TableConstraint
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.operators.operator import State
+from dbspark.runtime.fill import Integral, fill
 from dbspark.runtime.progress import RowCountSnapshot, TickTimer
 from dbspark.runtime.reslicing import reorder_spine, unsharded_states
+from dbspark.runtime.runtime import Outcome, Runtime
 from dbspark.runtime.sizes import sizes_of
 from dbspark.runtime.state import difference, outputs_of, restore, stale_views, state_of, warn_of_refill
-from dbspark.sql.explain import Size
-from dbspark.sql.program import Program
-from dbspark.storage.store import Store
-from dbspark.trace.config import SpineConfig
-from dbspark.trace.history import History
-from dbspark.trace.spine import Spine
-from dbspark.trace.write_buffer import validate
-
-from dbspark.runtime.fill import Integral, fill
-from dbspark.runtime.runtime import Outcome, Runtime
 from dbspark.runtime.tables import (
     ConstraintCheck,
     Operation,
@@ -40,6 +32,13 @@ from dbspark.runtime.tables import (
     TableState,
     TransactionError,
 )
+from dbspark.sql.explain import Size
+from dbspark.sql.program import Program
+from dbspark.storage.store import Store
+from dbspark.trace.config import SpineConfig
+from dbspark.trace.history import History
+from dbspark.trace.spine import Spine
+from dbspark.trace.write_buffer import validate
 
 STATE_SPINE_CONFIG = SpineConfig(
     min_background_rows=1 << 15,
@@ -53,7 +52,8 @@ STATE_SPINE_CONFIG = SpineConfig(
 cost a tick nothing on a machine with a second core. Append-only spines are merged rarely (`inserting`), because a merge
 would save no space; lookups stay cheap in many batches, because these and their indices stay in memory."""
 HISTORY_SPINE_CONFIG = replace(STATE_SPINE_CONFIG, append_only_fanout=16)
-"""Spines of views, and of tables without a key: append-only ones are merged more rarely still, as no tick probes them."""
+"""Spines of views, and of tables without a key: append-only ones are merged still more rarely, as no tick probes
+them."""
 
 
 class _Tally(NamedTuple):
@@ -110,7 +110,7 @@ class Embedded(Runtime):
             # The rows belong to the last tick: a view has no history before it was created.
             sort_key = SortKey(self._program.views[name].schema)
             views[name] = History(
-                sort_key, self._keep, tick - 1, known=False, config=HISTORY_SPINE_CONFIG, patient=True
+                sort_key, self._keep, tick - 1, empty_at_tick=False, config=HISTORY_SPINE_CONFIG, seldom_read=True
             )
             views[name].append(out[name], tick)
         self._circuit, self._views = circuit, views
@@ -140,8 +140,8 @@ class Embedded(Runtime):
         """A circuit of the present program with stored state; nodes without stored state are filled.
 
         `empty`: nodes that may have no stored state because they have no rows; all others are worth a warning.
-        `outputs`: by view, the node whose rows are stored, where that is known. A view whose rows were computed by other
-        operators is corrected by the next tick.
+        `outputs`: by view, the node whose rows are stored, where that is known. A view whose rows were computed by
+        other operators is corrected by the next tick.
         """
         circuit = self._new_circuit()
         missing = set(restore(circuit, states, tick))

@@ -16,12 +16,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, SupportsInt
 
 import pyarrow as pa
+
 from dbspark.columnar import Batch
 from dbspark.runtime.progress import RowCountSnapshot, TickTimer
+from dbspark.runtime.tables import OperationKind, TableDefinition
 from dbspark.sql.explain import Size
 from dbspark.storage.store import Store
-
-from dbspark.runtime.tables import OperationKind, TableDefinition
 
 
 class Outcome(NamedTuple):

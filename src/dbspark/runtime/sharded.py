@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any
 
 import pyarrow as pa
+
 from dbspark.circuit.executor import NodeTally
 from dbspark.circuit.graph import Graph
 from dbspark.columnar import Batch, SortKey, merge
@@ -35,7 +36,9 @@ from dbspark.runtime.progress import RowCountSnapshot, TickTimer
 from dbspark.runtime.reader import stored_size
 from dbspark.runtime.reslicing import SHARD_SEPARATOR, ResliceStep, TraceLayout, split_trace_name
 from dbspark.runtime.routing import RoutedOperation, received_operations, to_operation
+from dbspark.runtime.runtime import Outcome, Runtime
 from dbspark.runtime.state import difference, outputs_of, stale_views, warn_of_refill
+from dbspark.runtime.tables import OperationKind, TableDefinition, TableState
 from dbspark.runtime.task import DRIVER_DELTA, REPORT, LevelTask, Row, TickContext
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
@@ -43,9 +46,6 @@ from dbspark.storage.manifest import TraceRecord
 from dbspark.storage.segment import decoded
 from dbspark.storage.store import Store
 from dbspark.trace.history import History, ShardedHistory, history_of
-
-from dbspark.runtime.runtime import Outcome, Runtime
-from dbspark.runtime.tables import OperationKind, TableDefinition, TableState
 
 _log = logging.getLogger("dbspark")
 
@@ -225,7 +225,7 @@ class Sharded(Runtime):
         self, operations: Mapping[str, list[Any]], tick: int, subscribed_views: Collection[str], timer: TickTimer
     ) -> Outcome:
         if self._stale:
-            return self._corrected(tick, watch)
+            return self._corrected(tick, timer)
         context = TickContext(
             tick,
             self.shards,
@@ -237,9 +237,9 @@ class Sharded(Runtime):
         frames: list[Any] = []
         for table, of_table in operations.items():
             for number, operation in enumerate(of_table):
-                to_operation = RoutedOperation(self.tables[table], number, operation)
-                rows += to_operation.rows(self.shards)
-                frames += to_operation.frames(self.shards)
+                routed = RoutedOperation(self.tables[table], number, operation)
+                rows += routed.rows(self.shards)
+                frames += routed.frames(self.shards)
         self._balance(tick)
         plan = self._current_plan(self._iterations)
         timer.checked = perf_counter()
@@ -255,7 +255,7 @@ class Sharded(Runtime):
         timer.computed = perf_counter()
         return outcome
 
-    def _corrected(self, tick: int, watch: TickTimer) -> Outcome:
+    def _corrected(self, tick: int, timer: TickTimer) -> Outcome:
         """The tick that corrects views: all that they should hold is computed, and the difference is their change."""
         graph = self._program.builder.graph
         part = Graph()
@@ -263,16 +263,18 @@ class Sharded(Runtime):
         plan = self._plan(part.pruned())
         views = {f"view {name}" for name in self._stale}
         known = frozenset(self._records) - views
-        job = TickContext(tick, self.shards, self._files(), fresh=True, known=known, history_holds=self._history_holds)
+        context = TickContext(
+            tick, self.shards, self._files(), initial=True, unchanged_traces=known, history_holds=self._history_holds
+        )
         given = {name: kept for name, kept in self._records.items() if name.startswith("table ") or name in views}
-        watch.checked = perf_counter()
+        timer.checked = perf_counter()
         self._before = self._records
         try:
-            outcome, _ = self._outcome(self._run(job, plan, given, (), ()), plan, ())
+            outcome, _ = self._outcome(self._run(context, plan, given, (), ()), plan, ())
         except BaseException:
             self.undo()
             raise
-        watch.computed = perf_counter()
+        timer.computed = perf_counter()
         return outcome
 
     def corrections(self) -> Collection[str]:

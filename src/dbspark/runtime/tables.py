@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.arrow_import import import_batch, import_copy
 from dbspark.columnar.conform import conform
@@ -328,7 +329,7 @@ def _to_row_list(data: Any) -> list[Any]:
         )
     if isinstance(data, Mapping) and any(isinstance(row, str) for row in data):
         raise SchemaError(
-            f"expected rows, given {description}; give one row as [{{…}}], columns as pyarrow.table({{…}}), or rows with "
-            "weights as {(…): weight}"
+            f"expected rows, given {description}; give one row as [{{…}}], columns as pyarrow.table({{…}}), or rows "
+            "with weights as {(…): weight}"
         )
     return list(data)
