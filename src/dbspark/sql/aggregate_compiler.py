@@ -45,7 +45,7 @@ class AggregateCompiler(NodeCompiler):
     def _aggregate(self, node: p.Aggregate, scope: Scope, needed: frozenset[int] | None) -> Relation:
         b = scope.builder
         if id(node.child) not in scope.known:
-            node = flatten_struct_keys(node, self._number)
+            node = flatten_struct_keys(node, self._new_column_id)
         exprs = [k.expr for k in node.keys]
         for _, aggregation in node.aggregations:
             exprs += aggregation.call.args
@@ -69,12 +69,12 @@ class AggregateCompiler(NodeCompiler):
             columns = [] if counts_rows(aggregation, args) else [outputs.setdefault(a, len(outputs)) for a in args]
             at = None if where is None else outputs.setdefault(where, len(outputs))
             calls.append((replace(aggregation, call=replace(aggregation.call, args=tuple(args))), columns, at))
-        made_of = [(self._number(), e) for e in outputs]
+        made_of = [(self._new_column_id(), e) for e in outputs]
         if bucket in rel.ids:
             made_of.append((bucket, bucket_column(bucket)))
-        given = self._mapped(scope, rel, made_of)
+        given = self._map_expressions(scope, rel, made_of)
         if not node.aggregations and not node.keys:  # one row, whatever there is
-            made = Relation(self._positional(b, b.aggregate(given.stream, [], n=Count(None))), (self._number(),))
+            made = Relation(self._positional(b, b.aggregate(given.stream, [], n=Count(None))), (self._new_column_id(),))
         elif not node.aggregations:
             made = Relation(b.distinct(given.stream), tuple(k.id for k in node.keys))
             self._note(MaintenanceNote("distinct", "incremental"))
@@ -89,7 +89,7 @@ class AggregateCompiler(NodeCompiler):
             made = Relation(self._positional(b, stream), ids)
         outs = [n for n in node.outputs if needed is None or n.id in needed]
         finished, finals = self._without_subqueries(made, [n.expr for n in outs], scope)
-        return self._mapped(scope, finished, [(n.id, e) for n, e in zip(outs, finals, strict=True)])
+        return self._map_expressions(scope, finished, [(n.id, e) for n, e in zip(outs, finals, strict=True)])
 
     def _guarded(
         self, rel: Relation, aggregation: p.Aggregation, args: Sequence[p.Expr], where: p.Expr | None

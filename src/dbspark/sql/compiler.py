@@ -98,7 +98,7 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
             *zip([n.id for n in outputs], exprs, strict=True),
             *((n, bucket_column(n)) for n in buckets if n in rel.ids),
         ]
-        return self._mapped(scope, rel, made, condition)
+        return self._map_expressions(scope, rel, made, condition)
 
     def _filter(self, node: p.Filter, scope: Scope, needed: frozenset[int] | None) -> Relation:
         pushed = push_below_expand(node)
@@ -114,13 +114,17 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
                 rel = self._window(window, scope, below, limit, numbered=False)
                 every: list[tuple[int, p.Expr]] = [(c.id, c) for c in rel.columns()]
                 ranks: list[tuple[int, p.Expr]] = [(rank, p.Constant(1, pa.int32()))]
-                return rel if needed is not None and rank not in needed else self._mapped(scope, rel, every + ranks)
+                return (
+                    rel
+                    if needed is not None and rank not in needed
+                    else self._map_expressions(scope, rel, every + ranks)
+                )
             rel = self._window(window, scope, below, limit)
         else:
             rel = self.relation(node.child, scope, below)
         width = len(rel.ids)
         rel, (condition,) = self._without_subqueries(rel, [node.condition], scope)
-        kept = self._filtered(scope.builder, rel, condition)
+        kept = self._filter_rows(scope.builder, rel, condition)
         if len(rel.ids) > width:
             kept = Relation(self._choose(scope.builder, kept.stream, range(width)), rel.ids[:width])
         return kept
@@ -129,7 +133,7 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
         streams = []
         for child in node.children:
             rel = self.relation(child, scope)
-            streams.append(self._choose(scope.builder, rel.stream, self._own(rel) or [0]))
+            streams.append(self._choose(scope.builder, rel.stream, self._plan_columns(rel) or [0]))
         # Spark's branches agree in type; what differs is only what may be NULL.
         return Relation(scope.builder.union(*streams), self._ids(node.columns))
 
@@ -142,7 +146,7 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
         paned = pane(exprs)
         if paned is not None:  # times in the same pane are in the same windows: few rows are left to expand
             time, begin = paned
-            rel = self._mapped(scope, rel, [(c.id, begin if c.id == time.id else c) for c in rel.columns()])
+            rel = self._map_expressions(scope, rel, [(c.id, begin if c.id == time.id else c) for c in rel.columns()])
             rel = replace(rel, stream=scope.builder.consolidate(rel.stream))
         width = len(columns)
         compiled = self.compiler(rel).compile_all(exprs)
@@ -161,7 +165,7 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
 
     def _generate(self, node: p.Generate, scope: Scope, needed: frozenset[int] | None) -> Relation:
         rel = self.relation(node.child, scope)
-        own = self._own(rel)
+        own = self._plan_columns(rel)
         kept = [own[i] for i in node.required if i < len(own)]
         rel, args = self._without_subqueries(rel, node.generator.args, scope)
         as_read = tuple(args) == node.generator.args

@@ -88,7 +88,7 @@ class JoinCompiler(NodeCompiler):
         on = [(f"c{a}", f"c{c}") for a, c in zip(left_keys, right_keys, strict=True)]
         residual = None
         both = {**left.positions, **{n: len(left.ids) + i for n, i in right.positions.items()}}
-        compiler = ExpressionCompiler(both, {**left.typed, **right.typed}, self.context, self._elsewhere)
+        compiler = ExpressionCompiler(both, {**left.typed, **right.typed}, self.context, self._compile_by_spark)
         # What Spark is to judge, it judges after the join, if that comes to the same.
         later = [c for c in rest if self._asks(compiler, c)] if node.how == "inner" else []
         rest = [c for c in rest if c not in later]
@@ -96,9 +96,9 @@ class JoinCompiler(NodeCompiler):
             names = {number: f"c{i}" for number, i in both.items()}
             tests = self._tests(compiler, *rest)
             label = " and ".join(p.text(e, names) for e in rest)
-            made = identity.Condition(self.context, identity.trees(rest, both))
+            function_identity = identity.Condition(self.context, identity.trees(rest, both))
             code = condition_bytecode(rest, both, compiler.type_of)
-            residual = Function(condition_function(*tests), self._named(label), coded=code, identity=made)
+            residual = Function(condition_function(*tests), self._named(label), coded=code, identity=function_identity)
         one_sided = node.how in ("semi", "anti", "existence")
         looked_at = columns_in(later)
         extra: set[int] = set()  # columns that nobody above looks at
@@ -117,7 +117,7 @@ class JoinCompiler(NodeCompiler):
         home: list[tuple[int, str]] = []  # rows lie by the key of the side that is in all of them
         if id(node) in self._buckets and node.how != "full":
             home = [(1, f"c{k}") for k in right_keys] if node.how == "right" else [(0, f"c{k}") for k in left_keys]
-            more = {self._number(): c for c in home if c not in select}
+            more = {self._new_column_id(): c for c in home if c not in select}
             select, ids, extra = [*select, *more.values()], [*ids, *more], extra.union(more)
         if node.how == "existence":
             assert node.exists is not None
@@ -138,7 +138,7 @@ class JoinCompiler(NodeCompiler):
                 b.bucket(joined, [names_out[select.index(c)] for c in home]), (*ids, self._buckets[id(node)])
             )
         if later:
-            out = self._filtered(b, out, reduce(lambda a, c: p.Call("And", (a, c)), later))
+            out = self._filter_rows(b, out, reduce(lambda a, c: p.Call("And", (a, c)), later))
         keep = [i for i, number in enumerate(out.ids) if number not in extra] or [0]
         return Relation(self._choose(b, out.stream, keep), tuple(out.ids[i] for i in keep))
 
@@ -168,7 +168,7 @@ class JoinCompiler(NodeCompiler):
             if not exprs:
                 continue
             failing = reduce(lambda a, c: p.Call("Or", (a, c)), [p.Call("Fails", (e,)) for e in exprs])
-            some = self._filtered(b, sides[side], failing).stream
+            some = self._filter_rows(b, sides[side], failing).stream
             streams, sort_keys = [r.stream for r in sides], list(kept)
             streams[side], sort_keys[side] = some, SortKey(some.schema, ())
             step = identity.Refusal(self.context, identity.trees(condition, compiler.positions))
@@ -234,6 +234,6 @@ class JoinCompiler(NodeCompiler):
                 for key, (_, _, safe) in zip(keys, pairs, strict=True):
                     if not safe:
                         column = p.Column(rel.ids[key], "", rel.types[key])
-                        rel = self._filtered(b, rel, p.Call("IsNotNull", (column,)))
+                        rel = self._filter_rows(b, rel, p.Call("IsNotNull", (column,)))
             out.append(rel)
         return out[0], out[1]

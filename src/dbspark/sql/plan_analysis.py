@@ -39,10 +39,10 @@ def push_below_expand(node: p.Filter) -> p.Node:
     }
     below: p.Node = expand.child
     for test in p.conjuncts(node.condition):
-        asked = test.args[0] if isinstance(test, p.Call) and test.name == "IsNotNull" else None
-        if not isinstance(asked, p.Column) or asked.id not in passed:
+        tested = test.args[0] if isinstance(test, p.Call) and test.name == "IsNotNull" else None
+        if not isinstance(tested, p.Column) or tested.id not in passed:
             return node
-        below = p.Filter(below, p.Call("IsNotNull", (passed[asked.id],)))
+        below = p.Filter(below, p.Call("IsNotNull", (passed[tested.id],)))
     return replace(expand, child=below)
 
 
@@ -103,8 +103,8 @@ def row_number_limit(node: p.Filter) -> tuple[int, bool]:
     parts = p.conjuncts(node.condition)
     bounds = [upper_bound(part, number) for part in parts]
     limit = max(min((n for n in bounds if n is not None), default=0), 0)
-    asked = zip(parts, bounds, strict=True)
-    exact = all(n is not None and (n == 1 or getattr(part, "name", "") != "EqualTo") for part, n in asked)
+    tested = zip(parts, bounds, strict=True)
+    exact = all(n is not None and (n == 1 or getattr(part, "name", "") != "EqualTo") for part, n in tested)
     return limit, exact
 
 

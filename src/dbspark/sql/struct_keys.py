@@ -21,11 +21,11 @@ NewColumnId = Callable[[], int]
 
 def flatten_struct_keys(node: p.Aggregate, number: NewColumnId) -> p.Aggregate:
     """An aggregate that groups by the fields of the structs which nodes below it make."""
-    asked = [a for _, g in node.aggregations for a in (*g.call.args, *([] if g.where is None else [g.where]))]
+    read = [a for _, g in node.aggregations for a in (*g.call.args, *([] if g.where is None else [g.where]))]
     for key in node.keys:
         column = key.expr
         others = [k.expr for k in node.keys if k is not key]
-        if not isinstance(column, p.Column) or column.id in columns_in([*asked, *others]):
+        if not isinstance(column, p.Column) or column.id in columns_in([*read, *others]):
             continue
         fields = _fields(column, number)
         child = _split(node.child, column, fields, number) if fields else None
