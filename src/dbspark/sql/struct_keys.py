@@ -1,8 +1,8 @@
 """Rewrites grouping by a struct to grouping by its fields: columns are cheaper than structs.
 
 `GROUP BY window(…)` groups by a struct that a node below has made, and nodes above read its fields. After the rewrite
-the fields are columns of their own, and the struct is made only where it is used as a whole. The struct is never NULL, so
-two structs are one group exactly where all their fields are equal.
+the fields are columns of their own, and the struct is made only where it is used as a whole. The struct is never NULL,
+so two structs are one group exactly where all their fields are equal.
 """
 
 from __future__ import annotations
