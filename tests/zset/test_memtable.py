@@ -38,7 +38,7 @@ def rows_of(batch):
 
 
 def live(table):
-    """{k: weight} of a Robin-Hood table, by walking its entries, checked against probing each row."""
+    """{k: weight} of a Robin Hood table, by walking its entries, checked against probing each row."""
     pos, weights, touches = table.live()
     assert len(pos) == len(weights) == len(touches) == len(table)
     rows = rows_of(table.batch(pos, weights))
