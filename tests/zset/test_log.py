@@ -1,4 +1,4 @@
-"""Deltas that wait beside an adaptive Z-set: it reads as if they were in it, and it is taken in without a change."""
+"""The log of an adaptive Z-set: reads include its deltas, and applying it changes the form, not the value."""
 
 import random
 from collections import Counter
@@ -53,7 +53,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("config", [CONFIG, SMALL], ids=["usual", "small"])
 @given(steps=STEPS, base=st.sampled_from([0, 5, 700]))
-def test_any_history_reads_like_a_dict_whatever_waits(config, steps, base):
+def test_any_history_reads_like_a_dict_whatever_is_in_the_log(config, steps, base):
     z = delta(range(base), config=config)
     there = Counter({row(k): 1 for k in range(base)})
     kept = []
@@ -99,7 +99,7 @@ def test_any_history_reads_like_a_dict_whatever_waits(config, steps, base):
         assert contents(value) == {r: w for r, w in expected.items() if w}
 
 
-def test_small_deltas_wait_until_they_are_many():
+def test_small_deltas_stay_in_the_log_until_it_is_full():
     z = loaded(1000)
     for i in range(MAX_LOG_DELTAS):
         z = z + delta([5000 + i])
@@ -129,7 +129,7 @@ def test_counting_after_every_change_leaves_the_form_alone():
         assert len(log_of(z)) == i + 1
 
 
-def test_counts_are_right_when_the_log_is_taken_in_between():
+def test_counts_are_right_when_the_log_is_applied_in_between():
     rng = random.Random(5)
     z, there = loaded(3000), set(range(3000))
     for i in range(200):
@@ -161,7 +161,7 @@ def test_relatives_are_compared_by_what_they_do_not_share(monkeypatch):
 
 
 @pytest.mark.parametrize("large", [1 << 41, 1 << 61, MAX - 5])
-def test_weights_that_might_overflow_do_not_wait(large):
+def test_weights_that_might_overflow_do_not_go_to_the_log(large):
     z = loaded(1000) + delta([3])
     z = z.add(row(3), 1)  # in the dict
     z = z + delta([3, 7], [large, 1])
@@ -204,7 +204,7 @@ def test_readers_and_writers_of_one_value_do_not_disturb_each_other():
         assert set(pool.map(work, range(80))) == {5000 - 40 + 1}
 
 
-def test_merging_goes_on_before_the_next_change_and_gives_back_what_it_has_merged(monkeypatch):
+def test_merges_run_before_the_next_change_and_free_their_inputs(monkeypatch):
     """Were it a part of the change, the value that is changed would keep all that has been merged until the end."""
     seen = []
     step = MergeState.step

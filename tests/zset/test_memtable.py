@@ -1,4 +1,4 @@
-"""The memtable and its Robin-Hood table against a dict: same rows, and no more memory than the rows deserve."""
+"""The memtable and its Robin Hood table against a dict: same rows, and memory in proportion to them."""
 
 import math
 
@@ -38,7 +38,7 @@ def rows_of(batch):
 
 
 def live(table):
-    """{k: weight} of a Robin-Hood table, by walking its entries, checked against probing each row."""
+    """{k: weight} of a Robin Hood table, by walking its entries, checked against probing each row."""
     pos, weights, touches = table.live()
     assert len(pos) == len(weights) == len(touches) == len(table)
     rows = rows_of(table.batch(pos, weights))
@@ -95,7 +95,7 @@ def test_a_robin_hood_table_is_a_dict(mask, changes):
 
 
 @given(changes=changes, row_adds=st.lists(st.tuples(st.integers(0, 30), st.integers(-3, 3).filter(bool)), max_size=30))
-def test_a_memtable_is_the_sum_of_its_two_faces(changes, row_adds):
+def test_a_memtable_is_the_sum_of_its_two_tables(changes, row_adds):
     memtable, expected = Memtable(ARRANGEMENT), {}
     for change in [*changes, *row_adds]:
         if isinstance(change, str):
@@ -116,7 +116,7 @@ def test_a_memtable_is_the_sum_of_its_two_faces(changes, row_adds):
 
 
 @given(changes)
-def test_taking_deltas_back_gives_the_state_before(changes):
+def test_undoing_deltas_restores_the_state_before(changes):
     """What old versions rely on: a copy from which the newest deltas are taken back, newest first."""
     memtable, states = Memtable(ARRANGEMENT), [{}]
     deltas = []
@@ -196,7 +196,7 @@ def test_a_row_that_flickers_leaves_no_trail_of_dead_entries():
     assert len(table.chunks) <= 64
 
 
-def test_five_thousand_deltas_of_one_row_are_piled_into_few_chunks():
+def test_five_thousand_deltas_of_one_row_are_gathered_into_few_chunks():
     table = RobinHoodTable(ARRANGEMENT)
     for k in range(5000):
         table.apply(delta({k: 1}), 1)
@@ -259,7 +259,7 @@ def test_where_most_rows_change_often_none_is_hot():
     assert rows_of(cold) == dict.fromkeys(range(10), HOT_TOUCHES + 2)
 
 
-def test_a_hot_row_whose_weight_is_shared_by_both_faces_is_not_lost():
+def test_a_hot_row_whose_weight_is_shared_by_both_tables_is_not_lost():
     memtable = Memtable(ARRANGEMENT)
     memtable.apply(delta(dict.fromkeys(range(40), 1)), 1)
     for _ in range(HOT_TOUCHES):

@@ -58,7 +58,7 @@ def contents(version):
     return version.read(lambda store: dict(store.rows))
 
 
-def test_the_newest_version_is_advanced_in_place():
+def test_a_delta_changes_the_store_of_the_newest_version_in_place():
     store = Counts()
     version = Version(store)
     for i in range(100):
@@ -113,7 +113,7 @@ def test_an_apply_that_raises_leaves_every_version_as_it_was():
     assert contents(new) == {"a": 1, "b": 1}
 
 
-def test_deltas_are_taken_back_newest_first():
+def test_deltas_are_undone_newest_first():
     """A store may refuse a state that it never was in, as one of weights refuses an overflow."""
 
     class Stock(Counts):

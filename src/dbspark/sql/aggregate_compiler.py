@@ -1,6 +1,7 @@
-"""Aggregates: one column for every different key, argument and filter, then an operator for all of them.
+"""Compiles aggregates: one column for each distinct key, argument and filter, then one operator for all functions.
 
-On shards, aggregates of all rows that are not sums look at buckets of rows first, so that shards share the work.
+On shards, an aggregate over all rows that is not a sum is first computed for buckets of rows, so that shards share the
+work.
 """
 
 from __future__ import annotations

@@ -26,32 +26,32 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _NUMBERS = count(1_000_000)
-"""Partition counts that are numbers of leaves; no RDD has as many."""
+"""Partition counts, each the number of one leaf; above the partitions of any real RDD."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What stands for a table or view of a pipeline."""
+    """The leaf of Catalyst plans that stands for one table or view of a pipeline."""
 
     number: int
     frame: DataFrame
-    """For definitions of views; reading it gives no rows."""
+    """The leaf as a DataFrame, for view definitions; it has no rows."""
     relation: Any
-    """What the catalogue of a session has under the name of a temporary view."""
+    """The entry of a temporary view in the catalogue of a session."""
 
 
 class TableLeaves:
-    """The leaves of a session: DataFrames that stand for tables and views of a pipeline."""
+    """The leaves that stand for the tables and views of one pipeline."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self._leaves: dict[str, Leaf] = {}
         self._scratch = ScratchSession(spark)
         self.declared: dict[int, Any] = {}
-        """Spark types that Arrow has no type for, as JSON, by the number of the column."""
+        """Spark types (JSON) that Arrow has no type for, by the expression id of the column."""
 
     def add(self, name: str, struct: StructType) -> DataFrame:
-        """A DataFrame that stands for a table; reading it gives no rows."""
+        """Add a leaf for a table; returns it as a DataFrame without rows."""
         from pyspark.sql import DataFrame
 
         spark = self.spark
@@ -70,7 +70,7 @@ class TableLeaves:
         return frame
 
     def declare(self, number: int, given: Any) -> None:
-        """Remember the Spark type of a column, if Arrow's does not say which it is."""
+        """Record the Spark type of a column, if its Arrow type does not determine it."""
         if has_no_arrow_type(given):
             self.declared[number] = given
 
@@ -84,23 +84,23 @@ class TableLeaves:
         self._leaves.pop(name, None)
 
     def reset(self, leaves: Mapping[str, Leaf]) -> None:
-        """Go back to leaves that have been there."""
+        """Restore the leaves of an earlier `leaves()`."""
         self._leaves = dict(leaves)
 
     def name_of(self, partitions: int) -> str | None:
-        """The name of the leaf of a number, if it is one of these as they are now."""
+        """The table of the leaf with this number; None for leaves of other pipelines and dropped tables."""
         return next((name for name, leaf in self._leaves.items() if leaf.number == partitions), None)
 
     def analysis_session(self) -> AnalysisSession:
-        """A session to read queries over these tables in."""
+        """A new session in which queries over these tables are analysed."""
         return AnalysisSession(self.spark, {name: leaf.relation for name, leaf in self._leaves.items()})
 
 
 class AnalysisSession:
-    """A clone of a session, in which some names stand for relations of ours."""
+    """A clone of the user's session with temporary views for the tables of a pipeline."""
 
     def __init__(self, spark: SparkSession, relations: Mapping[str, Any]) -> None:
-        """`relations` are as `ScratchSession` gives them."""
+        """`relations`: catalogue entries from `ScratchSession.relation`, by name."""
         self.spark = spark
         parent = spark._jsparkSession
         self.session: Any = parent.cloneSession()
@@ -119,14 +119,14 @@ class AnalysisSession:
         return str(self.session.sessionState().conf().getConfString(key, ""))
 
     def analyzed(self, query: str | DataFrame) -> Any:
-        """The analysed plan of a query, of which commands have been executed."""
+        """The analysed plan of a query; if it is a command, it is executed."""
         if not isinstance(query, str):
             return query._jdf.queryExecution().analyzed()
         self._keep_views_of_the_user(query)
         return self.session.sql(query).queryExecution().commandExecuted()
 
     def _keep_views_of_the_user(self, query: str) -> None:
-        """Temporary views that Spark keeps as text read here what they read in the user's session."""
+        """Bind temporary views that Spark stores as SQL text to the tables that they read in the user's session."""
         from pyspark.errors import PySparkException
 
         catalog = self.session.sessionState().catalog()
@@ -145,8 +145,7 @@ class AnalysisSession:
     def optimized(self, analyzed: Any) -> Any:
         """The optimised plan of an analysed one.
 
-        Plans that the user has cached do not take the place of parts of it: a view is of the tables, not of rows that
-        somebody has kept.
+        Parts of it are not replaced by what the user has cached: a view is over the tables, not over cached rows.
         """
         execution = self._rows(analyzed).queryExecution()
         sessions = self.spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
@@ -166,9 +165,9 @@ class AnalysisSession:
 
 
 class ScratchSession:
-    """A session without temporary views, in which plans become what the catalogue of any session can have as one.
+    """An empty session that turns plans into catalogue entries of temporary views, for use in any session.
 
-    In a session that has one of the name, Spark would take what is cached of it away, from all sessions.
+    In a session that has a view of the same name, Spark would drop its cached data, from all sessions.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -185,7 +184,7 @@ class ScratchSession:
 
 
 def query_over_frames(spark: SparkSession, frames: Mapping[str, DataFrame], query: str) -> DataFrame:
-    """A query of the session in which names stand for DataFrames."""
+    """A query in which some names stand for DataFrames, as a DataFrame."""
     from pyspark.sql import DataFrame
 
     scratch = ScratchSession(spark)
@@ -201,7 +200,7 @@ def jvm_dataframe(spark: SparkSession, plan: Any) -> Any:
 
 
 def _copy_what_clones_lack(spark: SparkSession, parent: Any, clone: Any) -> None:
-    """Spark clones the current database of its own catalogue, and neither another current catalogue nor variables."""
+    """Copy the current catalogue and the variables: cloning copies the current database of `spark_catalog` only."""
     jvm: Any = spark._jvm
     given, own = parent.catalogManager(), clone.catalogManager()
     if given.currentCatalog().name() != own.currentCatalog().name():

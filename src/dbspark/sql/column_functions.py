@@ -17,6 +17,8 @@ from dbspark.sql.expressions.rules import ColumnFrame, Compiled, EvaluationError
 
 
 def map_function(compiled: Sequence[Compiled]) -> Callable[[Columns], list[pa.Array]]:
+    """The function of a map: the columns of some expressions."""
+
     def call(columns: Columns) -> list[pa.Array]:
         frame = ColumnFrame(columns, len(columns[0]))
         return [c.array(frame) for c in compiled]
@@ -25,7 +27,7 @@ def map_function(compiled: Sequence[Compiled]) -> Callable[[Columns], list[pa.Ar
 
 
 def conjunction(tests: Sequence[Compiled], frame: ColumnFrame) -> pa.Array:
-    """Where all tests hold; one that can fail is asked only about the rows for which those before it hold."""
+    """Where all tests hold. A test that can fail is evaluated only on rows for which the tests before it hold."""
     out = tests[0].array(frame)
     for test in tests[1:]:
         if test.can_fail:
@@ -42,7 +44,7 @@ def condition_function(*tests: Compiled) -> Callable[[Columns], pa.Array]:
 
 
 def failing_condition_function(*tests: Compiled) -> Callable[[Columns], pa.Array]:
-    """A condition that never holds, and raises what the tests raise."""
+    """A condition that holds for no row, evaluated for the errors that the tests raise."""
 
     def call(columns: Columns) -> pa.Array:
         frame = ColumnFrame(columns, len(columns[0]))

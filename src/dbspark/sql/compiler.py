@@ -1,12 +1,11 @@
-"""From a plan to a circuit.
+"""Compiles a logical plan to a circuit.
 
-Every relational node becomes streams of a `Builder`; columns of a stream are named by position (`c0`, `c1` …), so that
-the same sub-query gives the same nodes whatever its columns are called and whatever numbers Spark gave them. A
-list of expressions is one function, projections that only choose columns cost nothing, and a filter below a
-projection is one step with it.
+Every relational node becomes streams of a `Builder`. Columns of a stream are named by position (`c0`, `c1` …), so equal
+sub-queries give equal nodes, whatever the names and expression ids of their columns. A list of expressions is one
+function, projections that only select columns cost nothing, and a filter below a projection is one operator with it.
 
-What there is no incremental rule for is computed anew by Spark: the groups that a tick touches where there are groups,
-else everything. `MaintenanceNote`s say for every operator how it is maintained, and why not otherwise.
+Where there is no incremental rule, Spark recomputes: the groups that a tick touches where there are groups, else
+everything. A `MaintenanceNote` for every operator says how it is maintained, and why not incrementally.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Joins: equalities are keys, comparisons say where to look, the rest is judged pair by pair.
+"""Compiles joins: equalities become keys, comparisons the range of a range join, the rest a condition on pairs.
 
-What only Spark can judge is judged after an inner join, where that comes to the same.
+A part of the condition that only Spark evaluates becomes a filter after an inner join, where that is equivalent.
 """
 
 from __future__ import annotations

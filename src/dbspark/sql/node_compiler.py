@@ -39,22 +39,22 @@ class NodeCompiler(ABC):
         self, spark: SparkEvaluator, context: Context, remarks: Sequence[str] = (),
         homes: Mapping[str, Sequence[str]] | None = None,
     ) -> None:  # fmt: skip
-        """With `homes`, the columns by which the rows of tables lie on shards, the circuit is one for shards."""
+        """With `homes`, the columns by which the rows of each table are sharded, the circuit is compiled for shards."""
         self.spark = spark
         self.context = context
         self.homes = homes
         self._buckets: dict[int, int] = {}
-        """Nodes, by their identity, whose rows are to say in which bucket they are, and the column that does."""
+        """By `id` of a plan node, the id of the column that shall hold the bucket of each of its rows."""
         self.notes: list[MaintenanceNote] = [
             MaintenanceNote("order", "incremental", "ORDER_IGNORED", r) for r in dict.fromkeys(remarks)
         ]
         self._fresh = -1_000_000
         self._through_spark_calls = 0
-        """Expressions so far that Spark is to evaluate."""
+        """Number of expressions so far that Spark evaluates."""
         self._synthetic: set[int] = set()
         """Columns that Spark's plan does not have: results of aggregates and subqueries."""
         self._fillers: set[int] = set()
-        """Columns of rows that have none in Spark's plan: a stream has one at least."""
+        """Fillers: columns of relations that have none in Spark's plan, as a stream has at least one."""
 
     def relation(self, node: p.Node, scope: Scope, needed: frozenset[int] | None = None) -> Relation:
         """The relation of a node; `needed` are the columns that anybody above looks at, None for all."""
@@ -70,7 +70,7 @@ class NodeCompiler(ABC):
         return ExpressionCompiler(rel.positions, rel.typed, self.context, self._compile_by_spark)
 
     def _compile_by_spark(self, call: p.Call, compiler: ExpressionCompiler) -> Compiled:
-        """An expression without a rule of ours, evaluated by Spark."""
+        """An expression that has no rule, evaluated by Spark."""
         if call.name in NOT_DETERMINISTIC:
             raise not_deterministic(call.name)
         if call.origin is None:
@@ -131,7 +131,7 @@ class NodeCompiler(ABC):
         return Relation(joined, (*rel.ids, column.id)), column
 
     def _ids(self, columns: Sequence[p.Column]) -> tuple[int, ...]:
-        """The numbers of columns; of rows without columns, which have one of ours."""
+        """The ids of columns; of rows without columns, the id of a filler, as a stream has at least one column."""
         return tuple(c.id for c in columns) or (self._filler(),)
 
     def _filler(self) -> int:
@@ -140,7 +140,7 @@ class NodeCompiler(ABC):
         return number
 
     def _plan_columns(self, rel: Relation) -> list[int]:
-        """Positions of the columns that Spark's plan has as well, where it counts them."""
+        """Positions of the columns that are in Spark's plan: all but fillers."""
         return [i for i, number in enumerate(rel.ids) if number not in self._fillers]
 
     def _new_column_id(self) -> int:
@@ -183,9 +183,9 @@ class NodeCompiler(ABC):
         if self._through_spark_calls > before:
             if condition is not None:
                 rel = self._filter_rows(b, rel, condition)
-            asked, exprs = self._add_spark_columns(b, rel, [e for _, e in outputs])
-            if asked is not rel:
-                return self._map_expressions(scope, asked, list(zip(ids, exprs, strict=True)))
+            extended, exprs = self._add_spark_columns(b, rel, [e for _, e in outputs])
+            if extended is not rel:
+                return self._map_expressions(scope, extended, list(zip(ids, exprs, strict=True)))
             if condition is not None:
                 return self._map_expressions(scope, rel, outputs)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
@@ -209,17 +209,17 @@ class NodeCompiler(ABC):
         return Relation(b.flat_map(rel.stream, function, schema), ids)
 
     def _named(self, label: str) -> str:
-        """The name of a function, for people: what it computes, and the settings under which it does."""
+        """The name of a function in `explain`: what it computes, and the settings of the session that it depends on."""
         return f"{label} [{'ansi' if self.context.ansi else 'legacy'}, {self.context.timezone}]"
 
     def _filter_rows(self, b: Builder, rel: Relation, condition: p.Expr) -> Relation:
         return Relation(self._filter_and_select(b, rel, condition, range(len(rel.ids))), rel.ids)
 
     def _add_spark_columns(self, b: Builder, rel: Relation, exprs: Sequence[p.Expr]) -> tuple[Relation, list[p.Expr]]:
-        """What Spark evaluates in expressions as columns, beside those of a relation, and the expressions over those.
+        """A relation with columns for the sub-expressions that Spark evaluates, and the expressions over those columns.
 
-        Spark is given the whole expression that it has read, not its smallest part: on which rows a part is evaluated
-        is Spark's business then.
+        Spark evaluates the largest sub-expression that its plan contains, so that Spark decides on which rows the parts
+        of it are evaluated.
         """
         compiler = self.compiler(rel)
         columns = rel.columns()
@@ -254,7 +254,7 @@ class NodeCompiler(ABC):
         return Relation(stream, (*rel.ids, *(c.id for c in found.values()))), rewritten
 
     def _filter_by_spark(self, b: Builder, rel: Relation, condition: p.Expr, columns: Sequence[int]) -> Stream | None:
-        """As `_filter_and_select`, where Spark evaluates some of the condition: on rows for which the rest holds."""
+        """As `_filter_and_select`, where Spark evaluates a part of the condition on rows for which the rest holds."""
         parts = p.conjuncts(condition)
         compiler = self.compiler(rel)
         before = self._through_spark_calls
@@ -265,15 +265,15 @@ class NodeCompiler(ABC):
             (rest if failing else sure).append(part)
         given = self._filter_rows(b, rel, reduce(lambda a, c: p.Call("And", (a, c)), sure)) if sure else rel
         whole = self.spark.both(rest)
-        asked, tests = self._add_spark_columns(b, given, rest if whole is None else [whole])
-        if asked is given:
+        extended, tests = self._add_spark_columns(b, given, rest if whole is None else [whole])
+        if extended is given:
             return None
         for test in tests:
-            asked = self._filter_rows(b, asked, test)
-        return self._choose(b, asked.stream, columns)
+            extended = self._filter_rows(b, extended, test)
+        return self._choose(b, extended.stream, columns)
 
     def _filter_and_select(self, b: Builder, rel: Relation, condition: p.Expr, columns: Sequence[int]) -> Stream:
-        """Some columns of the rows where a condition holds, which is given the columns that it names and no others."""
+        """Some columns of the rows where a condition holds. The condition gets only the columns that it reads."""
         given = sorted(rel.position(number) for number in columns_in([condition]) if number in rel.ids) or [0]
         known = {rel.ids[c]: i for i, c in enumerate(given)}
         types = {rel.ids[c]: rel.types[c] for c in given}
@@ -337,7 +337,7 @@ class NodeCompiler(ABC):
         return number
 
     def _in_buckets(self, b: Builder, rel: Relation, bucket: int) -> Relation:
-        """A relation that says the bucket of each row: the one where the row lies, or one of whole rows."""
+        """A relation with the bucket of each row: the column of the table or join below, or a hash of the row."""
         if bucket in rel.ids:
             return rel
         return Relation(b.bucket(rel.stream, rel.stream.schema.names), (*rel.ids, bucket))

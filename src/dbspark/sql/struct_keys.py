@@ -1,8 +1,8 @@
-"""Grouping by a struct is grouping by its fields, and columns are cheaper than structs.
+"""Rewrites grouping by a struct to grouping by its fields: columns are cheaper than structs.
 
-`GROUP BY window(…)` groups by a struct that a node below has just made, and what is above takes it apart again. Here
-the fields go through as columns of their own, and the struct is made where somebody wants it as such. It is never NULL,
-so two are the same group where all their fields are.
+`GROUP BY window(…)` groups by a struct that a node below has made, and nodes above read its fields. After the rewrite
+the fields are columns of their own, and the struct is made only where it is used as a whole. The struct is never NULL,
+so two structs are one group exactly where all their fields are equal.
 """
 
 from __future__ import annotations

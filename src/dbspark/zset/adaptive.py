@@ -245,15 +245,15 @@ class AdaptivePayload(Payload):
 
     def plus(self, other: Payload) -> Payload:
         if type(other) is AdaptivePayload:
-            theirs, waiting, their_log, _, _ = other._state
+            theirs, their_memtable, their_log, _, _ = other._state
             batch = theirs.only_batch
-            if batch is not None and waiting is None and not their_log and batch.rows:
+            if batch is not None and their_memtable is None and not their_log and batch.rows:
                 logged = self._with_log_entry(batch)
                 if logged is not None:
                     return logged
-        waits = other.as_python_rows()
-        if waits is not None:
-            return self.plus_rows(waits)
+        rows = other.as_python_rows()
+        if rows is not None:
+            return self.plus_rows(rows)
         if (
             isinstance(other, AdaptivePayload)
             and _estimated_rows(self) * 4 < _estimated_rows(other)
@@ -399,8 +399,8 @@ class AdaptivePayload(Payload):
         part, memtable, _, _, _ = self._state
         small = part.small
         if memtable is not None:
-            waiting = memtable.read(lambda m: batch_of_rows(part.sort_key, m.rows))
-            small = merge_or_empty(part.sort_key, (small, waiting))
+            added = memtable.read(lambda m: batch_of_rows(part.sort_key, m.rows))
+            small = merge_or_empty(part.sort_key, (small, added))
         limit = part.config.small_limit
         if small.rows + batch.rows <= limit:
             self._set(part.with_small(merge((small, batch)) if small.rows else batch), None)
@@ -622,8 +622,8 @@ class AdaptivePayload(Payload):
     def arranged(self) -> Batch:
         part, memtable, log, _, _ = self._state
         small = part.spine is None and not part.is_memtable
-        waits = memtable is not None or (not small and any(batch.rows < MIN_SPINE_ROWS for batch in log))
-        if part.policy is not None and not waits:
+        unsorted = memtable is not None or (not small and any(batch.rows < MIN_SPINE_ROWS for batch in log))
+        if part.policy is not None and not unsorted:
             part.policy.record_ordered_read()
         return self.batch()
 

@@ -1,4 +1,4 @@
-"""What an expression becomes: a function on columns with a type. Rules say how, by Catalyst's name of the expression.
+"""Rules that compile expressions to functions on columns, by Catalyst's name of the expression.
 
 A rule takes a call with its arguments compiled and gives a `Compiled`, or None where it has no kernel for these types
 or options: then Spark evaluates the expression on the delta. A rule must be exact: where Arrow and Spark differ (NaN,
@@ -33,7 +33,7 @@ class EvaluationError(DbsparkError):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an expression means depends on these settings of the session."""
+    """The settings of the session that the meaning of expressions depends on."""
 
     ansi: bool = True
     timezone: str = "UTC"
@@ -41,12 +41,12 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class ColumnFrame:
-    """Columns of one number of rows."""
+    """The columns that expressions are evaluated on, with their number of rows."""
 
     columns: Sequence[pa.Array]
     rows: int
     found: dict[object, Datum] = field(default_factory=dict, compare=False)
-    """The values of expressions that several others are made of."""
+    """Values of shared sub-expressions."""
 
     def at(self, rows: pa.Array) -> ColumnFrame:
         """The frame at some rows, given by number."""
@@ -55,7 +55,7 @@ class ColumnFrame:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A function on the columns of a frame, and the type of what it gives."""
+    """A function on the columns of a frame, and the type of its result."""
 
     type: pa.DataType
     run: Callable[[ColumnFrame], Datum]

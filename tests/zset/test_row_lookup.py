@@ -1,4 +1,4 @@
-"""Looking up one row: packed without Arrow it is found exactly where the same row in columns is found."""
+"""Point look-ups: a row that is encoded without Arrow is found exactly where the same row in columns is found."""
 
 import datetime
 from concurrent.futures import ThreadPoolExecutor
