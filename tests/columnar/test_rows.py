@@ -18,6 +18,7 @@ from pyspark.sql.types import VariantVal
 from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.rows import NAN, decode_arrays, encode_rows, row_normaliser
 from dbspark.errors import SchemaError
+from dbspark.identity import encoded_value
 from dbspark.zset import ZSet
 from tests.columnar import model
 from tests.strategies import schemas, tables
@@ -316,6 +317,19 @@ def test_a_variant_goes_in_as_pyspark_has_it_and_comes_out_so(ddl: str, handed: 
     zset = ZSet.from_rows([(value,), (value,)], schema)
     assert dict(zset) == {row: 2}
     assert zset.batch().to_arrow().num_rows == 1
+
+
+def test_variants_are_part_of_identities_by_their_bytes() -> None:
+    """Constants of a query are rows, and may be variants."""
+    given = [
+        VariantVal(*VARIANT),
+        VariantVal(b"\x0c\x02", VARIANT[1]),
+        VariantVal(VARIANT[0], b"\x01\x01\x00\x01x"),
+        None,
+    ]
+    rows = [row_normaliser(Schema.parse("v ARRAY<VARIANT>"))(([value],)) for value in given]
+    assert len({encoded_value(row) for row in rows}) == len(given)
+    assert encoded_value(rows[0]) == encoded_value(row_normaliser(Schema.parse("v ARRAY<VARIANT>"))(([VARIANT],)))
 
 
 @pytest.mark.parametrize("value", [1, "{}", {"a": 1}, (b"x",), (b"x", "y"), [1, 2], b"x"])

@@ -13,8 +13,8 @@ from dbspark.circuit import Builder
 from dbspark.columnar.delta import Delta
 from dbspark.operators.join import Join
 from dbspark.operators.operator import Arrange
-from dbspark.pipeline import state_of
 from dbspark.runtime.fill import fill
+from dbspark.runtime.state import state_of
 from tests.pipeline.queries import query, tables, without_spark
 from tests.pipeline.test_circuits import Inputs, delayed, joined, recursive
 

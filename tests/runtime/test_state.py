@@ -112,3 +112,59 @@ def test_shards_instead_of_none_are_no_reason(
     with caplog.at_level(logging.WARNING, "dbspark"), opened(spark, tmp_path, after) as pipe:
         assert not warnings(caplog)
         assert pipe.view("totals").to_arrow().num_rows == 3
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_rows_of_views_that_other_operators_made_are_corrected(
+    spark: Any, tmp_path: Path, caplog: Any, shards: int | None
+) -> None:
+    """Of a view without state, of one with state that reads it, and of one that shares nothing with them."""
+    old = "SELECT id, customer, amount FROM orders WHERE amount > 40"
+    new = "SELECT id, customer, amount FROM orders WHERE amount > 60 OR amount = 0"
+    views = {
+        "large": old,
+        "counts": "SELECT customer, count(*) AS n FROM large GROUP BY customer",
+        "others": "SELECT customer, sum(amount) AS total FROM orders GROUP BY customer",
+    }
+    with opened(spark, tmp_path, shards) as pipe:
+        pipe.create_table("orders", "id BIGINT, customer BIGINT, amount BIGINT", primary_key="id")
+        pipe.create_views(views)
+        with pipe.transaction() as tx:
+            tx.insert("orders", ROWS)
+        before = {name: Counter(rows_of(pipe.view(name).to_arrow())) for name in views}
+        # As if the text had had another meaning when the rows were made.
+        pipe._definitions["large"] = {**pipe._definitions["large"], "query": new}
+        pipe._commit_definitions()
+    wanted = {"large": Counter(r for r in ROWS if r[2] > 60 or r[2] == 0)}
+    wanted["counts"] = Counter(Counter(customer for _, customer, _ in wanted["large"]).items())
+    wanted["others"] = before["others"]
+    assert wanted["large"] - before["large"]
+    assert before["large"] - wanted["large"]
+    with caplog.at_level(logging.WARNING, "dbspark"), opened(spark, tmp_path, shards) as pipe:
+        (said,) = warnings(caplog)
+        assert "filling counts again" in said
+        now = {name: Counter(rows_of(pipe.view(name).to_arrow())) for name in views}
+        assert now == wanted
+        assert {name: Counter(tuple(r) for r in pipe.view(name).df().collect()) for name in views} == wanted
+        assert pipe.tick == 2
+        assert "tick 2 corrects the rows of counts, large" in caplog.text
+        changes = pipe.view("large").changes(1).drop_columns(["_tick"]).to_pylist()
+        change = Counter({tuple(r.values())[:-1]: r["_weight"] for r in changes})
+        want = Counter(wanted["large"])
+        want.subtract(before["large"])
+        assert change == Counter({row: n for row, n in want.items() if n})
+        assert Counter(rows_of(pipe.view("large").as_of(1).to_arrow())) == before["large"]
+        assert pipe.view("others").changes(1).num_rows == 0
+        tick = pipe.tick
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "dbspark"), opened(spark, tmp_path, shards) as pipe:
+        assert pipe.tick == tick
+        assert not caplog.text, "it is stored now"
+        with pipe.transaction() as tx:
+            tx.insert("orders", [(100, 1, 5000), (101, 1, 50)])
+            tx.delete_keys("orders", [(0,)])
+        rows = [r for r in ROWS if r[0] != 0] + [(100, 1, 5000)]
+        large = Counter(r for r in rows if r[2] > 60 or r[2] == 0)
+        assert Counter(rows_of(pipe.view("large").to_arrow())) == large
+        counts = Counter(Counter(customer for _, customer, _ in large).items())
+        assert Counter(rows_of(pipe.view("counts").to_arrow())) == counts

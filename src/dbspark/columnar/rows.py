@@ -15,7 +15,7 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -65,10 +65,16 @@ def _to_arrow_value(value: Any, dtype: pa.DataType) -> Any:
 
 @cache
 def _variant() -> Any:
-    """`VariantVal` with the equality of its bytes, which Spark's own lacks. The first variant loads PySpark."""
+    """`VariantVal` with the equality and the identity of its bytes, which Spark's own lacks.
+
+    The first variant loads PySpark.
+    """
     from pyspark.sql.types import VariantVal
 
     class Variant(VariantVal):
+        kind: ClassVar[str] = "variant"
+        version: ClassVar[int] = 1
+
         def __init__(self, value: bytes, metadata: bytes) -> None:
             super().__init__(bytes(value), bytes(metadata))
 
@@ -80,6 +86,9 @@ def _variant() -> Any:
 
         def __reduce__(self) -> Any:
             return VariantVal, _bytes_of(self)
+
+        def parameters(self) -> tuple[bytes, bytes]:
+            return _bytes_of(self)  # constants of a query enter its identity
 
     def _bytes_of(variant: VariantVal) -> tuple[bytes, bytes]:
         return bytes(variant.value), bytes(variant.metadata)

@@ -108,12 +108,14 @@ class Pipeline:
         self._store = None if place is None else Store.open(place, write=not self.read_only, files=files)
         try:
             self._shows: Shows = self._opened(shards)
+            self._runtime = cast(Runtime, self._shows)
+            """The same for whoever has checked that the pipeline writes."""
+            if not self.read_only:
+                self._correct()
         except BaseException:
             if self._store is not None:
                 self._store.close()
             raise
-        self._runtime = cast(Runtime, self._shows)
-        """The same for whoever has checked that the pipeline writes."""
 
     def _opened(self, shards: int | None) -> Shows:
         """Whoever keeps tables and views, with what the store holds."""
@@ -141,6 +143,18 @@ class Pipeline:
             for view in self._definitions:
                 runtime.hold(view, self._unread(view))
         return runtime
+
+    def _correct(self) -> None:
+        """Store what was computed again; what stored views lack is a tick, which sinks get as they get every other."""
+        corrections = self._runtime.corrections()
+        if corrections:
+            tick = self._applied({}, None)
+            _log.warning(
+                "tick %d corrects the rows of %s: other operators made those that were stored",
+                tick, ", ".join(sorted(corrections)),
+            )  # fmt: skip
+        elif self._runtime.refilled:
+            self._commit_definitions()
 
     def _unread(self, view: str) -> int | None:
         """The oldest tick that a sink of a view has still to read from, whether it runs now or not."""

@@ -23,7 +23,7 @@ from dbspark.runtime.progress import Watch
 from dbspark.runtime.reslicing import rearranged, whole_states
 from dbspark.runtime.runtime import Outcome, Runtime, Tally
 from dbspark.runtime.sizes import sizes_of
-from dbspark.runtime.state import restore, state_of, warn_of_refill
+from dbspark.runtime.state import difference, outputs_of, restore, stale_views, state_of, warn_of_refill
 from dbspark.runtime.tables import Checking, Kind, Operation, TableDefinition, TableState, TransactionError
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
@@ -78,6 +78,8 @@ class Embedded(Runtime):
         self._views: dict[str, History] = {}
         self._before: tuple[Any, tuple[History, ...]] | None = None
         """The circuit before the tick that has not been settled yet, and the histories that it has changed."""
+        self._corrections: dict[str, Delta] = {}
+        """By view, what its stored rows lack to be what its query gives; the next tick brings it."""
 
     # ------------------------------------------------------------------ definitions
 
@@ -120,30 +122,50 @@ class Embedded(Runtime):
         tables = {n: TableConstraint(t.sort_key, bool(t.primary_key)) for n, t in self.tables.items()}
         return Circuit(self._program.builder.graph, MERGES, tables=tables)
 
-    def _rebuilt(self, states: Mapping[str, Any], tick: int, empty: Collection[str] = ()) -> Circuit:
+    def _rebuilt(
+        self,
+        states: Mapping[str, Any],
+        tick: int,
+        empty: Collection[str] = (),
+        outputs: Mapping[str, str] | None = None,
+    ) -> Circuit:
         """The circuit of the present program, with the state that there is for its nodes.
 
-        `empty`: nodes for which nothing may be stored because they have no rows.
+        `empty`: nodes for which nothing may be stored because they have no rows. `outputs`: by view, the node whose
+        rows are stored, where that is known. What other operators have made of a view is corrected by the next tick.
         """
         circuit = self._new_circuit()
-        missing = restore(circuit, states, tick)
-        if missing:
-            unknown = set(missing).difference(empty)
-            if unknown:
-                warn_of_refill(circuit.graph, unknown)
-            fresh, _ = self._computed(list(self._program.views), states)
-            restore_missing = {**states, **{n: s for n, s in fresh.items() if n in set(missing)}}
+        missing = set(restore(circuit, states, tick))
+        unknown = missing.difference(empty)
+        if unknown:
+            warn_of_refill(circuit.graph, unknown)
+            self.refilled = True
+        stale = stale_views(circuit.graph, unknown, outputs or {})
+        if missing or stale:
+            fresh, now = self._computed(list(self._program.views) if missing else stale, states, stale)
             circuit = self._new_circuit()
-            restore(circuit, restore_missing, tick)
+            restore(circuit, {**states, **{n: s for n, s in fresh.items() if n in missing}}, tick)
+            for name in stale:
+                history = self._views[name]
+                change = difference(now[name], history.trace.scan(), history.sort_key)
+                if change.rows:
+                    self._corrections[name] = change
         return circuit
 
-    def _computed(self, views: Sequence[str], kept: Mapping[str, State]) -> tuple[dict[str, State], dict[str, Delta]]:
-        """The states that are missing behind some views, at least, and all that the views hold."""
+    def _computed(
+        self, views: Sequence[str], kept: Mapping[str, State], stale: Collection[str] = ()
+    ) -> tuple[dict[str, State], dict[str, Delta]]:
+        """The states that are missing behind some views, at least, and all that the views hold.
+
+        `stale`: views whose histories are not what the circuit gives.
+        """
         graph = self._program.builder.graph
         integrals: dict[str, Integral] = {
             node.id: partial(_all_of, self._tables[str(node.name)].history) for node in graph if node.role == "source"
         }
         for name, history in self._views.items():
+            if name in stale:
+                continue
             integrals.setdefault(graph.outputs[name].id, partial(_all_of, history))
         filled = fill(graph, kept, views, integrals)
         if filled is not None:
@@ -186,7 +208,10 @@ class Embedded(Runtime):
             listing = {name for name, check in checks.items() if check.listing}
             out = self._circuit.step(changes, wanted, checks)
             for name, history in self._views.items():
-                moved[name] = validate(out[name], history.sort_key)
+                change = out[name]
+                if name in self._corrections:
+                    change = Delta.sum(history.sort_key.schema, [change, self._corrections[name]])
+                moved[name] = validate(change, history.sort_key)
                 if name in wanted:
                     told[name] = moved[name].sorted_by(history.sort_key)
             for check in checks.values():
@@ -229,7 +254,7 @@ class Embedded(Runtime):
         if self._before is not None:
             for history in self._before[1]:
                 history.commit_tick()
-            self._before = None
+            self._before, self._corrections = None, {}
 
     def undo(self) -> None:
         if self._before is not None:
@@ -253,6 +278,12 @@ class Embedded(Runtime):
     def reset(self, snapshot: Any) -> None:
         self.tables, self._tables, self._views, self._circuit = snapshot
 
+    def described(self) -> dict[str, Any]:
+        return {"outputs": outputs_of(self._program.builder.graph)}
+
+    def corrections(self) -> Collection[str]:
+        return list(self._corrections)
+
     def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:
         states = whole_states(store, described)
         for table in tables:
@@ -265,7 +296,7 @@ class Embedded(Runtime):
             if spine.sort_key is not sort_key:  # as shards keep it
                 states[f"view {name}"] = (spine := rearranged(spine, sort_key),)
             self._views[name] = History(sort_key, self._keep, tick, spine, config=HISTORIES, seldom_read=True)
-        self._circuit = self._rebuilt(states, tick, described.get("nodes", ()))
+        self._circuit = self._rebuilt(states, tick, described.get("nodes", ()), described.get("outputs"))
 
     def readable(self, name: str, tick: int) -> History:
         return self._tables[name].history if name in self._tables else self._views[name]

@@ -6,7 +6,9 @@ has carried so far, as its change. An integral is not computed where it is kept:
 
 1. of a source, by its table;
 2. of the output of a view, by the history of the view;
-3. of whatever is arranged by some key, by the state of the arrange node, in whichever order.
+3. of whatever is arranged by some key, by the state of the arrange node, in whichever order;
+4. of what a projection only renames or reorders, by whoever keeps the integral of the projection: a view is such a
+   projection, with the names of its columns, and other views read what is before it.
 
 Where none of these is there, the node is stepped once more beside its state, from the integrals of its own inputs, and
 the state that comes of it is thrown away. So the work is that of the new nodes and of those between them and the
@@ -16,12 +18,14 @@ that is not so for delays, and a graph with one is not filled but run (`None`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from dbspark.circuit.graph import Graph, Node
 from dbspark.columnar.delta import Delta
+from dbspark.columnar.schema import Schema
+from dbspark.operators.linear import Project
 from dbspark.operators.operator import Arrange, Arranged, State
 from dbspark.trace.spine import Spine
 
@@ -71,6 +75,10 @@ class _Filling:
             if _arranges(node, kept) and node.inputs[0].kind == "delta":
                 spine = kept[node.id][0]
                 self._integrals.setdefault(node.inputs[0].id, partial(_rows_of, spine))
+        for node in reversed(graph.schedule()):
+            if node.id in self._integrals and (columns := _places(node)) is not None:
+                before, given = node.inputs[0], self._integrals[node.id]
+                self._integrals.setdefault(before.id, partial(_renamed, given, columns, before.schema))
 
     def value(self, node: Node) -> Any:
         """What a node would have carried in one tick that brings all there is."""
@@ -109,6 +117,21 @@ class _Filling:
 
 def _rows_of(spine: Spine) -> Delta:
     return Delta.of(spine.consolidated())
+
+
+def _renamed(given: Integral, columns: Sequence[int], schema: Schema) -> Delta:
+    return given().select(columns, schema)
+
+
+def _places(node: Node) -> list[int] | None:
+    """Where a projection has put each column of its input; None unless it keeps every one of them once."""
+    operator = node.operator
+    if not isinstance(operator, Project):
+        return None
+    width = node.inputs[0].schema.columns
+    if sorted(operator.columns) != list(range(width)):
+        return None
+    return [operator.columns.index(column) for column in range(width)]
 
 
 def _arranges(node: Node, kept: Mapping[str, State]) -> bool:

@@ -79,6 +79,9 @@ class Shows(ABC):
 class Runtime(Shows):
     """See the module's preface."""
 
+    refilled = False
+    """Whether state was computed again when it was recovered, so it is not what is stored."""
+
     @abstractmethod
     def add_table(self, table: TableDefinition) -> None:
         """A new table without rows."""
@@ -135,8 +138,12 @@ class Runtime(Shows):
         """Go back to a snapshot."""
 
     def described(self) -> dict[str, Any]:
-        """What is to be known of it to read its state, as JSON: `shards`, if there are any."""
+        """What is to be known of it to read its state, as JSON: `shards`, if any, and the node of each view."""
         return {}
+
+    def corrections(self) -> Collection[str]:
+        """The views whose rows the next tick corrects: other operators made what was stored of them."""
+        return ()
 
     @abstractmethod
     def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:

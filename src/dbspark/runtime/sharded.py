@@ -33,7 +33,7 @@ from dbspark.runtime.reader import size_of
 from dbspark.runtime.reslicing import AT, Kept, Reslice, trace_of
 from dbspark.runtime.routing import Routed, routed, sent
 from dbspark.runtime.runtime import Outcome, Runtime, Tally
-from dbspark.runtime.state import warn_of_refill
+from dbspark.runtime.state import difference, outputs_of, stale_views, warn_of_refill
 from dbspark.runtime.tables import Kind, TableDefinition, TableState
 from dbspark.runtime.task import REPORT, TOLD, Job, Row, Work
 from dbspark.sql.explain import Size
@@ -98,7 +98,12 @@ class ViewStep:
     def run(self, work: Work) -> None:
         tick = work.job.tick
         change = work.delta(self.slot, self.sort_key.schema).sorted_by(self.sort_key)
-        if work.job.fresh:
+        if work.job.fresh and self.id in work.records:  # other operators made what is stored
+            history = opened(work, self.id, self.sort_key, self.keep, 0, tick)
+            change = difference(Delta.of(change), history.trace.scan(), self.sort_key).sorted_by(self.sort_key)
+            if not change.rows:
+                return
+        elif work.job.fresh:
             # The rows belong to the tick that is past: a view has no history before it was made.
             history = History(self.sort_key, self.keep, tick - 1, empty_at_tick=False)
         elif change.rows:
@@ -171,6 +176,8 @@ class Sharded(Runtime):
         """The records before the tick that has not been settled yet."""
         self._held: dict[str, int] = {}
         """By trace, from which tick on somebody reads it."""
+        self._stale: list[str] = []
+        """The views whose stored rows other operators made; the next tick corrects them, and does nothing else."""
 
     # ------------------------------------------------------------------ definitions
 
@@ -211,6 +218,8 @@ class Sharded(Runtime):
         return routed(self.tables[table], kind, data, weight)
 
     def step(self, operations: Mapping[str, list[Any]], tick: int, wanted: Collection[str], watch: Watch) -> Outcome:
+        if self._stale:
+            return self._corrected(tick, watch)
         job = Job(tick, self.shards, self._files(), wanted=frozenset(wanted), held=self._held)
         rows: list[Row] = []
         frames: list[Any] = []
@@ -233,6 +242,29 @@ class Sharded(Runtime):
             self._iterations = unrolled(iterations)
         watch.computed = perf_counter()
         return outcome
+
+    def _corrected(self, tick: int, watch: Watch) -> Outcome:
+        """The tick that corrects views: all that they should hold is computed, and the difference is their change."""
+        graph = self._program.builder.graph
+        part = Graph()
+        part.nodes, part.outputs = graph.nodes, {name: graph.outputs[name] for name in self._stale}
+        plan = self._plan(part.pruned())
+        views = {f"view {name}" for name in self._stale}
+        known = frozenset(self._records) - views
+        job = Job(tick, self.shards, self._files(), fresh=True, known=known, held=self._held)
+        given = {name: kept for name, kept in self._records.items() if name.startswith("table ") or name in views}
+        watch.checked = perf_counter()
+        self._before = self._records
+        try:
+            outcome, _ = self._outcome(self._run(job, plan, given, (), ()), plan, ())
+        except BaseException:
+            self.undo()
+            raise
+        watch.computed = perf_counter()
+        return outcome
+
+    def corrections(self) -> Collection[str]:
+        return list(self._stale)
 
     def _outcome(self, out: Sequence[Row], plan: _Plan, tables: Collection[str]) -> tuple[Outcome, int]:
         """What the reports of a tick say, and how many iterations it took."""
@@ -259,7 +291,7 @@ class Sharded(Runtime):
         self._held = held if tick is None else {**held, name: tick}
 
     def settle(self) -> None:
-        self._before = None
+        self._before, self._stale = None, []
 
     def undo(self) -> None:
         if self._before is not None:
@@ -403,7 +435,7 @@ class Sharded(Runtime):
         nodes = self._kept_nodes()
         return {
             "shards": self.shards, "ranges": RANGES, "policies": policies, "everywhere": everywhere, "owned": owned,
-            "nodes": nodes,
+            "nodes": nodes, "outputs": outputs_of(self._program.builder.graph),
         }  # fmt: skip
 
     def _kept_nodes(self) -> list[str]:
@@ -432,6 +464,7 @@ class Sharded(Runtime):
         if missing:
             warn_of_refill(plan.graph, missing)
             self._fill(list(self._program.views), tick)
+        self._stale = stale_views(plan.graph, missing, described.get("outputs", {}))
 
     def _slice(
         self, store: Store, old: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]], shards: int | None, tick: int

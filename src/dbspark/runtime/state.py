@@ -12,10 +12,11 @@ from collections.abc import Collection, Mapping
 
 from dbspark.circuit.executor import Circuit
 from dbspark.circuit.graph import Graph
-from dbspark.columnar import SortKey
+from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import StoreError
 from dbspark.operators.integral import ZSetRef
+from dbspark.operators.linear import Sum
 from dbspark.trace.spine import Spine
 
 _log = logging.getLogger("dbspark")
@@ -62,6 +63,26 @@ def restore(circuit: Circuit, states: Mapping[str, tuple[Spine, ...]], tick: int
     return missing
 
 
+def outputs_of(graph: Graph) -> dict[str, str]:
+    """By view, the node whose rows it holds: what is stored of it can be told from what other operators have made."""
+    return {name: node.id for name, node in graph.outputs.items()}
+
+
+def stale_views(graph: Graph, missing: Collection[str], stored: Mapping[str, str]) -> list[str]:
+    """The views whose stored rows other operators have made: of another node, or behind nodes that are not stored."""
+    return [
+        name
+        for name, node in graph.outputs.items()
+        if stored.get(name, node.id) != node.id or not graph.needed_by([node]).isdisjoint(missing)
+    ]
+
+
+def difference(now: Delta, before: Batch, sort_key: SortKey) -> Delta:
+    """What turns the rows of a view before into those that it should hold now."""
+    signs = Sum(sort_key.schema, (1, -1))
+    return Delta.of(signs.apply([now, Delta.of(before)]).sorted_by(sort_key))
+
+
 def warn_of_refill(graph: Graph, missing: Collection[str]) -> None:
     """Log which views are filled again when a location is opened, because nothing is stored for some of their nodes."""
     views = sorted(name for name, output in graph.outputs.items() if not graph.needed_by([output]).isdisjoint(missing))
@@ -74,4 +95,4 @@ def warn_of_refill(graph: Graph, missing: Collection[str]) -> None:
     )  # fmt: skip
 
 
-__all__ = ["restore", "state_of", "warn_of_refill"]
+__all__ = ["difference", "outputs_of", "restore", "stale_views", "state_of", "warn_of_refill"]

@@ -67,6 +67,8 @@ class PlanCompiler(Joining, Grouping):
             # A projection of a table keeps what is needed; equal ones are shared. A view stays what it is called.
             keep = [i for i, number in enumerate(ids) if number in needed] or [0]
             stream, ids = self._columns(scope.builder, stream, keep), tuple(ids[i] for i in keep)
+        if schema_of(stream.schema.types).types == stream.schema.types:
+            return Rel(self._columns(scope.builder, stream, range(len(ids))), ids)
         # Types differ in more than what may be NULL inside them from here on, or not at all.
         return Rel(self._positional(scope.builder, stream), ids)
 

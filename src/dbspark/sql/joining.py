@@ -145,7 +145,7 @@ class Joining(Base):
         return Rel(self._choose(b, out.stream, keep), tuple(out.ids[i] for i in keep))
 
     def _fails(self, rel: Rel, expr: p.Expr) -> bool:
-        """Whether an expression may fail where we evaluate it; Spark evaluates its own on all rows."""
+        """Whether a compared expression, which is always one of ours (`_comparison`), may fail."""
         compiled = self.compiler(rel).native(expr)
         return compiled is not None and compiled.can_fail
 
@@ -176,7 +176,8 @@ class Joining(Base):
             judged = Function(refusing(*tests), self._named(f"errors of {label}"), identity=step)
             operator = Join(sort_keys[0], sort_keys[1], columns=[(side, 0)], residual=judged)
             met = b.with_state(operator, streams, sort_keys)
-            nothing = Function(lambda columns: [pa.nulls(0, t) for t in schema.types], f"no rows of {schema.arrow}")
+            made = ("no rows", schema)
+            nothing = Function(lambda columns: [pa.nulls(0, t) for t in schema.types], "no rows", identity=made)
             out.append(b.map(met, nothing, schema))
         return out
 
@@ -218,6 +219,8 @@ class Joining(Base):
             a, b, how = b, a, _TURNED[how]
         elif not (used[0] <= set(left.ids) and used[1] <= set(right.ids)):
             return None
+        if any(self._asks(self.compiler(rel), x) for rel, x in ((left, a), (right, b))):
+            return None  # Spark may fail on rows that meet no other one: it is to judge pairs only
         types = [self.compiler(rel).compile(x).type for rel, x in ((left, a), (right, b))]
         t = pa.types
         ordered = not (t.is_nested(types[0]) or t.is_interval(types[0]) or t.is_null(types[0]))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.columnar.frames import arrow_of, frame_of, nullable_inside, struct_of
+from dbspark.columnar.frames import arrow_of, frame_of, nullable_inside, spark_type
 from dbspark.errors import DbsparkError
 from dbspark.sql.catalyst_tree import Origin
 from dbspark.sql.determinism import not_deterministic
@@ -169,7 +169,8 @@ class Spark:
         jvm: Any = self.spark._jvm
         expressions = jvm.org.apache.spark.sql.catalyst.expressions
         if isinstance(expr, Column):
-            given = struct_of(schema_of([expr.type])).fields[0].dataType
+            field, declared = schema_of([expr.type]).arrow.field(0), self.tables.declared.get(expr.id)
+            given = spark_type(field if declared is None else as_declared(field, declared))
             dtype = jvm.org.apache.spark.sql.types.DataType.fromJson(given.json())
             return self._alias(expressions.Literal(None, dtype), expr.name, expr.id).toAttribute()
         if not isinstance(expr, Call):

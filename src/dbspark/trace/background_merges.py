@@ -110,6 +110,10 @@ class BackgroundTask(_Task, Generic[T]):
     def done(self) -> bool:
         return self._future.done()
 
+    @property
+    def failed(self) -> bool:
+        return self._future.done() and self._future.exception() is not None
+
     def wait(self) -> None:
         """Wait until it has returned or raised."""
         self._awaited = True

@@ -320,9 +320,11 @@ class WriteBuffer:
         )  # fmt: skip
 
     def restore(self, checkpoint: BufferCheckpoint) -> None:
-        """Go back to a checkpoint."""
+        """Go back to a checkpoint, but not to a flush that has failed since: it would fail every further tick."""
         self.deltas, length, self.rows, self._retained_bytes = checkpoint[:4]
         self._flush_task, self._flushing, self._flushing_rows, self._deltas_since_read = checkpoint[4:]
+        if self._flush_task is not None and self._flush_task.failed:
+            self._flush_task, self._flushing, self._flushing_rows = None, 0, 0
         del self.deltas[length:]
 
     def record_read(self) -> None:

@@ -44,7 +44,8 @@ SUM = 1
 LEAST = 2
 GREATEST = 3
 FALL_BACK = -1
-"""Returned instead of a number of rows: weights or counts are too large, or a key has too many rows, for this way."""
+"""Returned instead of a number of rows: weights or counts are too large, or a key has too many rows. The
+operator has to update the groups in the general way."""
 SUM_OVERFLOW = -2
 """Returned instead of a number of rows: a sum has more than 38 digits."""
 NO_ROW = -1
@@ -52,7 +53,7 @@ TOO_MANY_RETRACTIONS = -2
 _GROUPS_PER_BLOCK = 32
 """Groups that are looked up together."""
 _MAX_RETRACTIONS = 64
-"""Retracted rows of a key that a search remembers; beyond that the general way is taken."""
+"""Retracted rows of a key that a search remembers; beyond that `update_accumulators` falls back."""
 _MAX_WEIGHT = 1 << 31
 """Weights are below this, and counts below `_MAX_COUNT`, so that adding a delta to a count cannot overflow."""
 _MAX_COUNT = 1 << 62
@@ -65,8 +66,8 @@ def newest_row(
 ) -> int:  # fmt: skip
     """The position of the live row of a key, in batches from `lowest` on: inserted and not retracted since; or NO_ROW.
 
-    No batch with an index behind batch `newest` has the key. `retracted` is scratch memory for positions of retracted
-    rows; TOO_MANY_RETRACTIONS where it is too short.
+    No batch that is newer than batch `newest` and has an index has the key. `retracted` is scratch memory for positions
+    of retracted rows; TOO_MANY_RETRACTIONS where it is too short.
     """
     retractions = i64(0)
     for b in range(load_i64(directory, DIR_BATCHES) - 1, lowest - 1, -1):
@@ -288,18 +289,9 @@ def update_accumulators(
             end = min(g + _GROUPS_PER_BLOCK, groups)
             _prefetch_groups(directory, heads, lowest, g, end, state_keys, count_node, folds, newest, positions)
         at = newest_row(
-            directory,
-            lowest[g],
-            newest[number],
-            heads[g],
-            table,
-            first[g],
-            keys,
-            state_keys,
-            columns,
-            nodes,
+            directory, lowest[g], newest[number], heads[g], table, first[g], keys, state_keys, columns, nodes,
             retractions,
-        )
+        )  # fmt: skip
         if at == TOO_MANY_RETRACTIONS:
             return i64(FALL_BACK)
         old[g] = at

@@ -564,11 +564,8 @@ def _append_to_state(f: int, regs: int, states: int, memory: int) -> int:
             append_entry(state, load_i64(delta, REG_TABLE), rows, words, 64 - bits)
             store_i64(state, STATE_BUFFERED_ROWS, load_i64(state, STATE_BUFFERED_ROWS) + rows)
         store_i64(statistics, REG_ROWS, max(load_i64(statistics, REG_ROWS), rows))
-        store_i64(
-            statistics,
-            REG_BUFFERED_ROWS,
-            max(load_i64(statistics, REG_BUFFERED_ROWS), load_i64(state, STATE_BUFFERED_ROWS)),
-        )
+        buffered = load_i64(state, STATE_BUFFERED_ROWS)
+        store_i64(statistics, REG_BUFFERED_ROWS, max(load_i64(statistics, REG_BUFFERED_ROWS), buffered))
         store_i64(statistics, REG_SURVEY, max(load_i64(statistics, REG_SURVEY), load_i64(delta, REG_SURVEY)))
     return i64(STATUS_OK)
 
