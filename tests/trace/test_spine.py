@@ -1,7 +1,7 @@
 """The spine against an array of weights: whatever was inserted and however far merging has come, it reads the same.
 
 A machine keeps every spine it has ever made beside what it should hold; any of them may be read, worked on or grown
-again at any time. Two sets of knobs: the usual ones, and small ones with which merges are in progress all the time.
+again at any time. Two configurations: the default limits, and small ones with which merges are always in progress.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ MAX = (1 << 63) - 1
 NAMES = np.array(["hot", None, "b", "", "hot", "hot", "c" * 20], object)
 EAGER = SpineConfig(fanout=2, max_inline_merge_rows=8, merge_step_rows=32, merge_rows_per_row=3)
 """Almost every merge is in progress for several inserts; the credit is too little to ever finish them all."""
-SIEVED = SpineConfig(
+FILTERED = SpineConfig(
     fanout=4,
     max_inline_merge_rows=8,
     merge_step_rows=64,
@@ -41,7 +41,7 @@ SIEVED = SpineConfig(
 )
 """Sieves and indices for next to nothing."""
 FINE = SpineConfig(fanout=4, max_inline_merge_rows=64, merge_step_rows=256)
-"""The usual knobs on a smaller scale."""
+"""The default limits on a smaller scale."""
 
 
 def batch(keys, weights=1, sort_key=BY_ROW):
@@ -242,7 +242,7 @@ class Eager(Machine):
 
 
 class Sieved(Machine):
-    config = SIEVED
+    config = FILTERED
     size = 1_500
     largest = 200
 
@@ -260,17 +260,17 @@ def test_any_history_with_merges_always_in_progress_reads_like_an_array():
     run(Eager, 3, 25)
 
 
-def test_any_history_with_sieves_reads_like_an_array(monkeypatch):
+def test_any_history_with_bloom_filters_reads_like_an_array(monkeypatch):
     monkeypatch.setattr(bloom_filter, "MIN_REBUILD_STEP_ROWS", 40)  # larger words are long in coming
     monkeypatch.setattr(bloom_filter, "REBUILD_ROWS_PER_ROW", 1)
     run(Sieved, 3, 30)
 
 
-def test_whoever_keeps_an_earlier_version_finds_what_later_ones_have_forgotten(monkeypatch):
+def test_an_earlier_version_finds_keys_that_are_gone_from_later_filters(monkeypatch):
     monkeypatch.setattr(
         bloom_filter, "INITIAL_KEYS_PER_WORD", 8
     )  # words are soon full, and replaced by others that are hardly larger
-    spine, versions = Spine(BY_ROW, (), SIEVED), []
+    spine, versions = Spine(BY_ROW, (), FILTERED), []
     weights = np.zeros(8000, np.int64)
     for i in range(240):
         check_probed(spine, weights)
@@ -293,8 +293,8 @@ def test_whoever_keeps_an_earlier_version_finds_what_later_ones_have_forgotten(m
         check_probed(late, there)
 
 
-def test_what_is_only_looked_at_is_in_no_sieve_and_found_whatever_becomes_of_it():
-    spine, weights = Spine(BY_ROW, (), SIEVED), np.zeros(1000, np.int64)
+def test_batches_that_are_not_inserted_are_in_no_filter_and_are_found():
+    spine, weights = Spine(BY_ROW, (), FILTERED), np.zeros(1000, np.int64)
     for i in range(12):
         keys = np.arange(20 * i, 20 * i + 20)
         weights[keys] += 1
@@ -320,8 +320,8 @@ def test_what_is_only_looked_at_is_in_no_sieve_and_found_whatever_becomes_of_it(
     check_probed(spine, once)
 
 
-def test_a_sieve_that_holds_nothing_back_is_given_up():
-    spine = Spine(BY_ROW, (), SIEVED)
+def test_a_filter_that_excludes_too_few_keys_is_dropped():
+    spine = Spine(BY_ROW, (), FILTERED)
     weights = np.zeros(600, np.int64)
     seen = []
     for i in range(200):
@@ -337,7 +337,7 @@ def test_a_sieve_that_holds_nothing_back_is_given_up():
     assert spine.stats.no_filter_up_to_rows > 0
 
 
-def test_any_history_with_the_usual_knobs_reads_like_an_array():
+def test_any_history_with_the_default_limits_reads_like_an_array():
     run(Usual, 3, 20)
 
 
@@ -569,7 +569,7 @@ def test_an_empty_spine_reads_as_nothing():
     assert spine.levels() == []
 
 
-def test_a_batch_that_takes_back_all_of_the_oldest_is_not_kept_beside_it():
+def test_a_batch_that_retracts_all_of_the_oldest_is_merged_with_it():
     spine = Spine(BY_ROW).insert(batch(np.arange(1000))).insert(batch(np.arange(1000), -1)).work(None)
     assert spine.entries == ()
 
@@ -636,7 +636,7 @@ def test_weights_that_overflow_are_refused_by_every_read_that_sums_them():
     assert spine.weights_of(batch([2, 3])).tolist() == [1, 1]
 
 
-def test_a_spine_that_only_grows_is_merged_more_at_a_time_until_something_is_taken_away():
+def test_an_append_only_spine_has_a_larger_fanout_until_rows_are_retracted():
     config = SpineConfig(max_inline_merge_rows=0, append_only_fanout=16)
     spine, usual = Spine(BY_ROW, config=config), Spine(BY_ROW, config=SpineConfig(max_inline_merge_rows=0))
     for i in range(60):
@@ -663,7 +663,7 @@ def test_keys_that_the_filter_excludes_do_not_count_as_lookups():
     assert fanout(removals=0.2) is None
 
 
-def test_large_batches_of_what_only_grows_wait_for_more_of_their_kind(monkeypatch):
+def test_large_batches_of_an_append_only_spine_have_a_larger_fanout(monkeypatch):
     monkeypatch.setattr(merge_policy, "MIN_WIDE_TIER_ROWS", 256)
     monkeypatch.setattr(merge_policy, "UNREAD_TIER_FACTOR", 4)
     spine = Spine(BY_ROW, config=SpineConfig(max_inline_merge_rows=0, append_only_fanout=4))
@@ -686,7 +686,7 @@ def look_up_keys(spine, rows):
 
 
 @pytest.mark.parametrize(("rows", "usual"), [(2, False), (50, True), (0, False)], ids=["few", "many", "none"])
-def test_what_grows_much_faster_than_it_is_looked_up_in_is_merged_more_at_a_time(rows, usual):
+def test_a_spine_that_is_seldom_read_has_a_larger_fanout(rows, usual):
     spine = Spine(BY_ROW, config=SpineConfig(max_inline_merge_rows=0, seldom_read_fanout=16))
     other = Spine(BY_ROW, config=SpineConfig(max_inline_merge_rows=0))
     for i in range(60):
@@ -703,12 +703,12 @@ def test_what_grows_much_faster_than_it_is_looked_up_in_is_merged_more_at_a_time
 
 
 @pytest.mark.parametrize(
-    "knobs", [{}, {"append_only_fanout": 8}, {"seldom_read_fanout": 8}], ids=["usual", "growing", "inserting"]
+    "limits", [{}, {"append_only_fanout": 8}, {"seldom_read_fanout": 8}], ids=["usual", "growing", "inserting"]
 )
-def test_keys_are_found_through_indices_whatever_is_being_merged(knobs):
+def test_keys_are_found_through_indices_whatever_is_being_merged(limits):
     """Inserts and deletes at random, merges in progress all the time; then everything goes."""
     config = SpineConfig(
-        fanout=2, max_inline_merge_rows=8, merge_step_rows=32, merge_rows_per_row=1, min_indexed_rows=16, **knobs
+        fanout=2, max_inline_merge_rows=8, merge_step_rows=32, merge_rows_per_row=1, min_indexed_rows=16, **limits
     )
     rng = np.random.default_rng(7)
     by_key = SortKey(SCHEMA, [0])
@@ -773,7 +773,7 @@ INSERTS = st.lists(
 )
 @given(inserts=INSERTS)
 @settings(deadline=None)
-def test_a_batch_is_appended_without_a_look_at_the_others_only_where_nothing_is_due(config, inserts):
+def test_the_settled_tail_is_extended_only_where_no_merge_is_due(config, inserts):
     """Beside a spine that looks at all of them at every insert."""
     quick, thorough = Spine(BY_ROW, config=config), Spine(BY_ROW, config=config)
     for first, size, weight in inserts:

@@ -33,7 +33,7 @@ def arrow(rows: list[Any]) -> pa.Table:
 
 @pytest.mark.parametrize("slow", [False, True], ids=["at once", "late"])
 @pytest.mark.parametrize("history", [0, 4, 1000])
-def test_rows_come_and_go_while_others_wait(history: int, slow: bool, monkeypatch: Any) -> None:
+def test_rows_are_inserted_and_retracted_while_others_are_buffered(history: int, slow: bool, monkeypatch: Any) -> None:
     if slow:
         fast = write_buffer.sort_for_flush
 
@@ -123,7 +123,7 @@ def test_a_progress_tells_rows_by_which_a_view_has_changed() -> None:
     assert {int(t) for t in taken} == {1}
 
 
-def test_what_waits_is_bounded(monkeypatch: Any) -> None:
+def test_the_buffer_is_bounded(monkeypatch: Any) -> None:
     """A tick waits for the thread when it is far behind."""
     go, fast = threading.Event(), write_buffer.sort_for_flush
 
@@ -145,7 +145,7 @@ def test_what_waits_is_bounded(monkeypatch: Any) -> None:
     assert not history._buffer.deltas
 
 
-def test_what_nobody_asks_for_is_written_when_there_is_time(monkeypatch: Any) -> None:
+def test_an_idle_history_is_flushed_in_idle_time(monkeypatch: Any) -> None:
     """No tick waits for it before there is twice as much of it as has been written; who asks gets everything."""
     go, fast = threading.Event(), write_buffer.sort_for_flush
     pieces: list[int] = []
@@ -183,7 +183,7 @@ def test_what_nobody_asks_for_is_written_when_there_is_time(monkeypatch: Any) ->
     assert history.at(n + ahead - 3, n + ahead + 2).rows == (n + ahead - 3) * LIMITS.max_rows
 
 
-def test_changes_of_a_view_are_written_together_and_counted() -> None:
+def test_deltas_of_a_view_are_flushed_together_and_counted() -> None:
     """Where nobody asks, each is in order already, and how many rows it has is known."""
     schema, n = Schema.parse("k BIGINT"), 3 * LIMITS.max_idle_deltas
     sort_key = SortKey(schema)
@@ -206,7 +206,7 @@ def many(schema: Schema, i: int) -> Delta:
     )
 
 
-def test_small_changes_are_written_by_the_tick_itself() -> None:
+def test_small_deltas_are_flushed_by_the_tick_itself() -> None:
     schema = Schema.parse("k BIGINT")
     history = History(SortKey(schema), 10, 0, config=HISTORY_SPINE_CONFIG)
     for i in range(1, LIMITS.max_deltas + 1):
@@ -215,7 +215,7 @@ def test_small_changes_are_written_by_the_tick_itself() -> None:
     assert history.spine.consolidated().rows == LIMITS.max_deltas
 
 
-def test_sums_that_do_not_fit_are_refused_before_the_tick_has_happened() -> None:
+def test_sums_that_overflow_are_refused_before_the_tick_is_committed() -> None:
     schema = Schema.parse("k BIGINT")
     large = np.full(2, 1 << 62)
     with pytest.raises(WeightOverflowError):

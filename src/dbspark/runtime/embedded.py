@@ -229,9 +229,9 @@ class Embedded(Runtime):
                 change = out[name]
                 if name in self._corrections:
                     change = Delta.sum(history.sort_key.schema, [change, self._corrections[name]])
-                view_deltas[name] = validate(change, history.sort_key)
-                if name in subscribed_views:
-                    subscribed[name] = view_deltas[name].sorted_by(history.sort_key)
+                moved[name] = validate(change, history.sort_key)
+                if name in wanted:
+                    told[name] = moved[name].sorted_by(history.sort_key)
             for check in checks.values():
                 check.finish()
         except BaseException as error:
@@ -313,12 +313,10 @@ class Embedded(Runtime):
         for name, view in self._program.views.items():
             sort_key = SortKey(view.schema)
             spine = states[f"view {name}"][0]
-            if spine.sort_key is not sort_key:  # stored by shards in another order
-                states[f"view {name}"] = (spine := reorder_spine(spine, sort_key),)
-            self._views[name] = History(
-                sort_key, self._keep, tick, spine, config=HISTORY_SPINE_CONFIG, seldom_read=True
-            )
-        self._circuit = self._rebuilt(states, tick, state_metadata.get("nodes", ()), state_metadata.get("outputs"))
+            if spine.sort_key is not sort_key:  # as shards keep it
+                states[f"view {name}"] = (spine := rearranged(spine, sort_key),)
+            self._views[name] = History(sort_key, self._keep, tick, spine, config=HISTORIES, seldom_read=True)
+        self._circuit = self._rebuilt(states, tick, described.get("nodes", ()), described.get("outputs"))
 
     def readable(self, name: str, tick: int) -> History:
         return self._tables[name].history if name in self._tables else self._views[name]

@@ -113,15 +113,15 @@ class History:
 
         `is_listed`: a kernel has added it to the mutable directory already.
         """
-        change = BufferedDelta(delta, tick, self.sort_key)
-        if self._buffer.add(change) and self._buffer.flush_due(self._trace.spine.rows, self._insert_flushed):
+        buffered = BufferedDelta(delta, tick, self.sort_key)
+        if self._buffer.add(buffered) and self._buffer.flush_due(self._trace.spine.rows, self._insert_flushed):
             pass  # the flush has dropped `_current` and `_directory_spine`
         elif is_listed:
             self._free_entries -= 1
             self._current = None
         elif self._directory_spine is not None or self._current is not None:
-            self._append_unflushed(change.batch() if delta.is_sorted else None)
-        return change
+            self._append_unflushed(buffered.batch() if delta.is_sorted else None)
+        return buffered
 
     def _append_unflushed(self, batch: Batch | None) -> None:
         """Add a sorted delta to `_current` and the mutable directory; drop them where that is not possible."""
@@ -144,10 +144,9 @@ class History:
         checkpoint, taken = self._agent.checkpoint(), len(self._flushed)
         try:
             if out.combined is None:
-                for change in out.deltas:
-                    self._agent.append(
-                        change.batch(), change.tick, Antichain.at(max(change.tick - self.history_ticks, 0))
-                    )
+                for buffered in out.deltas:
+                    since = Antichain.at(max(buffered.tick - self.history_ticks, 0))
+                    self._agent.append(buffered.batch(), buffered.tick, since)
             else:
                 described = Description(self._trace.upper, Antichain.at(last + 1), Antichain.at(out.oldest))
                 self._agent.append_described(out.combined, described, Antichain.at(max(last - self.history_ticks, 0)))
@@ -195,8 +194,8 @@ class History:
         self._current = self._directory_spine = None  # a kernel may have added the delta to the directory already
 
     def _release_flushed(self) -> None:
-        for change, rows in self._flushed:
-            change.mark_flushed(rows)
+        for buffered, rows in self._flushed:
+            buffered.mark_flushed(rows)
         self._flushed.clear()
 
     def close(self) -> None:
@@ -213,7 +212,7 @@ class History:
         if self._current is None:
             if len(self._buffer.deltas) > LIMITS.max_deltas:  # too many to search one by one
                 _ = self.trace
-            batches = (*self._trace.reading().batches, *(change.batch() for change in self._buffer.deltas))
+            batches = (*self._trace.reading().batches, *(buffered.batch() for buffered in self._buffer.deltas))
             self._current = Spine(self.sort_key, batches, self._trace.spine.config)
         return self._current
 

@@ -26,7 +26,7 @@ from dbspark.columnar.merge_batches import merge
 from dbspark.errors import SchemaError, TimeError
 from dbspark.trace import lookup as reading
 from dbspark.trace.background_merges import BackgroundMerges
-from dbspark.trace.config import Compaction, SpineConfig
+from dbspark.trace.config import DEFAULT, Compaction, SpineConfig
 from dbspark.trace.cursor import Cursor
 from dbspark.trace.lookup import FoundRows, Keys
 from dbspark.trace.merge_state import MergeState
@@ -34,7 +34,6 @@ from dbspark.trace.retention import Retention
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Antichain, Description, MutableAntichain, Time, TimeLike
 
-DEFAULT = SpineConfig()
 Levels = list[tuple[int, int, int]]
 ExertLogic = Callable[[Levels], int | None]
 
