@@ -47,7 +47,7 @@ STATE_SPINE_CONFIG = SpineConfig(
 cost a tick nothing on a machine with a second core. Append-only spines are merged rarely (`inserting`), because a merge
 would save no space; lookups stay cheap in many batches, because these and their indices stay in memory."""
 HISTORY_SPINE_CONFIG = replace(STATE_SPINE_CONFIG, growing=16)
-"""Spines of views, and of tables without a key: append-only ones are merged more rarely still, as no tick probes them."""
+"""Spines of views, and of tables without a key: append-only ones are merged more rarely still: no tick probes them."""
 
 
 class _Tally(NamedTuple):
