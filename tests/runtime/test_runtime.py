@@ -36,7 +36,7 @@ POINTS = [
     (spine.Spine, "insert"), (spine.Spine, "replaced"), (spine.Spine, "under"), (spine, "merge"),
     (executor.Circuit, "_take"), (executor.Circuit, "_take_in"), (executor.Circuit, "_merging"),
     (circuit_program.Program, "taken_in"), (embedded, "state_of"), (embedded.Embedded, "states"),
-    (store.Store, "commit"), (store.Store, "flush"), (store.Store, "_write"), (writing.Writing, "record"),
+    (store.Store, "commit"), (store.Store, "flush"), (store.Store, "_write"), (writing.CommitWriter, "record"),
     (files.LocalFiles, "settle"), (files.LocalFiles, "put"),
 ]  # fmt: skip
 """The calls of a tick that may fail: append, taking over what was merged, flush of waiting changes, manifest."""
