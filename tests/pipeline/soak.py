@@ -33,7 +33,7 @@ from dbspark.storage import Keep, Store, writing
 from tests.storage.model import small
 from tests.storage.test_faults import advance, fresh
 
-writing.INLINE = int(sys.argv[2])
+writing.MAX_INLINE_BATCH_BYTES = int(sys.argv[2])
 store = Store.open(sys.argv[1], keep=Keep(2))
 loaded = store.load()
 states = small(loaded.states) if loaded.tick else fresh()
@@ -49,7 +49,7 @@ import sys
 from dbspark.storage import writing
 from tests.pipeline.soak import applied, opened
 
-writing.INLINE = int(sys.argv[2])
+writing.MAX_INLINE_BATCH_BYTES = int(sys.argv[2])
 pipe = opened(sys.argv[1])
 print("ready", flush=True)
 while True:
