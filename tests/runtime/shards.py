@@ -16,7 +16,7 @@ from dbspark.runtime.planner import plan_levels
 from dbspark.runtime.task import DRIVER_DELTA, ERROR, REPORT, LevelTask, TickContext, raise_first
 from dbspark.storage.files import files_at
 from dbspark.storage.manifest import record_from_json
-from dbspark.storage.reading import Reading
+from dbspark.storage.reading import ManifestReader
 from dbspark.storage.segment import decoded, encoded
 
 
@@ -128,7 +128,7 @@ class Shards:
 
     def rows_kept(self):
         """Rows of every trace, consolidated over its batches, by name and shard."""
-        reading = Reading(files_at(self.location), verify=True)
+        reading = ManifestReader(files_at(self.location), verify=True)
         sort_keys = dict(self.sort_keys)
         out = {}
         for node in self.graph:

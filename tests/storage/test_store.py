@@ -69,9 +69,9 @@ def test_random_ticks_reopened_at_random_points(data, tmp_path_factory):
     keep = Keep(data.draw(st.integers(1, 4)))
     states = {"a": (Spine(BY_KEY, config=SMALL), Spine(BY_KEY, config=SMALL)), "b": (Spine(BY_KEY, config=SMALL),)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "INLINE", data.draw(st.sampled_from([0, 2000, 1 << 20])))
-        patch.setattr(writing, "GARBAGE", data.draw(st.sampled_from([0, 1 << 20])))
-        patch.setattr(writing, "TICK_FILES", data.draw(st.sampled_from([1, 3, 64])))
+        patch.setattr(writing, "MAX_INLINE_BATCH_BYTES", data.draw(st.sampled_from([0, 2000, 1 << 20])))
+        patch.setattr(writing, "MAX_UNUSED_BYTES", data.draw(st.sampled_from([0, 1 << 20])))
+        patch.setattr(writing, "MAX_TICK_FILES", data.draw(st.sampled_from([1, 3, 64])))
         patch.setattr(store_module, "RETIRE_EVERY", data.draw(st.integers(1, 3)))
         store = Store.open(where, keep=keep)
         history = {}

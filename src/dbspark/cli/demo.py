@@ -38,9 +38,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_RECOMPUTATIONS = 2
-"""How often Spark computes the views from scratch, at most; the last time is the check."""
+"""How often Spark recomputes the views at most, the final check included."""
 MAX_RECOMPUTE_SECONDS = 12.0
-"""Seconds that Spark may take for it without being spared the next time."""
+"""After a recomputation that takes longer, only the final check recomputes again."""
 
 
 class TableSpec(NamedTuple):
@@ -52,7 +52,7 @@ class TableSpec(NamedTuple):
 
 
 class ViewSpec(NamedTuple):
-    """A view of the shop. A recursive one has its columns, and its query in the words that Spark has for it."""
+    """A view of the shop. A recursive one also has its columns, and its query as Spark's `WITH RECURSIVE`."""
 
     query: str
     recursive: str | None = None
@@ -164,10 +164,10 @@ _CHANGES = """
     FROM (SELECT *, lead(tick) OVER history AS then, lead(kind) OVER history AS what FROM {{log}}
           WINDOW history AS (PARTITION BY {key} ORDER BY tick))
     WHERE then IS NOT NULL AND kind <> 'delete'"""
-"""What a log changes: every version of a row comes, and goes when the next one does."""
+"""The changes of a log: every version of a row is inserted, and deleted when the next one is inserted."""
 
 _SHARED = {"spending", "referrals"}
-"""Views that other views read: Spark keeps these rather than compute them twice."""
+"""Views that other views read: Spark caches them rather than compute them twice."""
 
 _TABLE_AT = """
     SELECT * EXCEPT (tick, kind, nth) FROM (
@@ -186,7 +186,7 @@ class Workload:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """What the logs are made with."""
+        """The parameters of the logs' queries."""
         inserted = max(1, self.changes // 4)
         return {
             "rows": self.rows,
@@ -228,7 +228,7 @@ class _Spark:
     answers: dict[str, pa.Table] = field(default_factory=dict)
 
     def compute(self, tick: int) -> float:
-        """Answer all views as of a tick; the seconds do not include making the tables."""
+        """Compute all views as of a tick; returns the seconds, without those for making the tables."""
         held: dict[str, DataFrame] = {}
 
         def hold(name: str, frame: "DataFrame") -> "DataFrame":
@@ -258,7 +258,7 @@ def run(
     location: str | None = None,
     shards: int | None = 2,
 ) -> bool:
-    """Run the demo and show it; whether every view was what Spark computes."""
+    """Run the demo and print it; returns whether every view equals what Spark computes."""
     # Adaptive execution costs more than it can save on queries of a second.
     settings = {"spark.log.level": "ERROR", "spark.sql.adaptive.enabled": "false"}
     with _step(console, "Spark is starting", "Spark has started"):
@@ -274,8 +274,8 @@ def run(
 
 
 def logs(spark: "SparkSession", workload: Workload) -> dict[str, "DataFrame"]:
-    """For each table all that happens to it: `tick`, `kind` (insert, update or delete) and the row."""
-    # By key, because so is what Spark makes of it: the shuffle of every recomputation is spared, and many tiny tasks.
+    """By table, the log of its changes: `tick`, `kind` (insert, update or delete) and the row."""
+    # Partitioned by key, which spares Spark a shuffle with many small tasks in every recomputation.
     return {
         name: spark.sql(table.log.format(**workload.sizes)).repartition(table.key) for name, table in TABLES.items()
     }
@@ -296,13 +296,13 @@ def differences(actual: pa.Table, expected: pa.Table) -> list[str]:
 
 @dataclass
 class _Shop:
-    """Where the shop writes down what happens, and where the streams look for it."""
+    """The folders of the shop: the files of all ticks, and those delivered to the streams."""
 
     folder: Path
     streams: list["StreamingQuery"] = field(default_factory=list)
 
     def write(self, logs: Mapping[str, "DataFrame"], ticks: int) -> int:
-        """Write the files of all ticks; how many changes there are."""
+        """Write the files of all ticks; returns the number of changes."""
         total = 0
         for name, log in logs.items():
             changes = log.sparkSession.sql(_CHANGES.format(key=TABLES[name].key), log=log)
@@ -313,7 +313,7 @@ class _Shop:
         return total
 
     def open(self, pipe: Pipeline, spark: "SparkSession") -> None:
-        """Make the tables, and start their streams."""
+        """Create the tables, and start their streams."""
         for name, (key, columns, _) in TABLES.items():
             pipe.create_table(name, columns, primary_key=[key])
             files = spark.readStream.schema(f"_change_type STRING, {columns}").option("maxFilesPerTrigger", 1)
@@ -321,7 +321,7 @@ class _Shop:
             self.streams.append(pipe.ingest(name, stream, mode="changes"))
 
     def deliver(self, tick: int) -> None:
-        """Hand the files of a tick to the streams, and wait until they have been taken."""
+        """Deliver the files of a tick to the streams, and wait until they have been processed."""
         for name in TABLES:
             for number, file in enumerate(sorted((self.folder / "written" / name).glob(f"tick={tick}/*.parquet"))):
                 file.rename(self.folder / "delivered" / name / f"{tick:06d}-{number}.parquet")
@@ -379,7 +379,7 @@ def _check(pipe: Pipeline, spark: _Spark, console: Console) -> bool:
 
 @contextmanager
 def _step(console: Console, doing: str, said: str) -> Iterator[Callable[[str], None]]:
-    """Show that something is being done, and then what was and how long it took."""
+    """Show a step in progress, and then its result and how long it took."""
     result: list[str] = []
     begun = perf_counter()
     with console.status(doing):
@@ -389,7 +389,7 @@ def _step(console: Console, doing: str, said: str) -> Iterator[Callable[[str], N
 
 @contextmanager
 def _tick_table(console: Console, ticks: list[Tick]) -> Iterator[Callable[[], None]]:
-    """The table of ticks: it grows on a terminal, and is printed once elsewhere."""
+    """Show the table of ticks: updated live on a terminal, printed once elsewhere."""
     if not console.is_terminal:
         yield lambda: None
         console.print(_report(ticks, terminal=False))

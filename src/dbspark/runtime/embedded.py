@@ -20,7 +20,7 @@ from dbspark.columnar.delta import Delta
 from dbspark.operators.operator import State
 from dbspark.runtime.fill import Integral, fill
 from dbspark.runtime.progress import RowCountSnapshot, TickTimer
-from dbspark.runtime.reslicing import reorder_spine, unsharded_states
+from dbspark.runtime.reslicing import unsharded_states
 from dbspark.runtime.runtime import Outcome, Runtime
 from dbspark.runtime.sizes import sizes_of
 from dbspark.runtime.state import difference, outputs_of, restore, stale_views, state_of, warn_of_refill
@@ -52,8 +52,7 @@ STATE_SPINE_CONFIG = SpineConfig(
 cost a tick nothing on a machine with a second core. Append-only spines are merged rarely (`inserting`), because a merge
 would save no space; lookups stay cheap in many batches, because these and their indices stay in memory."""
 HISTORY_SPINE_CONFIG = replace(STATE_SPINE_CONFIG, append_only_fanout=16)
-"""Spines of views, and of tables without a key: append-only ones are merged still more rarely, as no tick probes
-them."""
+"""Spines of views, and of tables without a key: append-only ones are merged more rarely still: no tick probes them."""
 
 
 class _Tally(NamedTuple):

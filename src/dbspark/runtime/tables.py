@@ -322,14 +322,12 @@ def _table(data: Any, schema: Schema) -> pa.Table:
 
 def _to_row_list(data: Any) -> list[Any]:
     """The elements of a collection of Python rows; raises `SchemaError` for other data."""
-    description = f"{data!r:.80} ({type(data).__name__})"
+    got = f"{data!r:.80} ({type(data).__name__})"
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
-        raise SchemaError(
-            f"expected rows (tuples, dicts or Rows in a list), Arrow data or a DataFrame, given {description}"
-        )
+        raise SchemaError(f"expected rows (tuples, dicts or Rows in a list), Arrow data or a DataFrame, given {got}")
     if isinstance(data, Mapping) and any(isinstance(row, str) for row in data):
         raise SchemaError(
-            f"expected rows, given {description}; give one row as [{{…}}], columns as pyarrow.table({{…}}), or rows "
-            "with weights as {(…): weight}"
+            f"expected rows, given {got}; give one row as [{{…}}], columns as pyarrow.table({{…}}), or rows with "
+            "weights as {(…): weight}"
         )
     return list(data)

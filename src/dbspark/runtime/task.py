@@ -30,9 +30,9 @@ from dbspark.runtime.level_plan import Level, NodeStep
 from dbspark.runtime.placement import owner, split
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import PART_PREFIX, Place, TraceRecord, record_from_json
-from dbspark.storage.reading import Opened, Reading
+from dbspark.storage.reading import BatchCache, ManifestReader
 from dbspark.storage.segment import decoded, encoded
-from dbspark.storage.writing import Shelf, Writing
+from dbspark.storage.writing import CommitWriter, StoredFiles
 from dbspark.trace.spine import Spine
 
 Row = tuple[int, str, bytes]
@@ -45,7 +45,7 @@ MAX_INLINE_BYTES = 1 << 20
 SUSPENDED, SPILLED = "suspended", "spilled"
 """Slots of extents in files: all that a waiting level has received, for the driver; and what a task is to read."""
 
-_BATCH_CACHE = Opened(512 << 20)
+_BATCH_CACHE = BatchCache(512 << 20)
 """In a worker: opened batches, which never change, up to 512 MiB on disk."""
 
 
@@ -106,8 +106,8 @@ class LevelTask:
     """Further fields of the report, beside the records of traces."""
     extra_rows: list[Row] = field(default_factory=list)
     """Rows that steps send beside the outgoing slots of the level."""
-    _reading: Reading | None = None
-    _shelf: Shelf | None = None
+    _reading: ManifestReader | None = None
+    _stored_files: StoredFiles | None = None
 
     def run(self) -> Iterator[Row]:
         """Run the level; yields the rows for the next level."""
@@ -163,9 +163,9 @@ class LevelTask:
         records = self.records.get(name)
         if records is None:
             return Spine(sort_key)
-        shelf, reading = self._open_location()
-        record = record_from_json(records[number], shelf.owner)
-        shelf.there.update(e.place.file for e in record.entries if e.place is not None)
+        stored_files, reading = self._open_location()
+        record = record_from_json(records[number], stored_files.owner)
+        stored_files.there.update(e.place.file for e in record.entries if e.place is not None)
         return reading.spine(record, sort_key)
 
     def set_state(self, name: str, state: State) -> None:
@@ -185,7 +185,7 @@ class LevelTask:
 
     def spill(self, payloads: Sequence[bytes]) -> list[list[Any]]:
         """Write payloads to a file that is needed only until the end of the tick; returns their extents as JSON."""
-        writing = Writing(self._open_location()[0], self._new_part_name())
+        writing = CommitWriter(self._open_location()[0], self._new_part_name())
         places = [writing.extent([payload]).to_json() for payload in payloads]
         writing.put()
         return places
@@ -245,11 +245,14 @@ class LevelTask:
         """A unique name for a file of this tick."""
         return f"{PART_PREFIX}{self.context.tick:016d}-{uuid.uuid4().hex}"
 
-    def _open_location(self) -> tuple[Shelf, Reading]:
-        if self._shelf is None or self._reading is None:
+    def _open_location(self) -> tuple[StoredFiles, ManifestReader]:
+        if self._stored_files is None or self._reading is None:
             files = self.context.files()
-            self._shelf, self._reading = Shelf(files), Reading(files, verify=False, opened=_BATCH_CACHE)
-        return self._shelf, self._reading
+            self._stored_files, self._reading = (
+                StoredFiles(files),
+                ManifestReader(files, verify=False, opened=_BATCH_CACHE),
+            )
+        return self._stored_files, self._reading
 
     def _step(self, step: NodeStep) -> None:
         if step.on_owner_only and self.shard != owner(self.context.shards):
@@ -288,8 +291,8 @@ class LevelTask:
                 value.arranged()
         if not self.new_states:
             return {}
-        shelf, _ = self._open_location()
-        writing = Writing(shelf, self._new_part_name())
+        stored_files, _ = self._open_location()
+        writing = CommitWriter(stored_files, self._new_part_name())
         records: dict[str, list[TraceRecord]] = {}
         for trace, state in self.new_states.items():
             records[trace] = [writing.record(spine.work()) for spine in state]
