@@ -37,8 +37,8 @@ def oldest(history: History) -> int:
     return int(history.trace.since.meet_of_all()[0])
 
 
-def test_an_agent_keeps_its_tick_while_deltas_are_flushed_together() -> None:
-    history = History(BY_ROW, 5, 0, config=HISTORIES, seldom_read=True, count_rows=False)
+def test_an_agent_keeps_its_tick_while_changes_are_written_together() -> None:
+    history = History(BY_ROW, 5, 0, config=HISTORY_SPINE_CONFIG, seldom_read=True, count_rows=False)
     for tick in range(1, 4):
         history.append(delta([tick]), tick)
     agent = TraceAgent.of(history.trace)
@@ -53,7 +53,7 @@ def test_an_agent_keeps_its_tick_while_deltas_are_flushed_together() -> None:
     assert oldest(history) == 16
 
 
-def test_a_hold_that_is_taken_while_deltas_are_sorted_is_honoured(monkeypatch: Any) -> None:
+def test_a_hold_that_comes_while_changes_are_sorted_is_honoured(monkeypatch: Any) -> None:
     """What has been sorted for a later tick is sorted again."""
     history = History(BY_ROW, 5, 0, config=HISTORY_SPINE_CONFIG)
     trace = history.trace

@@ -20,7 +20,7 @@ from dbspark.columnar.delta import Delta
 from dbspark.operators.operator import State
 from dbspark.runtime.fill import Integral, fill
 from dbspark.runtime.progress import RowCountSnapshot, TickTimer
-from dbspark.runtime.reslicing import unsharded_states
+from dbspark.runtime.reslicing import reorder_spine, unsharded_states
 from dbspark.runtime.runtime import Outcome, Runtime
 from dbspark.runtime.sizes import sizes_of
 from dbspark.runtime.state import difference, outputs_of, restore, stale_views, state_of, warn_of_refill
@@ -228,9 +228,9 @@ class Embedded(Runtime):
                 change = out[name]
                 if name in self._corrections:
                     change = Delta.sum(history.sort_key.schema, [change, self._corrections[name]])
-                moved[name] = validate(change, history.sort_key)
-                if name in wanted:
-                    told[name] = moved[name].sorted_by(history.sort_key)
+                view_deltas[name] = validate(change, history.sort_key)
+                if name in subscribed_views:
+                    subscribed[name] = view_deltas[name].sorted_by(history.sort_key)
             for check in checks.values():
                 check.finish()
         except BaseException as error:
@@ -312,10 +312,12 @@ class Embedded(Runtime):
         for name, view in self._program.views.items():
             sort_key = SortKey(view.schema)
             spine = states[f"view {name}"][0]
-            if spine.sort_key is not sort_key:  # as shards keep it
-                states[f"view {name}"] = (spine := rearranged(spine, sort_key),)
-            self._views[name] = History(sort_key, self._keep, tick, spine, config=HISTORIES, seldom_read=True)
-        self._circuit = self._rebuilt(states, tick, described.get("nodes", ()), described.get("outputs"))
+            if spine.sort_key is not sort_key:  # stored by shards in another order
+                states[f"view {name}"] = (spine := reorder_spine(spine, sort_key),)
+            self._views[name] = History(
+                sort_key, self._keep, tick, spine, config=HISTORY_SPINE_CONFIG, seldom_read=True
+            )
+        self._circuit = self._rebuilt(states, tick, state_metadata.get("nodes", ()), state_metadata.get("outputs"))
 
     def readable(self, name: str, tick: int) -> History:
         return self._tables[name].history if name in self._tables else self._views[name]
