@@ -11,7 +11,6 @@ from dbspark.errors import CircuitError
 from dbspark.operators.function import Function
 from dbspark.operators.join import Join
 from dbspark.runtime.balanced_joins import chosen
-from dbspark.runtime.placement import broadcastable
 from tests.circuit.test_optimise import QUERIES, SCHEMA, TICKS
 from tests.operators.model import Run, plus
 from tests.runtime.shards import Shards
@@ -75,7 +74,7 @@ def test_shards_say_what_the_whole_says(name, places, ticks, shards, tmp_path_fa
 def test_a_side_of_a_join_may_be_everywhere(name, side, places, ticks, shards, tmp_path_factory):
     b = built(SHARDED[name])
     (join,) = [n for n in b.graph if isinstance(n.operator, Join)]
-    if side not in broadcastable(join.operator):
+    if side not in join.operator.broadcastable_sides:
         return
     policies = {join.id: ("broadcast", "balance") if side == 0 else ("balance", "broadcast")}
     assert not say_the_same(b, ticks, shards, tmp_path_factory.mktemp("shards"), places, policies)

@@ -32,15 +32,30 @@ from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.memory import INT64_MAX, Int64s, allocate, int64s
 from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_key import hash_rows
-from dbspark.errors import DbsparkError, SchemaError, WeightOverflowError
+from dbspark.errors import CircuitError, DbsparkError, SchemaError, WeightOverflowError
 from dbspark.kernels.aggregate import accumulators as kf
 from dbspark.kernels.aggregate import exact_sums as ke
 from dbspark.kernels.aggregate import group as kg
 from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.vm import expressions as kv
+from dbspark.kernels.vm import interpreter as km
+from dbspark.kernels.vm import result_columns as ks
 from dbspark.operators.fold import Addition, Fold
-from dbspark.operators.join import keys_of, union_of_keys
+from dbspark.operators.instruction import (
+    ALWAYS,
+    Instruction,
+    InstructionSite,
+    line,
+    pass_through,
+    projection_line,
+    sort_line,
+)  # fmt: skip
+from dbspark.operators.keyed import KeyedOperator
+from dbspark.operators.keys import keys_of, union_of_keys
 from dbspark.operators.linear import true_rows
-from dbspark.operators.operator import Arranged, Operator, State
+from dbspark.operators.nested import Nested, NestedReduce, NestedSite, Path
+from dbspark.operators.operator import Arranged, State
+from dbspark.operators.placement import Key, Placed, Policy
 from dbspark.trace.lookup import Hits, Keys, ends, ends_unordered
 
 _NO_MASK = np.empty(0, np.uint8)
@@ -122,6 +137,10 @@ class Aggregate(ABC):
         """Where its accumulator is no more than a count, a sum and a count, or a least or greatest value: of what."""
         return None
 
+    def result_column(self, node: int) -> list[int] | None:
+        """Its result column from a row of state whose accumulator begins at a node; None where the VM has none."""
+        return None
+
 
 class Count(Aggregate):
     """count(*), or count(column)."""
@@ -149,6 +168,9 @@ class Count(Aggregate):
 
     def addition(self) -> Addition:
         return kf.COUNT, self.column, self.where
+
+    def result_column(self, node: int) -> list[int]:
+        return [ks.PASS_THROUGH, 0, node, 0, 0]
 
     def parameters(self) -> tuple[Any, ...]:
         return self.column, self.where
@@ -195,6 +217,13 @@ class Sum(Aggregate):
 
     def addition(self) -> Addition:
         return kf.SUM, self.column, self.where
+
+    def result_column(self, node: int) -> list[int]:
+        if self.out == _BIGINT:
+            return [ks.SUM64, nd.FIXED, node, node + 1, 0]
+        digits = self.out.precision
+        limit = 0 if digits == 38 else min(10**digits, INT64_MAX)
+        return [ks.SUM128, nd.FIXED, node, node + 1, limit]
 
     def parameters(self) -> tuple[Any, ...]:
         return self.column, self.total, self.out, self.where
@@ -298,6 +327,11 @@ class Average(Aggregate):
     def addition(self) -> Addition | None:
         return self.sum.addition()
 
+    def result_column(self, node: int) -> list[int] | None:
+        if isinstance(self.sum, Sum) and self.out == pa.float64():
+            return [ks.AVERAGE, nd.FLOAT64, node, node + 1, 0]
+        return None
+
     def parameters(self) -> tuple[Any, ...]:
         return self.sum, self.out
 
@@ -332,6 +366,9 @@ class Extreme(Aggregate):
     def addition(self) -> Addition | None:
         return kf.GREATEST if self.largest else kf.LEAST, self.column, None
 
+    def result_column(self, node: int) -> list[int]:
+        return [ks.PASS_THROUGH, 0, node, 0, 0]
+
     def parameters(self) -> tuple[Any, ...]:
         return self.column, self.largest, self.out
 
@@ -348,7 +385,7 @@ class Extreme(Aggregate):
         return columns[0]
 
 
-class GroupAggregate(Operator):
+class GroupAggregate(KeyedOperator):
     """Grouped aggregation. Inputs: the stream, then one arranged stream for each order that aggregates want."""
 
     kind: ClassVar[str] = "group-aggregate"
@@ -497,6 +534,69 @@ class GroupAggregate(Operator):
             out.append(aggregate.result(columns[begin:end]))
         return Delta(self.schema, out, rows.weights)
 
+    # ------------------------------------------------------------------ in the VM, on shards, inside fixpoints
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        fold, shown = self.fold, self._result_columns()
+        if fold is None or shown is None or len(site.inputs) > 2:
+            return None
+        state_schema = self.accumulators.schema
+        source, arranged, arranged_state = site.input(), ALWAYS, 0
+        if len(site.inputs) == 2:
+            arranged, arranged_state = site.input(1), site.input_state(1)
+        state, rows, inserted, out = site.state(), site.register(), site.register(), site.register()
+        origins = [word for side, n in fold.origins.tolist() for word in (ks.PASS_THROUGH, side, n, 0, 0)]
+        template = state_schema.template
+        folds, values = fold.folds.ravel().tolist(), fold.value.tolist()
+        described = [word for pair in fold.described for word in pair]
+        head = (
+            km.AGGREGATE, source, state, arranged, arranged_state, rows, site.mask, self.source.columns,
+            state_schema.columns, fold.nodes, fold.count, fold.words, template.ctypes.data, state_schema.node_count,
+            len(fold.key_nodes), len(folds) // 5, len(values), len(described) // 2,
+        )  # fmt: skip
+        details = (*fold.key_nodes.tolist(), *fold.state_keys.tolist(), *folds, *values, *described, *origins)
+        not_empty = [
+            *kv.line(kv.LOAD, 1, 0, fold.count), *kv.line(kv.CONSTANT, 2, 0, 0), *kv.line(kv.EQUAL, 3, 1, 2),
+            *kv.line(kv.NOT, 0, 3),
+        ]  # fmt: skip
+
+        def lines(retained: int) -> list[int]:
+            return [
+                *line(*head, retained, *details),  # results may lie in the memory of the rows of state
+                *sort_line(self.accumulators, rows, inserted, 1, site.mask),
+                *projection_line(rows, out, retained, self.schema, not_empty, (), shown),
+            ]
+
+        return Instruction(lines, out, inserts=inserted, references=template)
+
+    def _result_columns(self) -> list[int] | None:
+        """The result columns from rows of state; None where the VM has none for some aggregate."""
+        columns = pass_through([(0, c) for c in range(len(self.key))])
+        for aggregate, (begin, _) in zip(self.aggregates, self.spans, strict=True):
+            column = aggregate.result_column(nd.LANES + begin)
+            if column is None:
+                return None
+            columns += column
+        return columns
+
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        return [self.key, *(None for _ in inputs[1:])]
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return frozenset({tuple(range(len(self.key)))})
+
+    @property
+    def emits_without_input(self) -> bool:
+        return not self.key
+
+    def nested_traces(self) -> dict[str, SortKey]:
+        if not self.key:  # it has a row where nothing has come, so no iteration could be its first
+            raise CircuitError(f"{self.label()!r} cannot stand inside a fixpoint; give it a key")
+        return {"/0": SortKey(self.source, self.key)}
+
+    def nested(self, site: NestedSite) -> Nested:
+        return _NestedAggregate(self, site)
+
     def parameters(self) -> tuple[Any, ...]:
         return self.key, self.aggregates, self.schema.names
 
@@ -504,6 +604,20 @@ class GroupAggregate(Operator):
         names = self.source.names
         calls = [f"{a.name}({'*' if (c := a.argument()) is None else names[c]})" for a in self.aggregates]
         return f"aggregate {', '.join(calls)}" + (f" by ({', '.join(names[c] for c in self.key)})" if self.key else "")
+
+
+class _NestedAggregate(NestedReduce):
+    """Grouped aggregation inside a fixpoint. It takes deltas, so it keeps the rows of its input by key itself."""
+
+    def __init__(self, operator: GroupAggregate, site: NestedSite) -> None:
+        super().__init__(operator, site.pending, deltas=1)
+        self._rows = site.trace("/0")
+
+    def step(self, path: Path, inputs: Sequence[Any]) -> Delta:
+        return super().step(path, [self._rows.step(path, inputs[:1]), *inputs[1:]])
+
+    def deferred_sort_key(self, inputs: Sequence[Any]) -> SortKey:
+        return super().deferred_sort_key([self._rows])
 
 
 def _columns_of(hits: Hits) -> list[pa.Array]:

@@ -36,7 +36,7 @@ from dbspark.kernels.aggregate import group as kg
 from dbspark.kernels.memory import layout as nd
 from dbspark.operators.aggregate import Aggregate, Average, Count, FloatSum, Sum, Touched
 from dbspark.operators.function import Function
-from dbspark.operators.join import keys_of
+from dbspark.operators.keys import keys_of
 from dbspark.operators.linear import true_rows
 from dbspark.operators.statistics import as_floats, valid_rows
 from dbspark.trace.lookup import Hits, Keys, ends_unordered, taken

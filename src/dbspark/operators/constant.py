@@ -13,6 +13,7 @@ from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.identity import encoded_value
 from dbspark.operators.operator import Operator, State
+from dbspark.operators.placement import Key, Placed, Policy
 
 
 class Constant(Operator):
@@ -32,6 +33,13 @@ class Constant(Operator):
         if state[0].entries or not self.rows.rows:
             return state, Delta.empty(self.schema)
         return (state[0].insert(self.rows),), Delta.of(self.rows)
+
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        return []
+
+    @property
+    def emits_without_input(self) -> bool:
+        return True
 
     def parameters(self) -> tuple[Any, ...]:
         rows = sorted(encoded_value(item, self.kind) for item in Delta.of(self.rows).items())

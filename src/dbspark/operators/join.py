@@ -33,18 +33,34 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar import Batch, SortKey
-from dbspark.columnar.chunk import Chunk, check_plan, describe_arrays, gather_columns, gather_pairs
+from dbspark.columnar.chunk import Chunk, check_plan, gather_columns, gather_pairs
 from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.memory import Int64s, int64s
 from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
-from dbspark.kernels.aggregate import group as kg
 from dbspark.kernels.lookup import probe as kp
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.memory.layout import OVERFLOW
+from dbspark.kernels.merge import merge_timed as kt
+from dbspark.kernels.vm import expressions as kv
+from dbspark.kernels.vm import interpreter as km
+from dbspark.kernels.vm import result_columns as ks
 from dbspark.operators.function import Columns, Function
+from dbspark.operators.instruction import Instruction, InstructionSite, line, pass_through, relocated
+from dbspark.operators.keyed import KeyedOperator
+from dbspark.operators.keys import distinct_keys, weights_in_ranges, weights_of_keys
 from dbspark.operators.linear import true_rows
-from dbspark.operators.operator import Arranged, Operator, State
+from dbspark.operators.nested import (
+    Nested,
+    NestedArranged,
+    NestedSite,
+    NestedStateful,
+    Path,
+    PendingIterations,
+    runs_of_equal_times,
+)
+from dbspark.operators.operator import Arranged, State
+from dbspark.operators.placement import Key, Placed, Policy, key_of
 from dbspark.trace.lookup import Hits, Keys, expanded, key_columns, probe, ranges_of
 from dbspark.trace.spine import Spine
 
@@ -73,7 +89,7 @@ _NONE = np.empty(0, np.int64)
 NOBODY = Met(_NONE, _NONE, _NONE, None)
 
 
-class Join(Operator):
+class Join(KeyedOperator):
     """A join of two arranged streams; see the module's preface."""
 
     kind: ClassVar[str] = "join"
@@ -160,6 +176,60 @@ class Join(Operator):
         return Join(
             *self.sides, self.how, columns=columns, names=names, residual=self.residual, null_safe=self.null_safe
         )
+
+    @property
+    def broadcastable_sides(self) -> tuple[int, ...]:
+        """The sides that may be whole on every shard."""
+        return {"inner": (0, 1), "right": (0,), "full": ()}.get(self.how, (1,))
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        """By a side's key columns, where no row has NULLs instead of them; with a broadcast side, as the other one."""
+        if "balance" in policies:
+            return self._placed_as(policies.index("balance"), inputs)
+        sides = {"inner": (0, 1), "left": (0,), "right": (1,), "full": ()}.get(self.how, (0,))
+        out: set[Key] = set()
+        for side in sides:
+            key = key_of(self.sides[side])
+            if not key:
+                out.add(())
+            elif all((side, c) in self.columns for c in key):
+                out.add(tuple(self.columns.index((side, c)) for c in key))
+        if not key_of(self.sides[0]):
+            out.add(())
+        return frozenset(out)
+
+    def _placed_as(self, side: int, inputs: Sequence[Placed]) -> Placed:
+        where = {c: i for i, (s, c) in reversed(list(enumerate(self.columns))) if s == side}
+        return frozenset(tuple(where[c] for c in key) for key in inputs[side] if all(c in where for c in key))
+
+    def nested(self, site: NestedSite) -> Nested:
+        return NestedJoin(self, site.pending) if self.how == "inner" else super().nested(site)
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        if self.how != "inner":
+            return None
+        residual = self.residual
+        if residual is not None and (residual.coded is None or not residual.coded.test):
+            return None
+        code: list[int] = []
+        if residual is not None:
+            assert residual.coded is not None
+            wide = self.sides[0].schema.columns
+            code = relocated(residual.coded.test, lambda c: (0, c) if c < wide else (1, c - wide))
+        sides, states = [site.input(0), site.input(1)], [site.input_state(0), site.input_state(1)]
+        keys = [a.key_nodes.tolist() for a in self.sides]
+        nodes = max(a.schema.node_count for a in self.sides)
+        columns = pass_through(self.columns)
+        out = site.register()
+
+        def lines(retained: int) -> list[int]:
+            return line(
+                km.JOIN, *sides, *states, out, retained, int(self.null_safe), nodes, self.schema.node_count,
+                len(keys[0]), len(code), kv.slot_count(code), len(columns) // ks.COLUMN_WORDS, *keys[0], *keys[1],
+                *code, *columns,
+            )  # fmt: skip
+
+        return Instruction(lines, out, references=None if residual is None else residual.coded)
 
     def parameters(self) -> tuple[Any, ...]:
         return self.how, self.columns, self.schema.names, self.residual, self.null_safe
@@ -424,6 +494,58 @@ class Join(Operator):
         return Delta(self.schema, columns, weights)
 
 
+class NestedJoin(NestedStateful):
+    """An inner join; its deferred work is output."""
+
+    def __init__(self, join: Join, pending: PendingIterations) -> None:
+        super().__init__(join.schema, pending)
+        self.join = join
+
+    def to_batch(self, work: Delta, sort_key: SortKey) -> Batch:
+        return work.sorted_by(sort_key)
+
+    def from_batch(self, batch: Batch) -> Delta:
+        return Delta.of(batch)
+
+    def evaluate(self, path: Path, inputs: Sequence[NestedArranged], deferred: list[Delta]) -> Delta:
+        left, right = inputs
+        out = deferred
+        if left.delta.rows:
+            out += self._met(path, 0, left.rows, right.after())
+        if right.delta.rows:
+            out += self._met(path, 1, right.rows, left.before())
+        return Delta.sum(self.schema, out)
+
+    def _met(self, path: Path, side: int, rows: Batch, spine: Spine) -> list[Delta]:
+        quick = self.join.met(side, rows, spine, path)
+        if quick is not None:
+            return self._sorted(path, *quick)
+        now: list[Delta] = []
+        time, depth = np.array(path, np.int64), len(path)
+        for chunk, which, hits in self.join.pairs(side, rows, spine):
+            pairs = self.join.output(side, chunk, which, hits, pair_weights(chunk, hits))
+            times = int64s(len(hits) * depth).reshape(-1, depth)
+            later = kt.join_times(spine.sources[0], hits.pos, time, depth, times)
+            now += self._sorted(path, pairs, times if later else None)
+        return now
+
+    def _sorted(self, path: Path, pairs: Delta, times: Int64s | None) -> list[Delta]:
+        """The pairs of this path; those of other paths are put off."""
+        if times is None:
+            return [pairs]
+        now: list[Delta] = []
+        order = np.lexsort(times.T[::-1])
+        taken = pa.array(order)
+        columns, weights = [c.take(taken) for c in pairs.columns], pairs.weights[order]
+        for at, begin, end in runs_of_equal_times(times[order]):
+            some = Delta(self.schema, [c.slice(begin, end - begin) for c in columns], weights[begin:end])
+            if at == path:
+                now.append(some)
+            else:
+                self.defer(at, some)
+        return now
+
+
 def _where_it_does_not_fail(condition: Function) -> Callable[[Columns], pa.Array]:
     """A condition that is false where it would fail: the rows are halved until those are found."""
 
@@ -543,63 +665,4 @@ def _pieces(ranges: Int64s) -> Iterator[Int64s]:
             yield piece
 
 
-def distinct_keys(batch: Batch) -> Keys:
-    """The keys that occur in a batch, once each."""
-    sort_key = batch.sort_key
-    pos = int64s(batch.rows)
-    n = kg.distinct_keys(batch.tables, batch.lens, sort_key.key_nodes, batch.schema.node_count, pos)
-    columns = key_columns(sort_key)
-    return keys_of(batch.schema.select(columns), gather_columns(batch.schema, batch.tables, pos[:n], columns), n)
-
-
-def keys_of(schema: Schema, columns: Sequence[pa.Array], rows: int) -> Keys:
-    """Keys in columns of their own."""
-    return Keys.in_chunk(describe_arrays(schema, columns, rows, None), range(schema.columns))
-
-
-def keys_at(keys: Keys, rows: Int64s) -> Keys:
-    """Some of the keys."""
-    chunk = keys.chunk
-    tables = np.array((chunk.table,), np.int64)
-    return keys_of(chunk.schema, gather_columns(chunk.schema, tables, rows, range(chunk.schema.columns)), len(rows))
-
-
-def union_of_keys(keys: Sequence[Keys]) -> Keys:
-    """All of several sets of keys, once each."""
-    schema = keys[0].chunk.schema
-    if len(keys) == 1 or not schema.columns:
-        return keys[0]
-    deltas = [Delta(schema, k.chunk.arrays(), np.ones(len(k), np.int64)) for k in keys]
-    batch = Delta.sum(schema, deltas).sorted_by(SortKey(schema))
-    return keys_of(schema, Delta.of(batch).columns, batch.rows)
-
-
-def weights_of_keys(spine: Spine, keys: Keys) -> Int64s:
-    """The sum of the weights of all rows of each key."""
-    if not spine.entries or not len(keys):
-        return np.zeros(len(keys), np.int64)
-    return weights_in_ranges(spine, keys, *ranges_of(spine, keys))
-
-
-def weights_in_ranges(spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Int64s:
-    """The same where the rows of each key have been found."""
-    out = np.zeros(len(keys), np.int64)
-    if total:
-        nodes = max(spine.sort_key.schema.node_count, keys.chunk.schema.node_count)
-        tables, lens = spine.sources[0], spine.sources[1]
-        here = spine.sort_key.key_nodes
-        kg.sum_of_keys(tables, lens, ranges, keys.chunk.table, keys.nodes, here, nodes, out)
-    return out
-
-
-__all__ = [
-    "How",
-    "Join",
-    "distinct_keys",
-    "keys_at",
-    "keys_of",
-    "lane_at",
-    "pair_weights",
-    "union_of_keys",
-    "weights_of_keys",
-]
+__all__ = ["How", "Join", "NestedJoin", "lane_at", "pair_weights"]

@@ -9,20 +9,27 @@ whole.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbspark.columnar import SortKey
 from dbspark.columnar.conform import conform
 from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
+from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.vm import interpreter as km
+from dbspark.kernels.vm import result_columns as ks
 from dbspark.operators.function import Columns, Function
+from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, line, pass_through, relocated
 from dbspark.operators.integral import ZSetRef
+from dbspark.operators.nested import Nested, NestedSite, NestedStateless
 from dbspark.operators.operator import Operator, State
+from dbspark.operators.placement import Key, Placed, Policy, after_projection
 from dbspark.zset.payload import exact_product
 
 
@@ -46,6 +53,22 @@ class Stateless(Operator):
     @abstractmethod
     def apply(self, inputs: Sequence[Any]) -> Delta:
         """What goes out for what has come."""
+
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        return [None] * len(inputs)
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return after_projection(self.passed_columns(), inputs[0])
+
+    def passed_columns(self) -> Mapping[int, int]:
+        """The columns of its only input that go out as they are, as {number going out: number coming in}."""
+        return {}
+
+    def nested_traces(self) -> dict[str, SortKey]:
+        return {}
+
+    def nested(self, site: NestedSite) -> Nested:
+        return NestedStateless(self.schema, self.apply)
 
 
 class OfFunction(Stateless):
@@ -77,7 +100,29 @@ class OfFunction(Stateless):
         return f"{self.verb} {self.function.name}"
 
 
-class Map(OfFunction):
+class RowFunction(OfFunction):
+    """A function that gives columns."""
+
+    def passed_columns(self) -> Mapping[int, int]:
+        return self.function.kept
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        coded = self.function.coded
+        if coded is None or not coded.columns:
+            return None
+        if not coded.test and site.is_identity([c.number if c.kind < 0 else -1 for c in coded.columns]):
+            return site.same_rows()
+        test, code = (relocated(part, lambda c: (0, c)) for part in (coded.test, coded.code))
+        columns: list[int] = []
+        for column in coded.columns:
+            if column.kind < 0:
+                columns += pass_through([(0, column.number)])
+            else:
+                columns += [ks.COMPUTED, column.kind, column.number, column.width, 0]
+        return site.projection(self.schema, test, code, columns, coded)
+
+
+class Map(RowFunction):
     """A function of each row: every row becomes one row."""
 
     kind: ClassVar[str] = "map"
@@ -110,6 +155,9 @@ class Filter(OfFunction):
             return delta
         return delta.at(np.flatnonzero(mask), range(delta.schema.columns), delta.schema)
 
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return inputs[0]
+
 
 class Select(OfFunction):
     """A filter and a projection in one: some columns of the rows for which a function, of some columns, is true."""
@@ -135,6 +183,16 @@ class Select(OfFunction):
             same = self.all_columns and delta.schema is self.schema
             return delta if same else delta.select(self.columns, self.schema)
         return delta.at(np.flatnonzero(mask), self.columns, self.schema)
+
+    def passed_columns(self) -> Mapping[int, int]:
+        return dict(enumerate(self.columns))
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        coded = self.function.coded
+        if coded is None or not coded.test:
+            return None
+        test = relocated(coded.test, lambda c: (0, self.given[c]))
+        return site.projection(self.schema, test, (), pass_through([(0, c) for c in self.columns]), coded)
 
     def parameters(self) -> tuple[Any, ...]:
         return *super().parameters(), self.given, self.columns
@@ -168,6 +226,14 @@ class Project(Stateless):
     def apply(self, inputs: Sequence[Delta]) -> Delta:
         return inputs[0].select(self.columns, self.schema)
 
+    def passed_columns(self) -> Mapping[int, int]:
+        return dict(enumerate(self.columns))
+
+    def instruction(self, site: InstructionSite) -> Instruction:
+        if site.is_identity(self.columns):
+            return site.same_rows()
+        return site.projection(self.schema, (), (), pass_through([(0, c) for c in self.columns]))
+
     def parameters(self) -> tuple[Any, ...]:
         return self.columns, self.schema
 
@@ -175,7 +241,7 @@ class Project(Stateless):
         return f"project {', '.join(self.schema.names)}"
 
 
-class FlatMap(OfFunction):
+class FlatMap(RowFunction):
     """A flat map: every row becomes any number of rows. The function gives (columns, row each one comes from).
 
     None for the rows: each has become one.
@@ -218,6 +284,9 @@ class Scale(Stateless):
             return Delta.empty(self.schema)
         return Delta(self.schema, delta.columns, exact_product(delta.weights, self.factor))
 
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return inputs[0]
+
     def parameters(self) -> tuple[Any, ...]:
         return (self.factor,)
 
@@ -242,6 +311,20 @@ class Sum(Stateless):
         ]
         return Delta.sum(self.schema, signed)
 
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return frozenset.intersection(*inputs)
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        if any(sign != 1 for sign in self.signs):
+            return None
+        sources, out, schema = [site.input(i) for i in range(len(site.inputs))], site.register(), self.schema
+
+        def lines(retained: int) -> list[int]:
+            columns = all_columns(schema)
+            return line(km.SUM, out, retained, schema.columns, schema.node_count, len(sources), *sources, *columns)
+
+        return Instruction(lines, out)
+
     def parameters(self) -> tuple[Any, ...]:
         return (self.signs,)
 
@@ -262,6 +345,21 @@ class Consolidate(Stateless):
         delta: Delta = inputs[0]
         return delta.consolidated()
 
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return inputs[0]
+
+    def instruction(self, site: InstructionSite) -> Instruction:
+        source, out, schema = site.input(), site.register(), self.schema
+        nodes = range(nd.LANES, nd.LANES + schema.columns)
+
+        def lines(retained: int) -> list[int]:
+            return line(
+                km.CONSOLIDATE, source, out, retained, site.mask, schema.node_count, schema.columns, *nodes,
+                *all_columns(schema),
+            )  # fmt: skip
+
+        return Instruction(lines, out, passes=site.inputs)
+
     def parameters(self) -> tuple[Any, ...]:
         return ()
 
@@ -281,6 +379,15 @@ class Exchange(Stateless):
 
     def apply(self, inputs: Sequence[Delta]) -> Delta:
         return inputs[0]
+
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        return [self.key]
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return frozenset({self.key})
+
+    def instruction(self, site: InstructionSite) -> Instruction:
+        return site.same_rows()
 
     def parameters(self) -> tuple[Any, ...]:
         return (self.key,)

@@ -14,12 +14,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
+from dbspark.errors import CircuitError
+from dbspark.operators.instruction import Instruction, InstructionSite, sort_line
+from dbspark.operators.placement import ANYWHERE, Key, Placed, Policy, key_of, whole_row
 from dbspark.trace.spine import Spine
+
+if TYPE_CHECKING:
+    from dbspark.operators.nested import Nested, NestedSite
 
 State = tuple[Spine, ...]
 
@@ -80,6 +86,42 @@ class Operator(ABC):
         """Whether nothing goes out and nothing is kept anew where nothing comes in: then there is no need to step."""
         return False
 
+    # How it runs in the operator VM, on shards, and inside a fixpoint.
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        """Its code for the operator VM; None where it has to step by itself."""
+        return None
+
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        """By which columns it needs each of its inputs placed; None: it takes them as they lie.
+
+        `policy` is that of an arrange operator; one that is broadcast is not asked.
+        """
+        raise CircuitError(
+            f"{self.label()!r} works on whole values, which are not sharded; build the circuit from streams of changes "
+            "(`Builder.source`), or run it embedded"
+        )
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        """By which columns its output is placed, where its inputs are placed as it needs them.
+
+        `policies`: that of an arrange operator, or those of the sides of a join.
+        """
+        return ANYWHERE
+
+    @property
+    def emits_without_input(self) -> bool:
+        """Whether it emits rows where nothing comes in, so that only one shard may run it."""
+        return False
+
+    def nested_traces(self) -> dict[str, SortKey]:
+        """The sort keys of the traces that it keeps inside a fixpoint, by name; raises where it cannot stand there."""
+        raise CircuitError(f"{self.label()!r} cannot stand inside a fixpoint")
+
+    def nested(self, site: NestedSite) -> Nested:
+        """Its form inside a fixpoint, for one tick."""
+        raise CircuitError(f"{self.label()!r} cannot stand inside a fixpoint")
+
 
 class Arrange(Operator):
     """The integral of a stream, kept by key and in order inside a key. State: the integral. Cost: the delta."""
@@ -98,6 +140,33 @@ class Arrange(Operator):
         delta = inputs[0].sorted_by(self.sort_key)
         after = state[0].insert(delta)
         return (after,), Arranged(delta, state[0], after)
+
+    def instruction(self, site: InstructionSite) -> Instruction:
+        source, out = site.input(), site.register()
+        site.state()
+
+        def lines(retained: int) -> list[int]:
+            return sort_line(self.sort_key, source, out, 1, site.mask)
+
+        return Instruction(lines, out, inserts=out)
+
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        key = key_of(self.sort_key)
+        if policy == "balance":
+            return [None if inputs[0] - {key, ()} else whole_row(self.schema)]
+        return [key]
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        key = key_of(self.sort_key)
+        if policies[0] == "balance":
+            return inputs[0] - {key, ()} or frozenset({whole_row(self.schema)})
+        return frozenset({key})
+
+    def nested_traces(self) -> dict[str, SortKey]:
+        return {"": self.sort_key}
+
+    def nested(self, site: NestedSite) -> Nested:
+        return site.trace("")
 
     def parameters(self) -> tuple[Any, ...]:
         return (self.sort_key,)

@@ -22,11 +22,15 @@ from dbspark.columnar.delta import Delta, gather_delta
 from dbspark.columnar.memory import int64s
 from dbspark.kernels.aggregate.top_k import top_k_change
 from dbspark.kernels.memory.layout import OVERFLOW
-from dbspark.operators.operator import Arranged, Operator, State
+from dbspark.kernels.vm import interpreter as km
+from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, line
+from dbspark.operators.keyed import KeyedOperator
+from dbspark.operators.operator import Arranged, State
+from dbspark.operators.placement import Placed, Policy, key_of
 from dbspark.trace.spine import Spine
 
 
-class TopK(Operator):
+class TopK(KeyedOperator):
     """The first rows of every key in order: rows offset … offset+limit-1."""
 
     kind: ClassVar[str] = "top-k"
@@ -56,6 +60,21 @@ class TopK(Operator):
         if n == OVERFLOW:
             check_plan(np.array((OVERFLOW,), np.int64))
         return (), gather_delta(schema, whole.sources[0], pos[:n], weights[:n]) if n else Delta.empty(schema)
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return frozenset({key_of(self.sort_key)})
+
+    def instruction(self, site: InstructionSite) -> Instruction:
+        source, state, out, schema = site.input(), site.input_state(), site.register(), self.schema
+        key = self.sort_key.key_nodes.tolist()
+
+        def lines(retained: int) -> list[int]:
+            return line(
+                km.TOP_K, source, state, out, retained, self.offset, self.limit, schema.columns, schema.node_count,
+                len(key), *key, *all_columns(schema),
+            )  # fmt: skip
+
+        return Instruction(lines, out)
 
     def parameters(self) -> tuple[Any, ...]:
         return self.limit, self.offset

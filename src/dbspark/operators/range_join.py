@@ -28,7 +28,9 @@ from dbspark.errors import SchemaError
 from dbspark.kernels.lookup import ranges as kr
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.sort.row_order import order_words
-from dbspark.operators.join import Found, How, Join, distinct_keys
+from dbspark.operators.instruction import Instruction, InstructionSite
+from dbspark.operators.join import Found, How, Join
+from dbspark.operators.keys import distinct_keys
 from dbspark.operators.operator import Arranged
 from dbspark.trace.lookup import NO_CHECKS, Hits, Keys, ends_in, ranges_of
 from dbspark.trace.spine import Spine
@@ -83,6 +85,9 @@ class RangeJoin(Join):
     def conditions(self) -> list[str]:
         left, right = (a.schema.names for a in self.sides)
         return super().conditions() + [f"{left[a]} {how} {right[b]}" for a, how, b in self.ranges]
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        return None
 
     def _comparisons(self, side: int, ordered: bool) -> Int64s:
         """What kernels compare where rows of one side are looked up in the other: with its order column, or others."""

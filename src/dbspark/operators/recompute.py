@@ -23,15 +23,17 @@ from dbspark.columnar.chunk import gather_columns
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
 from dbspark.operators.function import Columns, Function
-from dbspark.operators.join import distinct_keys
+from dbspark.operators.keyed import KeyedOperator
+from dbspark.operators.keys import distinct_keys
 from dbspark.operators.linear import fitting
-from dbspark.operators.operator import Arranged, Operator, State
+from dbspark.operators.operator import Arranged, State
+from dbspark.operators.placement import ANYWHERE, TOGETHER, Placed, Policy
 from dbspark.trace.lookup import Keys, ends_unordered
 from dbspark.trace.spine import Spine
 from dbspark.zset.payload import scaled
 
 
-class RecomputeGroups(Operator):
+class RecomputeGroups(KeyedOperator):
     """Groups computed anew by a function, which takes, for each input, the columns of its rows.
 
     A row of weight n appears n times.
@@ -72,6 +74,13 @@ class RecomputeGroups(Operator):
             return Delta.empty(self.schema)
         columns = fitting(self.schema, list(self.function(given)), None)
         return Delta(self.schema, columns, np.full(len(columns[0]), sign, np.int64))
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return TOGETHER if self.whole else ANYWHERE
+
+    @property
+    def emits_without_input(self) -> bool:
+        return self.whole
 
     def parameters(self) -> tuple[Any, ...]:
         return self.function, self.schema, self.sort_keys[0].key

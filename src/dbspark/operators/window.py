@@ -38,8 +38,10 @@ from dbspark.errors import DbsparkError, SchemaError
 from dbspark.kernels.aggregate import window_functions as kw
 from dbspark.kernels.memory import layout as nd
 from dbspark.lazy import Lazy
-from dbspark.operators.join import distinct_keys
-from dbspark.operators.operator import Arranged, Operator, State
+from dbspark.operators.keyed import KeyedOperator
+from dbspark.operators.keys import distinct_keys
+from dbspark.operators.operator import Arranged, State
+from dbspark.operators.placement import Placed, Policy, key_of
 from dbspark.trace.lookup import Keys, ends_unordered
 
 ROWS_MAX = (1 << 31) - 1
@@ -624,7 +626,7 @@ def _text(frame: Frame | None) -> str:
 # ---------------------------------------------------------------------- the operator
 
 
-class Window(Operator):
+class Window(KeyedOperator):
     """Window functions over partitions: the columns of the input, then one for each function."""
 
     kind: ClassVar[str] = "window"
@@ -659,6 +661,9 @@ class Window(Operator):
         columns = gather_columns(source, rows.tables, rows.pos[changed], range(source.columns))
         columns += [result.take(pa.array(changed)) for result in results]
         return (), Delta(self.schema, columns, np.where(changed < rows.before, -1, 1))
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return frozenset({key_of(self.sort_key)})
 
     def parameters(self) -> tuple[Any, ...]:
         return self.sort_key, self.functions, self.schema.names

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from dbspark.circuit.graph import Graph, Node
 from dbspark.operators.join import Join
-from dbspark.runtime.placement import SHARD, Policy, broadcastable
+from dbspark.operators.placement import SHARD, Policy
 from dbspark.runtime.planner import Policies
 
 LARGE = 10_000
@@ -52,7 +52,7 @@ def _chosen(node: Node, join: Join, sizes: Sizes, before: tuple[Policy, Policy],
         small = before.index("broadcast")
         copies = sum(rows[small])  # it is counted on every shard
         return before if copies <= 2 * SMALL * sum(rows[1 - small]) else SHARD
-    for small in broadcastable(join):
+    for small in join.broadcastable_sides:
         large = rows[1 - small]
         total = sum(large)
         if total < LARGE or max(large) * shards <= UNEVEN * total:

@@ -31,19 +31,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dbspark.circuit.nested import Fixpoint, endless, nested_of
+from dbspark.circuit.nested import Fixpoint, endless
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
 from dbspark.errors import CorruptFileError
-from dbspark.operators.aggregate import GroupAggregate
-from dbspark.operators.linear import Stateless
-from dbspark.operators.nested import Agenda, NestedArranged
-from dbspark.operators.operator import Arrange
+from dbspark.operators.nested import NestedArranged, NestedSite, NestedStateful, PendingIterations
 from dbspark.storage.segment import decoded, encoded
 
 if TYPE_CHECKING:
@@ -273,26 +271,24 @@ class _Stage:
 
     def _value(self, step: Step, given: list[Any]) -> Any:
         """What a node gives."""
-        operator = step.operator
-        if isinstance(operator, Stateless):
-            return operator.apply(given) if any(d.rows for d in given) else Delta.empty(operator.schema)
-        if isinstance(operator, Arrange):
-            # A node that is read at several levels is kept by the first of them; the others only follow the tick.
-            return self._sort_key(step.id, "" if step.writes else f" {self.number}").advance(self.path, given)
-        if isinstance(operator, GroupAggregate):
-            given[0] = self._sort_key(f"{step.id}/0").advance(self.path, given[:1])
-        nested = nested_of(operator, [schema is not None for _, schema in step.inputs], Agenda())
-        order = nested.waits_in(given)
+        nested = step.operator.nested(NestedSite(PendingIterations(), partial(self._trace, step)))
+        if not isinstance(nested, NestedStateful):
+            return nested.step(self.path, given)
+        order = nested.deferred_sort_key(given)
         waiting = self.run.waiting.setdefault(step.id, {})
         due = _opened(self.work, waiting.pop(self.run.iteration, ()), order)
         if due:
-            nested.waiting[self.path] = [nested.taken_up(batch) for batch in due]
+            nested.deferred[self.path] = [nested.from_batch(batch) for batch in due]
         out = nested.step(self.path, given)
-        for (later,), some in nested.waiting.items():
-            waiting.setdefault(later, []).extend(_packed(nested.put_away(what, order)) for what in some)
+        for (later,), works in nested.deferred.items():
+            waiting.setdefault(later, []).extend(_packed(nested.to_batch(work, order)) for work in works)
         if not waiting:
             del self.run.waiting[step.id]
         return out
+
+    def _trace(self, step: Step, name: str) -> NestedArranged:
+        """A node's trace. One that is read at several levels is kept by the first; the others only follow the tick."""
+        return self._sort_key(step.id + name, "" if step.writes else f" {self.number}")
 
     def _sort_key(self, name: str, where: str = "") -> NestedArranged:
         """A node's rows, the past and the present tick so far."""

@@ -33,9 +33,9 @@ from dbspark.columnar.schema import Schema
 from dbspark.errors import CircuitError
 from dbspark.operators.asked import Asked
 from dbspark.operators.operator import Arrange, Operator
+from dbspark.operators.placement import ANYWHERE, Key, Placed, Policy, key_of
 from dbspark.runtime.fixpoint import ITERATIONS, Ended, Iterate, Loop
 from dbspark.runtime.partial_aggregation import combined
-from dbspark.runtime.placement import ANYWHERE, Key, Placed, Policy, alone, key_of, placed, wanted
 
 _STAYS = ("arranged", "nested")
 """Kinds of streams that cannot be sent."""
@@ -183,10 +183,11 @@ class _Planner:
             for given in node.inputs:
                 self.needs.setdefault(slot_of(given.id), set()).add(feeds)
             return
+        assert node.operator is not None
         level, slots = self.first, []
         policy = self.of_arrange.get(node.id, "shard")
         inputs = [self.placed[i.id] for i in node.inputs]
-        for given, key in zip(node.inputs, wanted(node, inputs, policy), strict=True):
+        for given, key in zip(node.inputs, node.operator.input_placements(inputs, policy), strict=True):
             there = self.level[given.id]
             slot = slot_of(given.id)
             if isinstance(node.operator, Asked):
@@ -204,7 +205,8 @@ class _Planner:
         if isinstance(node.operator, Result) and node.inputs[0].id in self.inside:
             self.placed[node.id] = self.inside[node.inputs[0].id].placed_result(node.operator.name)
         else:
-            self.placed[node.id] = placed(node, inputs, self.policies.get(node.id, (policy, policy)))
+            policies = self.policies.get(node.id, (policy, policy))
+            self.placed[node.id] = node.operator.output_placement(inputs, policies)
 
     def _arranged_levels(self) -> dict[str, list[int]]:
         """For each node whose output stays where it is, the levels that read it."""
@@ -275,7 +277,8 @@ class _Planner:
                 for slot, given in zip(self.slots[node.id], node.inputs, strict=True)
             )
             for at in where:
-                levels[at].steps.append(Step(node.id, node.label, node.operator, inputs, at == where[0], alone(node)))
+                alone = node.operator.emits_without_input
+                levels[at].steps.append(Step(node.id, node.label, node.operator, inputs, at == where[0], alone))
                 for slot, schema in inputs:
                     if schema is not None:
                         self.needs.setdefault(slot, set()).add(at)
@@ -301,7 +304,7 @@ class _Planner:
         assert node.operator is not None
         kept = node.operator.kept()
         policy = self.of_arrange.get(node.id, "shard")
-        if node.id not in self.inside and alone(node):
+        if node.id not in self.inside and node.operator.emits_without_input:
             return tuple("owner" for _ in kept)
         if policy == "broadcast":
             return ("everywhere",)
@@ -389,7 +392,7 @@ def iterates(fixpoint: Fixpoint) -> bool:
     """Whether a fixpoint can be cut into levels; others run as a whole on one shard."""
     for node in fixpoint.graph:
         operator = node.operator
-        if node.kind not in ("delta", "arranged") or (operator is not None and alone(node)):
+        if node.kind not in ("delta", "arranged") or (operator is not None and operator.emits_without_input):
             return False
         if isinstance(operator, Arrange) and not key_of(operator.sort_key):
             return False  # all of it would be on one shard, and keys without columns cannot be handed on

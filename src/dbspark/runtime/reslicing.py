@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dbspark.columnar import Batch, SortKey, merge
-from dbspark.runtime.placement import key_of, owner, split
+from dbspark.operators.placement import key_of
+from dbspark.runtime.placement import owner, split
 from dbspark.runtime.planner import Lies
 from dbspark.runtime.task import Work
 from dbspark.storage.store import Store

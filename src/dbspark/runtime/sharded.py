@@ -23,10 +23,11 @@ from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.errors import ConfigError
 from dbspark.operators.asked import Asked
+from dbspark.operators.placement import SHARD, key_of
 from dbspark.runtime.balanced_joins import chosen
 from dbspark.runtime.exchange import Records, Supersteps, packed_code
 from dbspark.runtime.fixpoint import ITERATIONS, to_the_end, unrolled
-from dbspark.runtime.placement import RANGES, SHARD, key_of
+from dbspark.runtime.placement import RANGES
 from dbspark.runtime.planner import Level, Policies, layout
 from dbspark.runtime.progress import Watch
 from dbspark.runtime.reader import size_of
