@@ -10,8 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from dbspark.circuit import Builder
-from dbspark.circuit.differentiate import incrementalize
-from dbspark.circuit.optimise import optimise
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.operators import linear
@@ -56,6 +54,8 @@ from dbspark.operators.window import (
     Shift,
 )
 from tests.identities import compare, declared, parts
+from tests.reference.differentiate import incrementalize
+from tests.reference.optimise import optimise
 
 GOLDEN = Path(__file__).parent / "golden" / "circuits.json"
 ORDERS, CUSTOMERS = "id BIGINT, customer BIGINT, amount BIGINT", "customer BIGINT, region STRING"

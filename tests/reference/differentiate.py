@@ -9,10 +9,12 @@ By the chain rule every operator is replaced by itself:
     anything else                    d Q(S) = differentiate(Q(integrate(dS)))
 
 The result is explicit: nothing is hidden in operators, and it is the meaning that fused operators are tested against.
-`optimise` then replaces what it knows.
+`tests.reference.optimise` then replaces the sub-graphs that it knows. Only tests use either.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from dbspark.circuit.graph import Graph, Node, Stream
 from dbspark.columnar import SortKey
@@ -33,6 +35,12 @@ def incrementalize(graph: Graph) -> Graph:
     for name, node in graph.outputs.items():
         out.output(name, made[node.id])
     return out
+
+
+def again(graph: Graph, node: Node, inputs: Sequence[Stream]) -> Stream:
+    """The operator of a node, perhaps of another graph, over streams of a graph."""
+    assert node.operator is not None
+    return graph.add(node.operator, inputs, [s.kind for s in inputs], node.kind)
 
 
 def _derived(out: Graph, node: Node, made: dict[str, Stream], loops: list[tuple[Stream, Node]]) -> Stream:
@@ -62,7 +70,7 @@ def _derived(out: Graph, node: Node, made: dict[str, Stream], loops: list[tuple[
         ]
         value = out.add(operator, values, ["value"] * len(values), "value")
         return out.add(Differentiate(SortKey(operator.schema)), [value], ["value"], "delta")
-    return out.again(node, inputs)  # an operator on deltas already
+    return again(out, node, inputs)  # an operator on deltas already
 
 
 def _derived_seeded_delay(out: Graph, node: Node, made: dict[str, Stream], loops: list[tuple[Stream, Node]]) -> Stream:

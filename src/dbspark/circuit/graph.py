@@ -111,11 +111,6 @@ class Graph:
             return self.nodes[node_id].stream
         return self._add(Node(node_id, operator.label(), operator.schema, kind, operator, [s.node for s in inputs]))
 
-    def again(self, node: Node, inputs: Sequence[Stream]) -> Stream:
-        """The operator of a node, perhaps of another graph, over streams of this one."""
-        assert node.operator is not None
-        return self.add(node.operator, inputs, [s.kind for s in inputs], node.kind)
-
     def delay(self, schema: Schema, kind: Kind, seed: Any = None, of: Stream | None = None, name: str = "") -> Stream:
         """What came one tick ago; the seed in the first tick. Its input may be set later."""
         if of is not None:

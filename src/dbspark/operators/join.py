@@ -171,12 +171,6 @@ class Join(KeyedOperator):
     def quiet(self) -> bool:
         return True
 
-    def giving(self, columns: Sequence[tuple[int, int]], names: Sequence[str]) -> Join:
-        """The same join, of which other columns go out."""
-        return Join(
-            *self.sides, self.how, columns=columns, names=names, residual=self.residual, null_safe=self.null_safe
-        )
-
     @property
     def broadcastable_sides(self) -> tuple[int, ...]:
         """The sides that may be whole on every shard."""

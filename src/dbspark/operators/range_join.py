@@ -73,12 +73,6 @@ class RangeJoin(Join):
         self._bounds = tuple(self._comparisons(side, True) for side in (0, 1))
         self._checks = tuple(self._comparisons(side, False) for side in (0, 1))
 
-    def giving(self, columns: Sequence[tuple[int, int]], names: Sequence[str]) -> RangeJoin:
-        return RangeJoin(
-            *self.sides, self.how, ranges=self.ranges,
-            columns=columns, names=names, residual=self.residual, null_safe=self.null_safe,
-        )  # fmt: skip
-
     def parameters(self) -> tuple[Any, ...]:
         return *super().parameters(), self.ranges
 

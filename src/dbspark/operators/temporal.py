@@ -3,8 +3,8 @@
 An integral is exposed as a `ZSetRef`: a reference to a spine that is a value, so passing it on, delaying it or
 keeping it costs nothing. (The third of them, the delay, belongs to the executor.)
 
-`Product` and `OnValues` are operators on whole values. They are what a query *means*; `incrementalize` turns them into
-operators on deltas, and tests compare the two.
+`Product` and `OnValues` are operators on whole values. They are what a query *means*; tests derive the operators on
+deltas from them (`tests/reference/differentiate.py`) and compare the two.
 """
 
 from __future__ import annotations
