@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from dbspark.circuit.graph import Graph, Node, Stream
 from dbspark.columnar import SortKey
-from dbspark.operators.linear import Stateless, Sum
+from dbspark.operators.linear import Stateless, WeightedUnion
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
 
 
@@ -78,10 +78,10 @@ def _derived_seeded_delay(out: Graph, node: Node, made: dict[str, Stream], loops
     delay = out.delay(node.schema, "delta", None, None, node.name or "")
     loops.append((delay, node.inputs[0]))
     come = out.delay(node.schema, "delta", node.seed, None, f"{node.name}+")
-    empty = out.add(Sum(node.schema, []), [], [], "delta")
+    empty = out.add(WeightedUnion(node.schema, []), [], [], "delta")
     out.connect(come, empty)
     gone = out.delay(node.schema, "delta", None, come, f"{node.name}-")
-    return out.add(Sum(node.schema, [1, 1, -1]), [delay, come, gone], ["delta"] * 3, "delta")
+    return out.add(WeightedUnion(node.schema, [1, 1, -1]), [delay, come, gone], ["delta"] * 3, "delta")
 
 
 def _product_rule(out: Graph, product: Product, left: Stream, right: Stream) -> Stream:
@@ -95,7 +95,7 @@ def _product_rule(out: Graph, product: Product, left: Stream, right: Stream) -> 
         out.add(product, [values[0], right], ["value", "delta"], "delta"),
         out.add(product, [left, right], ["delta", "delta"], "delta"),
     ]
-    return out.add(Sum(product.schema, [1, 1, 1]), terms, ["delta"] * 3, "delta")
+    return out.add(WeightedUnion(product.schema, [1, 1, 1]), terms, ["delta"] * 3, "delta")
 
 
 def _shared_delay(out: Graph, value: Stream) -> Stream:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from dbspark.circuit.graph import Graph, Node, Stream
 from dbspark.columnar.delta import Delta
 from dbspark.operators.join import Join
-from dbspark.operators.linear import Filter, Map, Project, Select, Stateless, Sum
+from dbspark.operators.linear import Filter, Map, Project, Select, Stateless, WeightedUnion
 from dbspark.operators.operator import Arrange
 from dbspark.operators.range_join import RangeJoin
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
@@ -124,7 +124,7 @@ def _derivative(rewriter: _Rewriter, node: Node) -> Stream | None:
                 stream = rewriter.made[integral.inputs[0].id]
                 streams.append(stream if sort_key is None else rewriter.arranged(stream, sort_key))
             return rewriter.out.add(inner.operator, streams, [s.kind for s in streams], "delta")
-    if isinstance(operator, Sum) and operator.signs == (1, 1, 1):
+    if isinstance(operator, WeightedUnion) and operator.signs == (1, 1, 1):
         found = _three_terms(node)
         if found is not None:
             join, left, right = found

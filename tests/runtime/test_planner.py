@@ -25,7 +25,7 @@ def asked(b, stream):
         return [c.take(pa.array(origin)) for c in columns], origin
 
     function = Function(answer, "some rows twice", {0: 0, 1: 1})
-    return b.asked(stream, function, SCHEMA, function)
+    return b.external_function(stream, function, SCHEMA, function)
 
 
 ASKED = {

@@ -5,13 +5,13 @@ in iteration 0) and outputs, one for each variable, which are also its next valu
 iterations add up to. From tick to tick only changes are iterated (`dbspark.operators.nested`), deletions included:
 what the recursion derived in iteration i of earlier ticks is corrected in iteration i.
 
-It stops when nothing new flows into a variable and nothing waits for a later iteration; iterations in which nothing
+It stops when nothing new flows into a variable and no work is deferred to a later one; iterations in which nothing
 would happen are passed over. A recursion that does not end is stopped by a limit, with an error, and the tick has not
 happened. State is kept in spines as everywhere, so the whole fixpoint is one operator to the circuit around it.
 
 A fixpoint may stand inside another. It is then run in every iteration of the outer one in which something comes in or
-waits inside, and what it gives in an outer iteration is by how much that iteration changes its result. Each level has
-a coordinate of time, so they nest as deep as times have coordinates.
+work is deferred inside, and what it gives in an outer iteration is by how much that iteration changes its result. Each
+level has a coordinate of time, so they nest as deep as times have coordinates.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Fixpoint(Operator):
                 "put the innermost outside, or write two of them as one with more variables"
             )
 
-    def kept(self) -> tuple[SortKey, ...]:
-        return (*self.arranged.values(), *(a for f in self.inner.values() for a in f.kept()))
+    def state_sort_keys(self) -> tuple[SortKey, ...]:
+        return (*self.arranged.values(), *(a for f in self.inner.values() for a in f.state_sort_keys()))
 
     def step(self, state: State, inputs: Sequence[Delta]) -> tuple[State, dict[str, Delta]]:
         if not any(d.rows for d in inputs):
@@ -118,7 +118,7 @@ class _Run(Nested):
         self.arranged = {n: NestedArranged(spine) for n, spine in zip(fixpoint.arranged, past[:own], strict=True)}
         self._states: dict[str, State] = {}
         for name, operator in fixpoint.inner.items():
-            end = own + len(operator.kept())
+            end = own + len(operator.state_sort_keys())
             self._states[name] = past[own:end]
             own = end
         self.inner: list[_Run] = []
@@ -147,25 +147,25 @@ class _Run(Nested):
     def iterate(self, outer: Path, inputs: Sequence[Delta]) -> dict[str, Delta]:
         """All iterations within an iteration of the fixpoints around: by how much the variables change."""
         fixpoint = self.fixpoint
-        given = {n.id: d for n, d in zip(fixpoint.sources, inputs, strict=True)}
+        incoming = {n.id: d for n, d in zip(fixpoint.sources, inputs, strict=True)}
         results: dict[str, list[Delta]] = {str(n.name): [] for n in fixpoint.variables}
         iteration = 0
         while True:
-            values = self._iterate((*outer, iteration), {**self.nothing, **given})
-            given = {}
+            values = self._iterate((*outer, iteration), {**self.nothing, **incoming})
+            incoming = {}
             for node in fixpoint.variables:
                 flown = values[node.inputs[0].id]
                 if flown.rows:
                     change = Delta.of(flown.sorted_by(SortKey(node.schema)))
                     if change.rows:
-                        given[node.id] = change
+                        incoming[node.id] = change
                         results[str(node.name)].append(change)
-            following = iteration + 1 if given else self.pending.next(outer, iteration)
+            following = iteration + 1 if incoming else self.pending.next(outer, iteration)
             if following is None:
                 return {str(n.name): Delta.sum(n.schema, results[str(n.name)]) for n in fixpoint.variables}
             iteration = following
             if iteration >= fixpoint.limit:
-                raise endless([str(n.name) for n in fixpoint.variables if n.id in given], fixpoint.limit)
+                raise endless([str(n.name) for n in fixpoint.variables if n.id in incoming], fixpoint.limit)
 
     def _iterate(self, path: Path, values: dict[str, Any]) -> dict[str, Any]:
         """One iteration: what every node gives."""

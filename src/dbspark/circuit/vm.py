@@ -424,7 +424,7 @@ class VmRun:
         assert node.operator is not None
         inputs = [self.value(i) for i in node.inputs]
         before = self.before[node.id]
-        if node.quiet and not any(value.rows for value in inputs):
+        if node.skips_empty_input and not any(value.rows for value in inputs):
             self._values[node.id] = Delta.empty(node.schema)
             return
         state, self._values[node.id] = node.operator.step(before, inputs)

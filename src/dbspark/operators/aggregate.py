@@ -5,14 +5,14 @@ A tick groups the delta, looks up the rows of the groups it touches, makes new o
 of their results. A group without rows is gone, accumulator and all; a global aggregate (no keys) is never gone, and
 answers for no rows as well.
 
-How an aggregate makes its new accumulator is its own affair:
+Each aggregate updates its accumulator in its own way:
 
 * *linear* ones (count, sum, avg, variance …) add what the delta adds: O(delta). Sums are exact, of floats too
   (`kernels.aggregate.exact_sums`), so there is nothing that an emptied group could leave behind and no drift. Where all
-  of them are counts and sums of integers or decimals, one kernel does it (`dbspark.operators.fold`), and one min or max
-  with them;
+  of them are counts and sums of integers or decimals, one kernel does it (`dbspark.operators.accumulator_kernel`), and
+  one min or max with them;
 * *ordered* ones (min, max) look at the end of the group in an arrangement ordered by their column: O(log n);
-* others are given all rows of the groups that are touched.
+* others read all rows of the touched groups (`dbspark.operators.collect`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.vm import expressions as kv
 from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import result_columns as ks
-from dbspark.operators.fold import Addition, Fold
+from dbspark.operators.accumulator_kernel import AccumulatorKernel, KernelAccumulator
 from dbspark.operators.instruction import (
     ALWAYS,
     Instruction,
@@ -64,7 +64,7 @@ _BIGINT = pa.int64()
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What an aggregate may look at: the delta by group, the old accumulators, and the groups' rows where asked for."""
+    """What an aggregate may look at: the delta by group, the old accumulators, and the arranged rows of the input."""
 
     delta: Delta
     chunk: Chunk
@@ -133,8 +133,8 @@ class Aggregate(ABC):
         """The order in which it wants the rows of a group arranged; None: it does not want them."""
         return None
 
-    def addition(self) -> Addition | None:
-        """Where its accumulator is no more than a count, a sum and a count, or a least or greatest value: of what."""
+    def kernel_accumulator(self) -> KernelAccumulator | None:
+        """What `AccumulatorKernel` needs to update its accumulator; None where the kernel cannot."""
         return None
 
     def result_column(self, node: int) -> list[int] | None:
@@ -166,7 +166,7 @@ class Count(Aggregate):
         kg.count_rows(chunk.table, chunk.rows, node, touched.mask(self.where), touched.ids, counts)
         return [pa.array(counts)]
 
-    def addition(self) -> Addition:
+    def kernel_accumulator(self) -> KernelAccumulator:
         return kf.COUNT, self.column, self.where
 
     def result_column(self, node: int) -> list[int]:
@@ -215,7 +215,7 @@ class Sum(Aggregate):
             raise DbsparkError("a sum is beyond 38 digits, which no decimal holds; nothing was applied")
         return [pa.Array.from_buffers(self.total, groups, [None, sums]), pa.array(counts)]
 
-    def addition(self) -> Addition:
+    def kernel_accumulator(self) -> KernelAccumulator:
         return kf.SUM, self.column, self.where
 
     def result_column(self, node: int) -> list[int]:
@@ -263,16 +263,16 @@ class FloatSum(Aggregate):
         else:
             old_at = 0, 0
         offsets = np.empty(groups + 1, np.int32)
-        room = 8 * groups + 64
+        capacity = 8 * groups + 64
         while True:
-            out = np.empty(room, np.int32)
+            out = np.empty(capacity, np.int32)
             used = ke.sum_floats(
                 touched.chunk.table, nd.LANES + self.column, touched.mask(self.where), order, starts,
                 *old_at, touched.old_row, counts, special, offsets, out,
             )  # fmt: skip
             if used >= 0:
                 break
-            room *= 4
+            capacity *= 4
             counts = touched.old_numbers(at + 1)
             special = np.stack([touched.old_numbers(at + 2 + i) for i in range(3)], 1)
         sums = pa.Array.from_buffers(pa.binary(), groups, [None, pa.py_buffer(offsets), pa.py_buffer(out[:used])])
@@ -324,8 +324,8 @@ class Average(Aggregate):
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         return self.sum.update(touched, at)
 
-    def addition(self) -> Addition | None:
-        return self.sum.addition()
+    def kernel_accumulator(self) -> KernelAccumulator | None:
+        return self.sum.kernel_accumulator()
 
     def result_column(self, node: int) -> list[int] | None:
         if isinstance(self.sum, Sum) and self.out == pa.float64():
@@ -337,12 +337,12 @@ class Average(Aggregate):
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         counts = columns[1].to_numpy()
-        some = np.where(counts == 0, 1, counts)
+        divisors = np.where(counts == 0, 1, counts)
         if isinstance(self.sum, FloatSum):
-            return _null_where_none(pa.array(self.sum.rounded(columns) / some), columns[1])
+            return _null_where_none(pa.array(self.sum.rounded(columns) / divisors), columns[1])
         if pa.types.is_decimal(self.out):
-            return _null_where_none(_divided(columns[0], some, self.out), columns[1])
-        return _null_where_none(pa.array(pc.cast(columns[0], pa.float64()).to_numpy() / some), columns[1])
+            return _null_where_none(_divided(columns[0], divisors, self.out), columns[1])
+        return _null_where_none(pa.array(pc.cast(columns[0], pa.float64()).to_numpy() / divisors), columns[1])
 
 
 class Extreme(Aggregate):
@@ -363,7 +363,7 @@ class Extreme(Aggregate):
     def order(self) -> tuple[tuple[int, bool, bool], ...]:
         return ((self.column, self.largest, True),)
 
-    def addition(self) -> Addition | None:
+    def kernel_accumulator(self) -> KernelAccumulator | None:
         return kf.GREATEST if self.largest else kf.LEAST, self.column, None
 
     def result_column(self, node: int) -> list[int]:
@@ -411,23 +411,23 @@ class GroupAggregate(KeyedOperator):
         self.accumulators = SortKey(Schema(pa.schema(fields)), range(width))
         self._key_nodes = np.array([nd.LANES + c for c in self.key], np.int64)
         self._own_nodes = np.arange(nd.LANES, nd.LANES + width)
-        additions = [a.addition() for a in self.aggregates]
-        plain = [a for a in additions if a is not None]
-        self.fold: Fold | None = None
+        found = [a.kernel_accumulator() for a in self.aggregates]
+        by_kernel = [a for a in found if a is not None]
+        self.kernel: AccumulatorKernel | None = None
         flat = not source.nested and not self.accumulators.schema.nested
-        if self.key and len(plain) == len(additions) and flat and Fold.possible(plain):
-            self.fold = Fold(self.key, source, self.accumulators, plain)
+        if self.key and len(by_kernel) == len(found) and flat and AccumulatorKernel.supports(by_kernel):
+            self.kernel = AccumulatorKernel(self.key, source, self.accumulators, by_kernel)
 
     def orders(self) -> list[SortKey]:
         """The arrangements of the input that its aggregates want, once each."""
         found = [a.order() for a in self.aggregates]
         return [SortKey(self.source, self.key, o) for o in dict.fromkeys(f for f in found if f is not None)]
 
-    def kept(self) -> tuple[SortKey, ...]:
+    def state_sort_keys(self) -> tuple[SortKey, ...]:
         return (self.accumulators,)
 
     @property
-    def quiet(self) -> bool:
+    def skips_empty_input(self) -> bool:
         return bool(self.key)  # without keys it answers for no rows as well
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
@@ -438,9 +438,9 @@ class GroupAggregate(KeyedOperator):
             delta = Delta.of(inputs[1].delta)
         if not delta.rows and (self.key or state[0].entries):
             return state, Delta.empty(self.schema)
-        folded = None if self.fold is None else self.fold.step(delta, state[0], inputs[1:])
-        if folded is not None:
-            return (state[0].insert(folded.sorted_by(self.accumulators)),), self._results(folded)
+        changes = None if self.kernel is None else self.kernel.step(delta, state[0], inputs[1:])
+        if changes is not None:
+            return (state[0].insert(changes.sorted_by(self.accumulators)),), self._results(changes)
         after, _, rows = self._accumulated(state, delta, inputs[1:])
         return after, self._results(rows)
 
@@ -522,12 +522,12 @@ class GroupAggregate(KeyedOperator):
             raise WeightOverflowError("the weights of a group add up to more than int64 holds; nothing was applied")
 
     def _results(self, rows: Delta) -> Delta:
-        """What rows of state say, with their weights; groups without rows say nothing."""
+        """The results of rows of state, with their weights; groups without rows have none."""
         if self.key:
-            shown = rows.column(len(self.key)).to_numpy() != 0
-            if not shown.all():
+            not_empty = rows.column(len(self.key)).to_numpy() != 0
+            if not not_empty.all():
                 schema = self.accumulators.schema
-                rows = rows.at(np.flatnonzero(shown), range(schema.columns), schema)
+                rows = rows.at(np.flatnonzero(not_empty), range(schema.columns), schema)
         columns = rows.columns
         out = list(columns[: len(self.key)])
         for aggregate, (begin, end) in zip(self.aggregates, self.spans, strict=True):
@@ -537,26 +537,26 @@ class GroupAggregate(KeyedOperator):
     # ------------------------------------------------------------------ in the VM, on shards, inside fixpoints
 
     def instruction(self, site: InstructionSite) -> Instruction | None:
-        fold, shown = self.fold, self._result_columns()
-        if fold is None or shown is None or len(site.inputs) > 2:
+        kernel, result_columns = self.kernel, self._result_columns()
+        if kernel is None or result_columns is None or len(site.inputs) > 2:
             return None
         state_schema = self.accumulators.schema
         source, arranged, arranged_state = site.input(), ALWAYS, 0
         if len(site.inputs) == 2:
             arranged, arranged_state = site.input(1), site.input_state(1)
         state, rows, inserted, out = site.state(), site.register(), site.register(), site.register()
-        origins = [word for side, n in fold.origins.tolist() for word in (ks.PASS_THROUGH, side, n, 0, 0)]
+        origins = [word for side, n in kernel.origins.tolist() for word in (ks.PASS_THROUGH, side, n, 0, 0)]
         template = state_schema.template
-        folds, values = fold.folds.ravel().tolist(), fold.value.tolist()
-        described = [word for pair in fold.described for word in pair]
+        folds, values = kernel.folds.ravel().tolist(), kernel.value.tolist()
+        described = [word for pair in kernel.described for word in pair]
         head = (
             km.AGGREGATE, source, state, arranged, arranged_state, rows, site.mask, self.source.columns,
-            state_schema.columns, fold.nodes, fold.count, fold.words, template.ctypes.data, state_schema.node_count,
-            len(fold.key_nodes), len(folds) // 5, len(values), len(described) // 2,
+            state_schema.columns, kernel.nodes, kernel.count, kernel.words, template.ctypes.data,
+            state_schema.node_count, len(kernel.key_nodes), len(folds) // 5, len(values), len(described) // 2,
         )  # fmt: skip
-        details = (*fold.key_nodes.tolist(), *fold.state_keys.tolist(), *folds, *values, *described, *origins)
+        details = (*kernel.key_nodes.tolist(), *kernel.state_keys.tolist(), *folds, *values, *described, *origins)
         not_empty = [
-            *kv.line(kv.LOAD, 1, 0, fold.count), *kv.line(kv.CONSTANT, 2, 0, 0), *kv.line(kv.EQUAL, 3, 1, 2),
+            *kv.line(kv.LOAD, 1, 0, kernel.count), *kv.line(kv.CONSTANT, 2, 0, 0), *kv.line(kv.EQUAL, 3, 1, 2),
             *kv.line(kv.NOT, 0, 3),
         ]  # fmt: skip
 
@@ -564,7 +564,7 @@ class GroupAggregate(KeyedOperator):
             return [
                 *line(*head, retained, *details),  # results may lie in the memory of the rows of state
                 *sort_line(self.accumulators, rows, inserted, 1, site.mask),
-                *projection_line(rows, out, retained, self.schema, not_empty, (), shown),
+                *projection_line(rows, out, retained, self.schema, not_empty, (), result_columns),
             ]
 
         return Instruction(lines, out, inserts=inserted, references=template)

@@ -26,7 +26,7 @@ class Constant(Operator):
         self.rows = rows
         self.schema = rows.schema
 
-    def kept(self) -> tuple[SortKey, ...]:
+    def state_sort_keys(self) -> tuple[SortKey, ...]:
         return (self.rows.sort_key,)
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:

@@ -42,11 +42,11 @@ class Distinct(KeyedOperator):
         self.schema = sort_key.schema
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
-        given = inputs[0]
-        delta = given.delta
+        arranged = inputs[0]
+        delta = arranged.delta
         if not delta.rows:
             return (), Delta.empty(self.schema)
-        before = weights_before(given.before, delta)
+        before = weights_before(arranged.before, delta)
         return (), changed(delta, (before > 0).astype(np.int64), (before + delta.weights() > 0).astype(np.int64))
 
     def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
@@ -81,17 +81,17 @@ class NestedDistinct(NestedStateful):
         return batch
 
     def evaluate(self, path: Path, inputs: Sequence[NestedArranged], deferred: list[Batch]) -> Delta:
-        given = inputs[0]
-        if given.delta.rows:
-            deferred.append(given.rows)
+        arranged = inputs[0]
+        if arranged.delta.rows:
+            deferred.append(arranged.rows)
         rows = deferred[0] if len(deferred) == 1 else merge([_with_ones(b) for b in deferred])
-        spine = given.after()
+        spine = arranged.after()
         change = int64s(rows.rows)
         following = np.full(rows.rows, NEVER, np.int64)
         at = 0
         for chunk in rows.chunks:
             end = at + chunk.rows
-            which, times = self._judge(spine, given.old, chunk, path, change[at:end], following[at:end])
+            which, times = self._presence_changes(spine, arranged.old, chunk, path, change[at:end], following[at:end])
             for later, numbers in numbers_by_time(which, times):
                 self.defer(later, _with_ones(rows.select(row_positions(rows)[at:end][numbers])))
             at = end
@@ -108,25 +108,25 @@ class NestedDistinct(NestedStateful):
             return Delta.empty(self.schema)
         return Delta.of(rows.select(row_positions(rows)[here], change[here]))
 
-    def _judge(
+    def _presence_changes(
         self, spine: Spine, old: int, chunk: Any, path: Path, change: Int64s, following: Int64s
     ) -> tuple[Int64s, Int64s]:
         """Fill `change` and `following`; returns rows and the paths, of later outer iterations, to judge them at."""
-        room, depth = 0 if len(path) == 1 else 2 * chunk.rows, len(path)
+        capacity, depth = 0 if len(path) == 1 else 2 * chunk.rows, len(path)
         time = np.array(path, np.int64)
         spine.stats.seek(chunk.rows)
         while True:
-            which, later = int64s(room), int64s(room * depth).reshape(room, depth)
+            which, later = int64s(capacity), int64s(capacity * depth).reshape(capacity, depth)
             found = kt.presence_changes(
                 *spine.sources, old, chunk.table, chunk.rows, self.schema.columns, self.schema.node_count,
                 time, depth, change, following, which, later,
             )  # fmt: skip
-            if found <= room:
+            if found <= capacity:
                 return which[:found], later[:found]
-            room = found
+            capacity = found
 
 
-class Combine(KeyedOperator):
+class SetOperator(KeyedOperator):
     """INTERSECT and EXCEPT of two streams arranged by whole rows."""
 
     kind: ClassVar[str] = "set-operation"

@@ -37,17 +37,17 @@ class Stateless(Operator):
     """An operator without state."""
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Any]:
-        given = [i.delta() if isinstance(i, ZSetRef) else i for i in inputs]
-        if len(given) == 1 and isinstance(given[0], ChunkedDelta):
-            return (), given[0].map_parts(self.schema, lambda part: self.applied([part]))
-        return (), self.applied(given)
+        deltas = [i.delta() if isinstance(i, ZSetRef) else i for i in inputs]
+        if len(deltas) == 1 and isinstance(deltas[0], ChunkedDelta):
+            return (), deltas[0].map_parts(self.schema, lambda part: self.applied([part]))
+        return (), self.applied(deltas)
 
-    def applied(self, given: Sequence[Delta]) -> Delta:
+    def applied(self, deltas: Sequence[Delta]) -> Delta:
         """What goes out, whichever rows of the deltas cancel."""
-        return self.apply(given)
+        return self.apply(deltas)
 
     @property
-    def quiet(self) -> bool:
+    def skips_empty_input(self) -> bool:
         return True
 
     @abstractmethod
@@ -71,7 +71,7 @@ class Stateless(Operator):
         return NestedStateless(self.schema, self.apply)
 
 
-class OfFunction(Stateless):
+class FunctionOperator(Stateless):
     """An operator that is a function on columns."""
 
     verb: str
@@ -80,16 +80,16 @@ class OfFunction(Stateless):
         self.schema = schema
         self.function = function
 
-    def applied(self, given: Sequence[Delta]) -> Delta:
-        """As `apply`; where the function fails on rows that cancel, it is asked about the others only.
+    def applied(self, deltas: Sequence[Delta]) -> Delta:
+        """As `apply`; where the function fails on rows that cancel, it is evaluated on the others only.
 
         Rows that cancel are there neither before the tick nor after it, so a query from scratch does not see them.
         """
         try:
-            return self.apply(given)
+            return self.apply(deltas)
         except Exception:
-            net = [delta.consolidated() for delta in given]
-            if all(n.rows == delta.rows for n, delta in zip(net, given, strict=True)):
+            net = [delta.consolidated() for delta in deltas]
+            if all(n.rows == delta.rows for n, delta in zip(net, deltas, strict=True)):
                 raise
             return self.apply(net)
 
@@ -100,26 +100,26 @@ class OfFunction(Stateless):
         return f"{self.verb} {self.function.name}"
 
 
-class RowFunction(OfFunction):
+class RowFunction(FunctionOperator):
     """A function that gives columns."""
 
     def passed_columns(self) -> Mapping[int, int]:
-        return self.function.kept
+        return self.function.passed_columns
 
     def instruction(self, site: InstructionSite) -> Instruction | None:
-        coded = self.function.coded
-        if coded is None or not coded.columns:
+        bytecode = self.function.bytecode
+        if bytecode is None or not bytecode.columns:
             return None
-        if not coded.test and site.is_identity([c.number if c.kind < 0 else -1 for c in coded.columns]):
+        if not bytecode.test and site.is_identity([c.number if c.kind < 0 else -1 for c in bytecode.columns]):
             return site.same_rows()
-        test, code = (relocated(part, lambda c: (0, c)) for part in (coded.test, coded.code))
+        test, code = (relocated(part, lambda c: (0, c)) for part in (bytecode.test, bytecode.code))
         columns: list[int] = []
-        for column in coded.columns:
+        for column in bytecode.columns:
             if column.kind < 0:
                 columns += pass_through([(0, column.number)])
             else:
                 columns += [ks.COMPUTED, column.kind, column.number, column.width, 0]
-        return site.projection(self.schema, test, code, columns, coded)
+        return site.projection(self.schema, test, code, columns, bytecode)
 
 
 class Map(RowFunction):
@@ -134,11 +134,11 @@ class Map(RowFunction):
         delta = inputs[0]
         if not delta.rows:
             return Delta.empty(self.schema)
-        given = [_one_array(c) for c in self.function(delta.columns)]
-        return Delta(self.schema, fitting(self.schema, given, delta.rows), delta.weights)
+        columns = [_one_array(c) for c in self.function(delta.columns)]
+        return Delta(self.schema, fitting(self.schema, columns, delta.rows), delta.weights)
 
 
-class Filter(OfFunction):
+class Filter(FunctionOperator):
     """A filter: the rows for which a function is true; NULL is not true."""
 
     kind: ClassVar[str] = "filter"
@@ -159,7 +159,7 @@ class Filter(OfFunction):
         return inputs[0]
 
 
-class Select(OfFunction):
+class Select(FunctionOperator):
     """A filter and a projection in one: some columns of the rows for which a function, of some columns, is true."""
 
     kind: ClassVar[str] = "filter-project"
@@ -167,10 +167,12 @@ class Select(OfFunction):
 
     verb = "select"
 
-    def __init__(self, schema: Schema, function: Function, given: Sequence[int], columns: Sequence[int]) -> None:
-        """The function takes the columns `given`; `columns` go out."""
+    def __init__(
+        self, schema: Schema, function: Function, condition_columns: Sequence[int], columns: Sequence[int]
+    ) -> None:
+        """The function takes the `condition_columns`; `columns` go out."""
         super().__init__(schema, function)
-        self.given = tuple(given)
+        self.condition_columns = tuple(condition_columns)
         self.columns = tuple(columns)
         self.all_columns = self.columns == tuple(range(schema.columns))
 
@@ -178,7 +180,7 @@ class Select(OfFunction):
         delta = inputs[0]
         if not delta.rows:
             return Delta.empty(self.schema)
-        mask = true_rows(self.function([delta.column(c) for c in self.given]), delta.rows)
+        mask = true_rows(self.function([delta.column(c) for c in self.condition_columns]), delta.rows)
         if mask.all():
             same = self.all_columns and delta.schema is self.schema
             return delta if same else delta.select(self.columns, self.schema)
@@ -188,14 +190,14 @@ class Select(OfFunction):
         return dict(enumerate(self.columns))
 
     def instruction(self, site: InstructionSite) -> Instruction | None:
-        coded = self.function.coded
-        if coded is None or not coded.test:
+        bytecode = self.function.bytecode
+        if bytecode is None or not bytecode.test:
             return None
-        test = relocated(coded.test, lambda c: (0, self.given[c]))
-        return site.projection(self.schema, test, (), pass_through([(0, c) for c in self.columns]), coded)
+        test = relocated(bytecode.test, lambda c: (0, self.condition_columns[c]))
+        return site.projection(self.schema, test, (), pass_through([(0, c) for c in self.columns]), bytecode)
 
     def parameters(self) -> tuple[Any, ...]:
-        return *super().parameters(), self.given, self.columns
+        return *super().parameters(), self.condition_columns, self.columns
 
     def label(self) -> str:
         return f"project {', '.join(f'c{c}' for c in self.columns)} where {self.function.name}"
@@ -264,8 +266,8 @@ class FlatMap(RowFunction):
             raise SchemaError(
                 f"a flat map says which row each row comes from, 0 to {delta.rows - 1}; it said otherwise"
             )
-        given = fitting(self.schema, [_one_array(c) for c in columns], len(origin))
-        return Delta(self.schema, given, delta.weights[origin])
+        fitted = fitting(self.schema, [_one_array(c) for c in columns], len(origin))
+        return Delta(self.schema, fitted, delta.weights[origin])
 
 
 class Scale(Stateless):
@@ -294,7 +296,7 @@ class Scale(Stateless):
         return "negate" if self.factor == -1 else f"times {self.factor}"
 
 
-class Sum(Stateless):
+class WeightedUnion(Stateless):
     """The sum of any number of streams of one schema; `signs` makes it a difference."""
 
     kind: ClassVar[str] = "weighted-union"
@@ -413,5 +415,5 @@ def fitting(schema: Schema, columns: list[pa.Array], rows: int | None) -> Column
             raise SchemaError(f"a function gave {len(column)} values for the {rows} rows of column {name!r}")
     if schema.fits(columns):
         return columns
-    given = pa.schema([pa.field(n, c.type) for n, c in zip(schema.names, columns, strict=True)])
-    return conform(schema, given, columns)
+    source = pa.schema([pa.field(n, c.type) for n, c in zip(schema.names, columns, strict=True)])
+    return conform(schema, source, columns)

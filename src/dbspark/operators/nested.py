@@ -7,11 +7,11 @@ spine, each at the time that is its path (a trace at times (tick, path), compact
 tick's rows are kept beside it until the tick is over.
 
 *Join.* Rows of paths p and q meet at their join, the maximum in each coordinate. A new row probes the past, and the
-present tick so far, once; what it meets at a later path waits for it. Cost: the matches of what is new.
+present tick so far, once; pairs at a later path are deferred to it. Cost: the matches of what is new.
 
-*Reduce*: any operator that treats keys apart. The keys of new rows are judged at the path where they come, and at the
-join of that with every path at which they have rows, because there the past has to be corrected. With one coordinate
-the result at i is
+*Reduce*: any operator that treats keys apart. The keys of new rows are evaluated at the path where they come, and at
+the join of that with every path at which they have rows, because there the past has to be corrected. With one
+coordinate the result at i is
 
     f(new up to i) - f(new up to i-1) - f(old up to i) + f(old up to i-1)
 
@@ -42,7 +42,7 @@ from dbspark.trace.spine import Spine
 
 Path = tuple[int, ...]
 
-PRESENT = SpineConfig(space_low=float("inf"), space_high=float("inf"))
+PRESENT_TICK_CONFIG = SpineConfig(space_low=float("inf"), space_high=float("inf"))
 """Of the rows of the present tick: they are read for a few iterations only, too few for merges that only save space."""
 
 
@@ -106,8 +106,8 @@ class NestedArranged(Nested):
         """How many of the batches of what is to be read are the past."""
         self._none = self.rows = self.delta = Batch.empty(past.sort_key)
         """Rows of this iteration, without their time and with it."""
-        self._present = Spine(past.sort_key, config=PRESENT)
-        """Rows of the present tick before this iteration, but for those that nobody has asked for yet."""
+        self._present = Spine(past.sort_key, config=PRESENT_TICK_CONFIG)
+        """Rows of the present tick before this iteration, without those in `_unread`."""
         self._unread: list[Batch] = []
         self._before: Spine | None = past
         self._after: tuple[Spine, Spine] | None = None
@@ -151,8 +151,8 @@ class NestedArranged(Nested):
         return Spine(self.sort_key, self.past.entries + present.entries)
 
     def resume(self, batches: Sequence[Batch]) -> None:
-        """Take up the present tick where `present` has left it."""
-        self._present = Spine(self.sort_key, tuple(batches), PRESENT)
+        """Go on with a present tick that `present` has returned."""
+        self._present = Spine(self.sort_key, tuple(batches), PRESENT_TICK_CONFIG)
         self._before = self._with(self._present)
 
     def present(self) -> Spine:
@@ -230,7 +230,7 @@ class NestedReduce(NestedStateful):
 
     def evaluate(self, path: Path, inputs: Sequence[NestedArranged], deferred: list[Keys]) -> Delta:
         keys = union_of_keys([*deferred, *(distinct_keys(i.rows) for i in inputs if i.delta.rows)])
-        found = [_Found(i, keys, path) for i in inputs]
+        found = [_KeyRows(i, keys, path) for i in inputs]
         which = np.concatenate([f.hits.which[f.later] for f in found])
         times = np.concatenate([f.times[f.later] for f in found])
         for later, rows in numbers_by_time(which, times):
@@ -246,23 +246,23 @@ class NestedReduce(NestedStateful):
                     values.append(Delta(result.schema, result.columns, sign * result.weights))
         return Delta.sum(self.schema, values)
 
-    def _value(self, found: Sequence[_Found], corner: int, old: bool) -> Delta:
-        given: list[Any] = []
+    def _value(self, found: Sequence[_KeyRows], corner: int, old: bool) -> Delta:
+        arranged_inputs: list[Any] = []
         for number, rows in enumerate(found):
             delta = rows.upto(corner, old)
             if number < self._deltas:
-                given.append(delta)
+                arranged_inputs.append(delta)
             else:
                 sort_key = rows.sort_key
                 batch = delta.sorted_by(sort_key)
                 spine = Spine(sort_key, (batch,) if batch.rows else ())
-                given.append(Arranged(batch, Spine(sort_key), spine))
-        _, out = self.operator.step(self.operator.fresh(), given)
+                arranged_inputs.append(Arranged(batch, Spine(sort_key), spine))
+        _, out = self.operator.step(self.operator.initial_state(), arranged_inputs)
         result: Delta = out
         return result
 
 
-class _Found:
+class _KeyRows:
     """The rows of some keys, and how their paths lie to the present one."""
 
     def __init__(self, arranged: NestedArranged, keys: Keys, path: Path) -> None:

@@ -7,7 +7,7 @@ in the range. So with `lo <= x AND x <= hi` a row of the side of lo and hi finds
 side of x looks at all intervals that begin at or below it.
 
 Cost: for every row of a delta the logarithm of the other side, and the rows of its range. Which rows have a partner is
-known from the first one that is found. Rows that match a row of the other side's delta are judged before and after;
+known from the first one that is found. Rows that match a row of the other side's delta are evaluated before and after;
 where there is only one comparison, only those that lie between the extreme value of a key before and after.
 
 NULL satisfies no comparison, NaN is above all numbers and equal to itself, -0.0 equals 0.0: as in Spark.

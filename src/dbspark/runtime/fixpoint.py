@@ -327,7 +327,7 @@ class Ended:
         work.values[loop.id] = results
         if not run.present:
             return
-        before = work.state(loop.id, loop.fixpoint.kept())
+        before = work.state(loop.id, loop.fixpoint.state_sort_keys())
         after = []
         for trace, past in zip(loop.fixpoint.arranged, before, strict=True):
             new = _opened(work, run.present.get(trace, ()), past.sort_key)

@@ -7,8 +7,8 @@ stream exchanged by some columns. A slot that is needed several levels later is 
 Arranged streams do not travel: an integral stays where it is kept. So an arrange node belongs to the first level that
 reads it, which keeps its state; a later level that reads it too gets the delta, and reads the integral before the tick.
 
-What another engine is asked about rows (`Asked`) is asked between two levels: the rows leave the one, and what comes of
-them is there in the next, each row on the shard where it was. Nothing of it is a step.
+An external function (`ExternalFunction`) is evaluated between two levels: its rows leave the one, and the results are
+there in the next, each row on the shard where it was. Nothing of it is a step.
 
 A fixpoint stands between two levels: what it takes leaves one, what it gives comes to the next. The graph inside is cut
 in the same way, with sources and variables in front of its first level, and a few iterations of its levels are stages
@@ -31,7 +31,7 @@ from dbspark.circuit.nested import Fixpoint, Result
 from dbspark.columnar import SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.errors import CircuitError
-from dbspark.operators.asked import Asked
+from dbspark.operators.external_function import ExternalFunction
 from dbspark.operators.operator import Arrange, Operator
 from dbspark.operators.placement import ANYWHERE, Key, Placed, Policy, key_of
 from dbspark.runtime.fixpoint import ITERATIONS, Ended, Iterate, Loop
@@ -85,7 +85,7 @@ class Ask:
     answer: str
     schema: Schema
     question: Any
-    """See `operators.asked`; it is put by the driver, and stays there."""
+    """See `operators.external_function`; the driver calls it, and it stays there."""
 
     def __reduce__(self) -> Any:
         return Ask, (self.slot, self.source, self.answer, self.schema, None)
@@ -190,7 +190,7 @@ class _Planner:
         for given, key in zip(node.inputs, node.operator.input_placements(inputs, policy), strict=True):
             there = self.level[given.id]
             slot = slot_of(given.id)
-            if isinstance(node.operator, Asked):
+            if isinstance(node.operator, ExternalFunction):
                 slot = f"{given.id} asked"
                 there += 1
             elif policy == "broadcast":
@@ -243,7 +243,7 @@ class _Planner:
     def layout(self, iterations: int) -> Layout:
         outputs = {name: self._output(node) for name, node in self.graph.outputs.items()}
         levels = self._levels(max([*self.level.values(), *(o.level for o in outputs.values())], default=0))
-        lies = {n.id: self._lies(n) for n in self.order if n.operator is not None and n.operator.kept()}
+        lies = {n.id: self._lies(n) for n in self.order if n.operator is not None and n.operator.state_sort_keys()}
         whole: list[Level] = []
         numbers: list[int] = []
         resumed: list[int] = []
@@ -264,7 +264,7 @@ class _Planner:
         for node in self.order:
             if node.operator is None:
                 continue
-            if isinstance(node.operator, Asked):
+            if isinstance(node.operator, ExternalFunction):
                 self._ask(levels, node, node.operator)
                 continue
             if node.id in self.inside:
@@ -291,18 +291,18 @@ class _Planner:
                 feeds.streams[emit.slot] = sort_key
         return levels
 
-    def _ask(self, levels: list[Level], node: Node, operator: Asked) -> None:
+    def _ask(self, levels: list[Level], node: Node, operator: ExternalFunction) -> None:
         (slot,), (given,), at = self.slots[node.id], node.inputs, self.level[node.id]
         before = levels[at - 1]
         if slot not in before.streams:
             before.emits.append(Emit(slot, given.id, "same"))
             before.streams[slot] = SortKey(given.schema)
-        before.asks.append(Ask(slot, given.schema, node.id, node.schema, operator.question))
+        before.asks.append(Ask(slot, given.schema, node.id, node.schema, operator.evaluator))
         levels[at].streams[node.id] = SortKey(node.schema)
 
     def _lies(self, node: Node) -> tuple[Lies, ...]:
         assert node.operator is not None
-        kept = node.operator.kept()
+        kept = node.operator.state_sort_keys()
         policy = self.of_arrange.get(node.id, "shard")
         if node.id not in self.inside and node.operator.emits_without_input:
             return tuple("owner" for _ in kept)

@@ -17,12 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbspark.circuit.executor import NodeTally
+from dbspark.circuit.executor import NodeRowCounts
 from dbspark.circuit.graph import Graph
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.errors import ConfigError
-from dbspark.operators.asked import Asked
+from dbspark.operators.external_function import ExternalFunction
 from dbspark.operators.placement import SHARD, key_of
 from dbspark.runtime.balanced_joins import chosen
 from dbspark.runtime.exchange import Records, Supersteps, packed_code
@@ -137,7 +137,7 @@ class _Plan:
 def check_travels(graph: Graph) -> None:
     """Refuse what a task cannot do: it has no session to ask Spark in."""
     for node in graph:
-        if isinstance(node.operator, Asked):
+        if isinstance(node.operator, ExternalFunction):
             continue  # Spark is asked between the levels
         try:
             packed_code(node.operator)
@@ -322,7 +322,9 @@ class Sharded(Runtime):
         plan = layout(graph, placed, self._policies, iterations)
         levels = plan.levels
         traces = {
-            n: Kept(step.kept(), plan.lies[n]) for n in plan.lies if (step := graph.nodes[n].operator) is not None
+            n: Kept(step.state_sort_keys(), plan.lies[n])
+            for n in plan.lies
+            if (step := graph.nodes[n].operator) is not None
         }
         tables = []
         for node in graph:
@@ -462,7 +464,7 @@ class Sharded(Runtime):
         return {name: size_of(list(by_shard.values())) for name, by_shard in self._records.items()}
 
     def tally(self) -> Tally:
-        return NodeTally({name: size.rows for name, size in self.sizes().items()})
+        return NodeRowCounts({name: size.rows for name, size in self.sizes().items()})
 
     def close(self) -> None:
         if self._steps is not None:

@@ -25,7 +25,7 @@ def state_of(circuit: Circuit) -> dict[str, tuple[Spine, ...]]:
     """Everything that the circuit keeps, by node."""
     out = {node: state for node, state in circuit._states.items() if state}
     for node in circuit._delays:
-        held = circuit._held[node.id]
+        held = circuit._delay_values[node.id]
         if isinstance(held, ZSetRef):
             out[node.id] = (held.spine,)
         else:
@@ -51,14 +51,14 @@ def restore(circuit: Circuit, states: Mapping[str, tuple[Spine, ...]], tick: int
             )
         else:
             found[node] = circuit.configured(state)
-    held = dict(circuit._held)
+    held = dict(circuit._delay_values)
     for delay in circuit._delays:
         state = states.get(delay.id)
         if state is None:
             missing.append(delay.id)
         else:
             held[delay.id] = ZSetRef(state[0]) if delay.kind == "value" else Delta.of(state[0].consolidated())
-    circuit._states, circuit._held, circuit.tick_number = found, held, tick
+    circuit._states, circuit._delay_values, circuit.tick_number = found, held, tick
     return missing
 
 

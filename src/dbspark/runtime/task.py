@@ -242,10 +242,10 @@ class Work:
             self.values[step.id] = self._nothing(step, inputs)
             return
         given = [i.arranged() if isinstance(i, _Arranging) else i for i in inputs]
-        if not step.operator.kept():
+        if not step.operator.state_sort_keys():
             _, self.values[step.id] = step.operator.step((), given)
             return
-        before = self.state(step.id, step.operator.kept())
+        before = self.state(step.id, step.operator.state_sort_keys())
         after, self.values[step.id] = step.operator.step(before, given)
         if after is not before:
             self.keep(step.id, after)
@@ -291,7 +291,7 @@ class _Arranging:
             work, step = self._work, self._step
             operator = step.operator
             assert isinstance(operator, Arrange)
-            before = work.state(step.id, operator.kept())
+            before = work.state(step.id, operator.state_sort_keys())
             if step.writes:
                 after, self._found = operator.step(before, [self._delta])
                 if after[0] is not before[0]:

@@ -251,7 +251,7 @@ class Base(ABC):
         schema = schema_of([*rel.types, *question.types])
         made = identity.SparkExpressions(self.context, identity.trees(list(found), rel.positions))
         function = Function(question.answer, label, kept, identity=made)
-        stream = b.asked(rel.stream, function, schema, question)
+        stream = b.external_function(rel.stream, function, schema, question)
         return Rel(stream, (*rel.ids, *(c.id for c in found.values()))), rewritten
 
     def _selected_by_spark(self, b: Builder, rel: Rel, condition: p.Expr, columns: Sequence[int]) -> Stream | None:
@@ -288,7 +288,7 @@ class Base(ABC):
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         code = coded_test(p.conjuncts(condition), known, compiler.type_of)
         made = identity.Condition(self.context, identity.tree(condition, known))
-        where = Function(testing(*tests), self._named(p.text(condition, names)), coded=code, identity=made)
+        where = Function(testing(*tests), self._named(p.text(condition, names)), bytecode=code, identity=made)
         own = rel.stream.schema.names
         positional = [f"c{i}" for i in range(len(columns))]
         return b.select(rel.stream, where, [own[c] for c in given], [own[c] for c in columns], positional)

@@ -180,7 +180,7 @@ class PlanCompiler(Joining, Grouping):
             question = generators.through_spark(node, rel.ids, kept, self.spark, as_read)
             self._note(Note(node.generator.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
             by_spark = Function(question.answer, self._named(label), dict(enumerate(kept)), identity=made)
-            return Rel(scope.builder.asked(rel.stream, by_spark, schema, question), ids)
+            return Rel(scope.builder.external_function(rel.stream, by_spark, schema, question), ids)
         function = Function(generating(generator, kept), self._named(label), dict(enumerate(kept)), identity=made)
         return Rel(scope.builder.flat_map(rel.stream, function, schema), ids)
 
@@ -359,7 +359,7 @@ class PlanCompiler(Joining, Grouping):
             same = {i: rel.position(c.id) for i, c in enumerate(node.columns) if c.id in rel.ids}
             self._note(Note(node.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
             function = Function(question.answer, self._named(node.text), same, identity=made)
-            return Rel(b.asked(rel.stream, function, schema, question), ids)
+            return Rel(b.external_function(rel.stream, function, schema, question), ids)
         self._note(Note(node.name, "full", "OPERATOR", f"no rule for {node.name}; Spark computes it anew"))
         rels = [self._as_in_plan(b, r, given) for r, given in zip(rels, self.spark.inputs(node.origin), strict=True)]
         whole = self.spark.over_all(node.origin, [r.columns() for r in rels])

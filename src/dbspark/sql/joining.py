@@ -102,7 +102,7 @@ class Joining(Base):
             label = " and ".join(p.text(e, names) for e in rest)
             made = identity.Condition(self.context, identity.trees(rest, both))
             code = coded_test(rest, both, compiler.type_of)
-            residual = Function(testing(*tests), self._named(label), coded=code, identity=made)
+            residual = Function(testing(*tests), self._named(label), bytecode=code, identity=made)
         one_sided = node.how in ("semi", "anti", "existence")
         looked_at = columns_in(later)
         extra: set[int] = set()  # columns that nobody above looks at

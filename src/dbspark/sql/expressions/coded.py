@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.vm import expressions as kv
-from dbspark.operators.function import Coded, Shown
+from dbspark.operators.function import BytecodeColumn, ExpressionBytecode
 from dbspark.sql import plan as p
 from dbspark.sql.timewindows import boundary
 
@@ -39,24 +39,24 @@ class _UnfitError(Exception):
     """An expression that code cannot say."""
 
 
-def coded_test(tests: Sequence[p.Expr], positions: Mapping[int, int], type_of: TypeOf) -> Coded | None:
+def coded_test(tests: Sequence[p.Expr], positions: Mapping[int, int], type_of: TypeOf) -> ExpressionBytecode | None:
     """Conditions that all have to hold, of columns at some positions; None where code cannot say them."""
     try:
         coder = _Coder(positions, type_of)
-        return Coded(tuple(coder.all_of(tests)), (), (), coder.texts)
+        return ExpressionBytecode(tuple(coder.all_of(tests)), (), (), coder.texts)
     except _UnfitError:
         return None
 
 
 def coded_values(
     exprs: Sequence[p.Expr], tests: Sequence[p.Expr], positions: Mapping[int, int], type_of: TypeOf
-) -> Coded | None:
+) -> ExpressionBytecode | None:
     """Values of rows for which conditions hold; None where code cannot say them."""
     try:
         coder = _Coder(positions, type_of)
         test = tuple(coder.all_of(tests)) if tests else ()
         columns = tuple(coder.shown(e) for e in exprs)
-        return Coded(test, tuple(coder.code), columns, coder.texts)
+        return ExpressionBytecode(test, tuple(coder.code), columns, coder.texts)
     except _UnfitError:
         return None
 
@@ -84,18 +84,18 @@ class _Coder:
         self.code, self._slots, self._known = [], 0, {}
         return code
 
-    def shown(self, expr: p.Expr) -> Shown:
+    def shown(self, expr: p.Expr) -> BytecodeColumn:
         """A column of the result."""
         if isinstance(expr, p.Column):
-            return Shown(self._positions[expr.id])
+            return BytecodeColumn(self._positions[expr.id])
         dtype = self._type_of(expr)
         if pa.types.is_floating(dtype) or pa.types.is_null(dtype):
             raise _UnfitError  # of floats a slot has their order only
         _check(dtype)
         slot = self._slot(expr)
         if pa.types.is_boolean(dtype):
-            return Shown(slot, nd.BIT, 0)
-        return Shown(slot, nd.FIXED, dtype.bit_width // 8)
+            return BytecodeColumn(slot, nd.BIT, 0)
+        return BytecodeColumn(slot, nd.FIXED, dtype.bit_width // 8)
 
     def _type_of(self, expr: p.Expr) -> pa.DataType:
         dtype = self._find_type(expr)

@@ -43,20 +43,20 @@ class TopK(KeyedOperator):
         self.offset = offset
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
-        given = inputs[0]
-        if not given.delta.rows or self.limit == 0:
+        arranged = inputs[0]
+        if not arranged.delta.rows or self.limit == 0:
             return (), Delta.empty(self.schema)
-        schema, whole = self.schema, _with_delta(given)
-        room = 2 * given.delta.rows  # a row that comes or goes moves one other, if both are of weight one
+        schema, whole = self.schema, _with_delta(arranged)
+        capacity = 2 * arranged.delta.rows  # a row that comes or goes moves one other, if both are of weight one
         while True:
-            pos, weights = int64s(room), int64s(room)
+            pos, weights = int64s(capacity), int64s(capacity)
             n = top_k_change(
                 whole.directory, self.sort_key.key_nodes, schema.columns, schema.node_count, self.offset, self.limit,
                 pos, weights,
             )  # fmt: skip
-            if n <= room:
+            if n <= capacity:
                 break
-            room = n
+            capacity = n
         if n == OVERFLOW:
             check_plan(np.array((OVERFLOW,), np.int64))
         return (), gather_delta(schema, whole.sources[0], pos[:n], weights[:n]) if n else Delta.empty(schema)
@@ -83,9 +83,9 @@ class TopK(KeyedOperator):
         return f"first {self.limit}" + (f" after {self.offset}" if self.offset else "")
 
 
-def _with_delta(given: Arranged) -> Spine:
+def _with_delta(arranged: Arranged) -> Spine:
     """What was there before a tick and, as one more batch, its delta: the integral after it, unless that has merged."""
-    before, after = given.before.entries, given.after.entries
-    if len(after) == len(before) + 1 and all(map(operator.is_, after, (*before, given.delta))):
-        return given.after
-    return given.before.and_one(given.delta)
+    before, after = arranged.before.entries, arranged.after.entries
+    if len(after) == len(before) + 1 and all(map(operator.is_, after, (*before, arranged.delta))):
+        return arranged.after
+    return arranged.before.and_one(arranged.delta)
