@@ -49,7 +49,7 @@ from dbspark.operators.instruction import (
     pass_through,
     projection_line,
     sort_line,
-)  # fmt: skip
+)
 from dbspark.operators.keyed import KeyedOperator
 from dbspark.operators.keys import keys_of, union_of_keys
 from dbspark.operators.linear import true_rows

@@ -1,6 +1,6 @@
 """Rows that are part of a query: they come in the first tick and stay.
 
-State: the rows, once they have been given. Cost: nothing after the first tick.
+State: the rows, once they have been emitted. Cost: nothing after the first tick.
 """
 
 from __future__ import annotations
