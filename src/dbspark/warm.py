@@ -129,8 +129,8 @@ def _warm_circuit() -> None:
     b.output("reach", b.fixpoint({"reach": "src BIGINT, dst BIGINT"}, [edges], step)[0])
     rows = [(i % 3, Decimal(i), i / 3, str(i)) for i in range(9)]
     chain = [(i, i + 1) for i in range(6)]  # long enough that its iterations are merged many at a time
-    for programs in (True, False):
-        circuit = Circuit(b.graph, programs=programs)
+    for use_vm in (True, False):
+        circuit = Circuit(b.graph, use_vm=use_vm)
         circuit.tick({"left": rows, "right": [(1, "x"), (2, "y"), (7, "z")], "edges": chain})
         circuit.tick({"spans": [("1", "3"), ("2", "4")]})
         out = circuit.tick({"left": dict.fromkeys(rows, -1), "right": {(1, "x"): -1}, "edges": {(2, 3): -1}})

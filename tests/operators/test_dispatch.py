@@ -120,7 +120,7 @@ def test_large_and_small_deltas_in_turn_over_one_state():
     left, right = Schema.parse("k BIGINT, a BIGINT"), Schema.parse("j BIGINT, b BIGINT")
     b = Builder()
     b.output("out", b.aggregate(b.join(b.source("l", left), b.source("r", right), on=ON), [], n=("count", None)))
-    circuit = Circuit(b.graph, programs=False)
+    circuit = Circuit(b.graph, use_vm=False)
     ways = []
     before = SpineStats.prefers_walk
 

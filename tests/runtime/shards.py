@@ -133,7 +133,7 @@ class Shards:
         out = {}
         for node in self.graph:
             if node.operator is not None:
-                sort_keys[node.id] = node.operator.kept()
+                sort_keys[node.id] = node.operator.state_sort_keys()
         for name, by_shard in self.records.items():
             kept = sort_keys[name]
             kept = kept if isinstance(kept, tuple) else (kept,)

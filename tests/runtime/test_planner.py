@@ -11,7 +11,6 @@ from dbspark.errors import CircuitError
 from dbspark.operators.function import Function
 from dbspark.operators.join import Join
 from dbspark.runtime.balanced_joins import choose_policies
-from dbspark.runtime.placement import broadcastable
 from tests.circuit.test_optimise import QUERIES, SCHEMA, TICKS
 from tests.operators.model import Run, plus
 from tests.runtime.shards import Shards
@@ -26,7 +25,7 @@ def asked(b, stream):
         return [c.take(pa.array(origin)) for c in columns], origin
 
     function = Function(answer, "some rows twice", {0: 0, 1: 1})
-    return b.asked(stream, function, SCHEMA, function)
+    return b.external_function(stream, function, SCHEMA, function)
 
 
 ASKED = {
@@ -75,7 +74,7 @@ def test_shards_say_what_the_whole_says(name, places, ticks, shards, tmp_path_fa
 def test_a_side_of_a_join_may_be_everywhere(name, side, places, ticks, shards, tmp_path_factory):
     b = built(SHARDED[name])
     (join,) = [n for n in b.graph if isinstance(n.operator, Join)]
-    if side not in broadcastable(join.operator):
+    if side not in join.operator.broadcastable_sides:
         return
     policies = {join.id: ("broadcast", "balance") if side == 0 else ("balance", "broadcast")}
     assert not say_the_same(b, ticks, shards, tmp_path_factory.mktemp("shards"), places, policies)

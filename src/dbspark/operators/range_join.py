@@ -7,7 +7,7 @@ in the range. So with `lo <= x AND x <= hi` a row of the side of lo and hi finds
 side of x looks at all intervals that begin at or below it.
 
 Cost: for every row of a delta the logarithm of the other side, and the rows of its range. Which rows have a partner is
-known from the first one that is found. Rows that match a row of the other side's delta are judged before and after;
+known from the first one that is found. Rows that match a row of the other side's delta are evaluated before and after;
 where there is only one comparison, only those that lie between the extreme value of a key before and after.
 
 NULL satisfies no comparison, NaN is above all numbers and equal to itself, -0.0 equals 0.0: as in Spark.
@@ -28,7 +28,9 @@ from dbspark.errors import SchemaError
 from dbspark.kernels.lookup import ranges as kr
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.sort.row_order import order_words
-from dbspark.operators.join import Found, How, Join, distinct_keys
+from dbspark.operators.instruction import Instruction, InstructionSite
+from dbspark.operators.join import Found, How, Join
+from dbspark.operators.keys import distinct_keys
 from dbspark.operators.operator import Arranged
 from dbspark.trace.lookup import NO_CHECKS, FoundRows, Keys, first_rows_in_ranges, ranges_of
 from dbspark.trace.spine import Spine
@@ -71,18 +73,15 @@ class RangeJoin(Join):
         self._bounds = tuple(self._comparisons(side, True) for side in (0, 1))
         self._checks = tuple(self._comparisons(side, False) for side in (0, 1))
 
-    def giving(self, columns: Sequence[tuple[int, int]], names: Sequence[str]) -> RangeJoin:
-        return RangeJoin(
-            *self.sides, self.how, ranges=self.ranges,
-            columns=columns, names=names, residual=self.residual, null_safe=self.null_safe,
-        )  # fmt: skip
-
     def parameters(self) -> tuple[Any, ...]:
         return *super().parameters(), self.ranges
 
     def conditions(self) -> list[str]:
         left, right = (a.schema.names for a in self.sides)
         return super().conditions() + [f"{left[a]} {how} {right[b]}" for a, how, b in self.ranges]
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        return None
 
     def _comparisons(self, side: int, ordered: bool) -> Int64s:
         """What kernels compare where rows of one side are looked up in the other: with its order column, or others."""

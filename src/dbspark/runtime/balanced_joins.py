@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 
 from dbspark.circuit.graph import Graph, Node
 from dbspark.operators.join import Join
+from dbspark.operators.placement import SHARD, Policy
 from dbspark.runtime.level_plan import Policies
-from dbspark.runtime.placement import SHARD, Policy, broadcastable
 
 MIN_BALANCED_ROWS = 10_000
 """Rows of the large side below which no skew is worth moving state."""
@@ -56,7 +56,7 @@ def _choose_policy(
         small = before.index("broadcast")
         copies = sum(rows[small])  # every shard counts its copy
         return before if copies <= 2 * MAX_COPIED_FRACTION * sum(rows[1 - small]) else SHARD
-    for small in broadcastable(join):
+    for small in join.broadcastable_sides:
         large = rows[1 - small]
         total = sum(large)
         if total < MIN_BALANCED_ROWS or max(large) * shards <= MIN_SKEW * total:

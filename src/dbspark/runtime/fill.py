@@ -57,7 +57,7 @@ def fill(
         return None
     filling = _Filling(graph, kept, integrals)
     for node in schedule:
-        if node.operator is not None and node.operator.kept() and node.id not in kept:
+        if node.operator is not None and node.operator.state_sort_keys() and node.id not in kept:
             filling.value(node)
     values = {name: filling.value(node) for name, node in part.outputs.items()}
     return Filled(filling.states, values)
@@ -109,9 +109,9 @@ class _Filling:
         operator = node.operator
         assert operator is not None  # sources have a stored integral
         inputs = [self._node_values[i.id] for i in node.inputs]
-        if node.quiet and not any(value.rows for value in inputs):
+        if node.skips_empty_input and not any(value.rows for value in inputs):
             return Delta.empty(node.schema)
-        state, value = operator.step(operator.fresh(), inputs)
+        state, value = operator.step(operator.initial_state(), inputs)
         if state and node.id not in self._kept:
             self.states[node.id] = state
         return value

@@ -30,18 +30,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from dbspark.circuit.nested import endless, nested_of
+from dbspark.circuit.nested import endless
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.errors import CorruptFileError
-from dbspark.operators.aggregate import GroupAggregate
-from dbspark.operators.linear import Stateless
-from dbspark.operators.nested import Agenda, NestedArranged
-from dbspark.operators.operator import Arrange
+from dbspark.operators.nested import NestedArranged, NestedSite, NestedStateful, PendingIterations
 from dbspark.runtime.level_plan import FixpointPlan, NodeStep
 from dbspark.runtime.task import SPILLED, SUSPENDED, LevelTask, Row, should_spill
 from dbspark.storage.segment import decoded, encoded
@@ -237,28 +235,24 @@ class _IterationStage:
 
     def _value(self, step: NodeStep, arguments: list[Any]) -> Any:
         """The output of a node in this iteration."""
-        operator = step.operator
-        if isinstance(operator, Stateless):
-            return operator.apply(arguments) if any(d.rows for d in arguments) else Delta.empty(operator.schema)
-        if isinstance(operator, Arrange):
-            # The first level that reads a node owns its rows of the tick; others have a copy under their own name.
-            return self._arrangement(step.id, "" if step.owns_state else f" {self.number}").advance(
-                self.iteration_time, arguments
-            )
-        if isinstance(operator, GroupAggregate):
-            arguments[0] = self._arrangement(f"{step.id}/0").advance(self.iteration_time, arguments[:1])
-        nested = nested_of(operator, [schema is not None for _, schema in step.inputs], Agenda())
-        order = nested.waits_in(arguments)
+        nested = step.operator.nested(NestedSite(PendingIterations(), partial(self._trace, step)))
+        if not isinstance(nested, NestedStateful):
+            return nested.step(self.iteration_time, arguments)
+        order = nested.deferred_sort_key(arguments)
         waiting = self.run.deferred.setdefault(step.id, {})
         deferred = _decode_batches(self.task, waiting.pop(self.run.iteration, ()), order)
         if deferred:
-            nested.waiting[self.iteration_time] = [nested.taken_up(batch) for batch in deferred]
+            nested.deferred[self.iteration_time] = [nested.from_batch(batch) for batch in deferred]
         out = nested.step(self.iteration_time, arguments)
-        for (later,), batches in nested.waiting.items():
-            waiting.setdefault(later, []).extend(_encode_batch(nested.put_away(what, order)) for what in batches)
+        for (later,), works in nested.deferred.items():
+            waiting.setdefault(later, []).extend(_encode_batch(nested.to_batch(work, order)) for work in works)
         if not waiting:
             del self.run.deferred[step.id]
         return out
+
+    def _trace(self, step: NodeStep, name: str) -> NestedArranged:
+        """The arrangement of a node. The first level that reads it owns its rows; others have a copy of their own."""
+        return self._arrangement(step.id + name, "" if step.owns_state else f" {self.number}")
 
     def _arrangement(self, name: str, where: str = "") -> NestedArranged:
         """The arrangement of a node: its trace before the tick, and the rows of the tick so far."""
@@ -297,7 +291,7 @@ class FixpointResultStep:
         task.values[loop.id] = results
         if not run.tick_rows:
             return
-        before = task.state(loop.id, loop.fixpoint.kept())
+        before = task.state(loop.id, loop.fixpoint.state_sort_keys())
         after = []
         for trace, past in zip(loop.fixpoint.arranged, before, strict=True):
             new = _decode_batches(task, run.tick_rows.get(trace, ()), past.sort_key)

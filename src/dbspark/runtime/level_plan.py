@@ -15,7 +15,7 @@ from dbspark.circuit.nested import Fixpoint
 from dbspark.columnar import SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.operators.operator import Operator
-from dbspark.runtime.placement import Key, Policy
+from dbspark.operators.placement import Key, Policy
 
 Policies = Mapping[str, tuple[Policy, Policy]]
 """The policies of the two sides of each join, by the id of the join; a join that is missing is partitioned by key."""

@@ -26,8 +26,9 @@ from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.nested import Fixpoint, Result
 from dbspark.columnar import SortKey
 from dbspark.errors import CircuitError
-from dbspark.operators.asked import Asked
+from dbspark.operators.external_function import ExternalFunction
 from dbspark.operators.operator import Arrange
+from dbspark.operators.placement import ANYWHERE, Key, Placed, key_of
 from dbspark.runtime.fixpoint import MAX_UNROLLED_ITERATIONS, FixpointResultStep, IterationStep
 from dbspark.runtime.level_plan import (
     ExternalCall,
@@ -42,7 +43,6 @@ from dbspark.runtime.level_plan import (
     slot_of,
 )
 from dbspark.runtime.partial_aggregation import add_partial_aggregates
-from dbspark.runtime.placement import ANYWHERE, Key, Placed, alone, key_of, placed, wanted
 
 _LOCAL_KINDS = ("arranged", "nested")
 """Kinds of streams that are not sent to another shard or level."""
@@ -106,13 +106,14 @@ class _Planner:
             for source in node.inputs:
                 self.needs.setdefault(slot_of(source.id), set()).add(feeds)
             return
+        assert node.operator is not None
         level, slots = self.first, []
         policy = self.arrange_policies.get(node.id, "shard")
         inputs = [self.placed[i.id] for i in node.inputs]
-        for source, key in zip(node.inputs, wanted(node, inputs, policy), strict=True):
+        for source, key in zip(node.inputs, node.operator.input_placements(inputs, policy), strict=True):
             input_level = self.level[source.id]
             slot = slot_of(source.id)
-            if isinstance(node.operator, Asked):
+            if isinstance(node.operator, ExternalFunction):
                 slot = f"{source.id} asked"
                 input_level += 1
             elif policy == "broadcast":
@@ -127,7 +128,8 @@ class _Planner:
         if isinstance(node.operator, Result) and node.inputs[0].id in self.fixpoints:
             self.placed[node.id] = self.fixpoints[node.inputs[0].id].placed_result(node.operator.name)
         else:
-            self.placed[node.id] = placed(node, inputs, self.join_policies.get(node.id, (policy, policy)))
+            join_policies = self.join_policies.get(node.id, (policy, policy))
+            self.placed[node.id] = node.operator.output_placement(inputs, join_policies)
 
     def _arranged_levels(self) -> dict[str, list[int]]:
         """For each node whose output is not sent, the levels that read it."""
@@ -164,7 +166,9 @@ class _Planner:
     def plan_levels(self, iterations: int) -> LevelPlan:
         outputs = {name: self._output(node) for name, node in self.graph.outputs.items()}
         levels = self._levels(max([*self.level.values(), *(o.level for o in outputs.values())], default=0))
-        trace_placements = {n.id: self._lies(n) for n in self.order if n.operator is not None and n.operator.kept()}
+        trace_placements = {
+            n.id: self._lies(n) for n in self.order if n.operator is not None and n.operator.state_sort_keys()
+        }
         whole: list[Level] = []
         numbers: list[int] = []
         resume_levels: list[int] = []
@@ -185,7 +189,7 @@ class _Planner:
         for node in self.order:
             if node.operator is None:
                 continue
-            if isinstance(node.operator, Asked):
+            if isinstance(node.operator, ExternalFunction):
                 self._ask(levels, node, node.operator)
                 continue
             if node.id in self.fixpoints:
@@ -198,8 +202,9 @@ class _Planner:
                 for slot, source in zip(self.slots[node.id], node.inputs, strict=True)
             )
             for number in reading_levels:
+                alone = node.operator.emits_without_input
                 levels[number].steps.append(
-                    NodeStep(node.id, node.label, node.operator, inputs, number == reading_levels[0], alone(node))
+                    NodeStep(node.id, node.label, node.operator, inputs, number == reading_levels[0], alone)
                 )
                 for slot, schema in inputs:
                     if schema is not None:
@@ -213,20 +218,20 @@ class _Planner:
                 feeds.streams[emit.slot] = sort_key
         return levels
 
-    def _ask(self, levels: list[Level], node: Node, operator: Asked) -> None:
+    def _ask(self, levels: list[Level], node: Node, operator: ExternalFunction) -> None:
         (slot,), (source,), number = self.slots[node.id], node.inputs, self.level[node.id]
         before = levels[number - 1]
         if slot not in before.streams:
             before.outgoing.append(OutgoingSlot(slot, source.id, "same"))
             before.streams[slot] = SortKey(source.schema)
-        before.external_calls.append(ExternalCall(slot, source.schema, node.id, node.schema, operator.question))
+        before.external_calls.append(ExternalCall(slot, source.schema, node.id, node.schema, operator.evaluator))
         levels[number].streams[node.id] = SortKey(node.schema)
 
     def _lies(self, node: Node) -> tuple[TracePlacement, ...]:
         assert node.operator is not None
-        kept = node.operator.kept()
+        kept = node.operator.state_sort_keys()
         policy = self.arrange_policies.get(node.id, "shard")
-        if node.id not in self.fixpoints and alone(node):
+        if node.id not in self.fixpoints and node.operator.emits_without_input:
             return tuple("owner" for _ in kept)
         if policy == "broadcast":
             return ("everywhere",)
@@ -315,7 +320,7 @@ def iterates(fixpoint: Fixpoint) -> bool:
     """Whether a fixpoint can be cut into levels; others run whole on the owner shard."""
     for node in fixpoint.graph:
         operator = node.operator
-        if node.kind not in ("delta", "arranged") or (operator is not None and alone(node)):
+        if node.kind not in ("delta", "arranged") or (operator is not None and operator.emits_without_input):
             return False
         if isinstance(operator, Arrange) and not key_of(operator.sort_key):
             return False  # all rows would be on one shard, and rows cannot be exchanged by no columns

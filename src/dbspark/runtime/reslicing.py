@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dbspark.columnar import Batch, SortKey, merge
+from dbspark.operators.placement import key_of
 from dbspark.runtime.level_plan import TracePlacement
-from dbspark.runtime.placement import key_of, owner, split
+from dbspark.runtime.placement import owner, split
 from dbspark.runtime.task import LevelTask
 from dbspark.storage.store import Store
 from dbspark.trace.spine import Spine

@@ -20,17 +20,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbspark.circuit.executor import NodeTally
+from dbspark.circuit.executor import NodeRowCounts
 from dbspark.circuit.graph import Graph
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.errors import ConfigError
-from dbspark.operators.asked import Asked
+from dbspark.operators.external_function import ExternalFunction
+from dbspark.operators.placement import SHARD, key_of
 from dbspark.runtime.balanced_joins import choose_policies
 from dbspark.runtime.exchange import Records, SuperstepRunner, pickle_code
 from dbspark.runtime.fixpoint import MAX_UNROLLED_ITERATIONS, iterations_to_unroll, run_until_complete
 from dbspark.runtime.level_plan import Level, Policies
-from dbspark.runtime.placement import RANGES, SHARD, key_of
+from dbspark.runtime.placement import RANGES
 from dbspark.runtime.planner import plan_levels
 from dbspark.runtime.progress import RowCountSnapshot, TickTimer
 from dbspark.runtime.reader import stored_size
@@ -145,7 +146,7 @@ class ShardedPlan:
 def check_picklable(graph: Graph) -> None:
     """Refuse operators that cannot be pickled for a task, such as those that evaluate through a Spark session."""
     for node in graph:
-        if isinstance(node.operator, Asked):
+        if isinstance(node.operator, ExternalFunction):
             continue  # evaluated by Spark between two levels
         try:
             pickle_code(node.operator)
@@ -371,7 +372,7 @@ class Sharded(Runtime):
         plan = plan_levels(graph, placed, self._join_policies, iterations)
         levels = plan.levels
         traces = {
-            n: TraceLayout(step.kept(), plan.trace_placements[n])
+            n: TraceLayout(step.state_sort_keys(), plan.trace_placements[n])
             for n in plan.trace_placements
             if (step := graph.nodes[n].operator) is not None
         }
@@ -518,7 +519,7 @@ class Sharded(Runtime):
         return {name: stored_size(list(by_shard.values())) for name, by_shard in self._records.items()}
 
     def row_counts(self) -> RowCountSnapshot:
-        return NodeTally({name: size.rows for name, size in self.sizes().items()})
+        return NodeRowCounts({name: size.rows for name, size in self.sizes().items()})
 
     def close(self) -> None:
         if self._runner is not None:

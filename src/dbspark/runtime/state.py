@@ -16,7 +16,7 @@ from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import StoreError
 from dbspark.operators.integral import ZSetRef
-from dbspark.operators.linear import Sum
+from dbspark.operators.linear import WeightedUnion
 from dbspark.trace.spine import Spine
 
 _log = logging.getLogger("dbspark")
@@ -26,7 +26,7 @@ def state_of(circuit: Circuit) -> dict[str, tuple[Spine, ...]]:
     """The state of all nodes and delays of a circuit, by node id."""
     out = {node: state for node, state in circuit._states.items() if state}
     for node in circuit._delays:
-        held = circuit._held[node.id]
+        held = circuit._delay_values[node.id]
         if isinstance(held, ZSetRef):
             out[node.id] = (held.spine,)
         else:
@@ -52,14 +52,14 @@ def restore(circuit: Circuit, states: Mapping[str, tuple[Spine, ...]], tick: int
             )
         else:
             found[node] = circuit.configured(state)
-    held = dict(circuit._held)
+    held = dict(circuit._delay_values)
     for delay in circuit._delays:
         state = states.get(delay.id)
         if state is None:
             missing.append(delay.id)
         else:
             held[delay.id] = ZSetRef(state[0]) if delay.kind == "value" else Delta.of(state[0].consolidated())
-    circuit._states, circuit._held, circuit.tick_number = found, held, tick
+    circuit._states, circuit._delay_values, circuit.tick_number = found, held, tick
     return missing
 
 
@@ -79,7 +79,7 @@ def stale_views(graph: Graph, missing: Collection[str], stored: Mapping[str, str
 
 def difference(now: Delta, before: Batch, sort_key: SortKey) -> Delta:
     """What turns the rows of a view before into those that it should hold now."""
-    signs = Sum(sort_key.schema, (1, -1))
+    signs = WeightedUnion(sort_key.schema, (1, -1))
     return Delta.of(signs.apply([now, Delta.of(before)]).sorted_by(sort_key))
 
 

@@ -29,7 +29,7 @@ from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_batch import MAX_SORT_ROWS
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.kernels.vm.constraints import violates_constraints
-from dbspark.operators.join import distinct_keys
+from dbspark.operators.keys import distinct_keys
 from dbspark.trace.background_merges import BackgroundTask
 from dbspark.trace.history import History
 from dbspark.trace.lookup import FoundRows, Keys, first_rows_unordered

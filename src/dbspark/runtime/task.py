@@ -268,10 +268,10 @@ class LevelTask:
             self.values[step.id] = self._nothing(step, inputs)
             return
         arguments = [i.arranged() if isinstance(i, _LazyArrangement) else i for i in inputs]
-        if not step.operator.kept():
+        if not step.operator.state_sort_keys():
             _, self.values[step.id] = step.operator.step((), arguments)
             return
-        before = self.state(step.id, step.operator.kept())
+        before = self.state(step.id, step.operator.state_sort_keys())
         after, self.values[step.id] = step.operator.step(before, arguments)
         if after is not before:
             self.set_state(step.id, after)
@@ -319,7 +319,7 @@ class _LazyArrangement:
             task, step = self._task, self._step
             operator = step.operator
             assert isinstance(operator, Arrange)
-            before = task.state(step.id, operator.kept())
+            before = task.state(step.id, operator.state_sort_keys())
             if step.owns_state:
                 after, self._found = operator.step(before, [self._delta])
                 if after[0] is not before[0]:

@@ -17,7 +17,7 @@ from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError
 from dbspark.operators.aggregate import Aggregate as AggregateFunction
 from dbspark.operators.aggregate import Count, Extreme
-from dbspark.operators.collect import First, Reading, Recompute
+from dbspark.operators.collect import First, GroupReadingAggregate, Recompute
 from dbspark.operators.function import Function
 from dbspark.sql import aggregates, identity
 from dbspark.sql import plan as p
@@ -133,7 +133,7 @@ class AggregateCompiler(NodeCompiler):
         if found is not None:
             what = f"aggregate {name}{' distinct' if call.distinct else ''}"
             # Those that look at an end of the group alone are `First`, `By` and `Extreme`.
-            whole = isinstance(found, Reading) and not isinstance(found, First)
+            whole = isinstance(found, GroupReadingAggregate) and not isinstance(found, First)
             self._note(reads_partitions(what) if whole else MaintenanceNote(what, "incremental"))
             return found
         if call.call.origin is None:

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, FloatSum, Sum
 from dbspark.operators.collect import (
-    By,
     CollectList,
     First,
+    MinMaxBy,
     Mode,
     OfDistinct,
     Percentile,
@@ -71,7 +71,7 @@ def _average(given: Aggregation, columns: Columns, types: Types, where: int | No
 def _extreme(given: Aggregation, columns: Columns, types: Types, where: int | None) -> Aggregate | None:
     largest = given.call.name == "Max"
     if where is not None:
-        return By(columns[0], types[0], columns[0], largest=largest, where=where)
+        return MinMaxBy(columns[0], types[0], columns[0], largest=largest, where=where)
     return Extreme(columns[0], types[0], largest)
 
 
@@ -129,7 +129,7 @@ def _collect(given: Aggregation, columns: Columns, types: Types, where: int | No
 
 def _by(largest: bool) -> Made:
     def make(given: Aggregation, columns: Columns, types: Types, where: int | None) -> Aggregate | None:
-        return By(columns[0], types[0], columns[1], largest=largest, where=where)
+        return MinMaxBy(columns[0], types[0], columns[1], largest=largest, where=where)
 
     return make
 

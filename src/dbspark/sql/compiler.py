@@ -191,7 +191,7 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
                 )
             )
             by_spark = Function(spark_function.answer, self._named(label), dict(enumerate(kept)), identity=made)
-            return Relation(scope.builder.asked(rel.stream, by_spark, schema, spark_function), ids)
+            return Relation(scope.builder.external_function(rel.stream, by_spark, schema, spark_function), ids)
         function = Function(
             generate_function(generator, kept), self._named(label), dict(enumerate(kept)), identity=made
         )
@@ -376,7 +376,7 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
             same = {i: rel.position(c.id) for i, c in enumerate(node.columns) if c.id in rel.ids}
             self._note(MaintenanceNote(node.name, "incremental", "THROUGH_SPARK", "Spark evaluates it on each change"))
             function = Function(spark_function.answer, self._named(node.text), same, identity=made)
-            return Relation(b.asked(rel.stream, function, schema, spark_function), ids)
+            return Relation(b.external_function(rel.stream, function, schema, spark_function), ids)
         self._note(MaintenanceNote(node.name, "full", "OPERATOR", f"no rule for {node.name}; Spark computes it anew"))
         rels = [self._as_in_plan(b, r, given) for r, given in zip(rels, self.spark.inputs(node.origin), strict=True)]
         whole = self.spark.over_all(node.origin, [r.columns() for r in rels])

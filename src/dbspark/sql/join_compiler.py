@@ -98,7 +98,9 @@ class JoinCompiler(NodeCompiler):
             label = " and ".join(p.text(e, names) for e in rest)
             function_identity = identity.Condition(self.context, identity.trees(rest, both))
             code = condition_bytecode(rest, both, compiler.type_of)
-            residual = Function(condition_function(*tests), self._named(label), coded=code, identity=function_identity)
+            residual = Function(
+                condition_function(*tests), self._named(label), bytecode=code, identity=function_identity
+            )
         one_sided = node.how in ("semi", "anti", "existence")
         looked_at = columns_in(later)
         extra: set[int] = set()  # columns that nobody above looks at

@@ -250,7 +250,7 @@ class NodeCompiler(ABC):
         schema = positional_schema([*rel.types, *spark_function.types])
         function_identity = identity.SparkExpressions(self.context, identity.trees(list(found), rel.positions))
         function = Function(spark_function.answer, label, kept, identity=function_identity)
-        stream = b.asked(rel.stream, function, schema, spark_function)
+        stream = b.external_function(rel.stream, function, schema, spark_function)
         return Relation(stream, (*rel.ids, *(c.id for c in found.values()))), rewritten
 
     def _filter_by_spark(self, b: Builder, rel: Relation, condition: p.Expr, columns: Sequence[int]) -> Stream | None:
@@ -288,7 +288,7 @@ class NodeCompiler(ABC):
         code = condition_bytecode(p.conjuncts(condition), known, compiler.type_of)
         function_identity = identity.Condition(self.context, identity.tree(condition, known))
         where = Function(
-            condition_function(*tests), self._named(p.text(condition, names)), coded=code, identity=function_identity
+            condition_function(*tests), self._named(p.text(condition, names)), bytecode=code, identity=function_identity
         )
         own = rel.stream.schema.names
         positional = [f"c{i}" for i in range(len(columns))]

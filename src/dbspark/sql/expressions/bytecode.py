@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.vm import expressions as kv
-from dbspark.operators.function import Coded, Shown
+from dbspark.operators.function import BytecodeColumn, ExpressionBytecode
 from dbspark.sql import plan as p
 from dbspark.sql.timewindows import boundary
 
@@ -39,24 +39,26 @@ class _NotExpressibleError(Exception):
     """An expression without bytecode."""
 
 
-def condition_bytecode(tests: Sequence[p.Expr], positions: Mapping[int, int], type_of: TypeOf) -> Coded | None:
+def condition_bytecode(
+    tests: Sequence[p.Expr], positions: Mapping[int, int], type_of: TypeOf
+) -> ExpressionBytecode | None:
     """Bytecode of conditions that all have to hold; None where one has none. `positions`: of columns, by their ids."""
     try:
         writer = _BytecodeWriter(positions, type_of)
-        return Coded(tuple(writer.all_of(tests)), (), (), writer.texts)
+        return ExpressionBytecode(tuple(writer.all_of(tests)), (), (), writer.texts)
     except _NotExpressibleError:
         return None
 
 
 def projection_bytecode(
     exprs: Sequence[p.Expr], tests: Sequence[p.Expr], positions: Mapping[int, int], type_of: TypeOf
-) -> Coded | None:
+) -> ExpressionBytecode | None:
     """Bytecode of expressions on the rows for which conditions hold; None where one has none."""
     try:
         writer = _BytecodeWriter(positions, type_of)
         test = tuple(writer.all_of(tests)) if tests else ()
         columns = tuple(writer.shown(e) for e in exprs)
-        return Coded(test, tuple(writer.code), columns, writer.texts)
+        return ExpressionBytecode(test, tuple(writer.code), columns, writer.texts)
     except _NotExpressibleError:
         return None
 
@@ -84,18 +86,18 @@ class _BytecodeWriter:
         self.code, self._slots, self._known = [], 0, {}
         return code
 
-    def shown(self, expr: p.Expr) -> Shown:
+    def shown(self, expr: p.Expr) -> BytecodeColumn:
         """A column of the result."""
         if isinstance(expr, p.Column):
-            return Shown(self._positions[expr.id])
+            return BytecodeColumn(self._positions[expr.id])
         dtype = self._type_of(expr)
         if pa.types.is_floating(dtype) or pa.types.is_null(dtype):
             raise _NotExpressibleError  # of floats a slot has their order only
         _check(dtype)
         slot = self._slot(expr)
         if pa.types.is_boolean(dtype):
-            return Shown(slot, nd.BIT, 0)
-        return Shown(slot, nd.FIXED, dtype.bit_width // 8)
+            return BytecodeColumn(slot, nd.BIT, 0)
+        return BytecodeColumn(slot, nd.FIXED, dtype.bit_width // 8)
 
     def _type_of(self, expr: p.Expr) -> pa.DataType:
         dtype = self._find_type(expr)
