@@ -12,7 +12,7 @@ import pytest
 
 import dbspark
 from dbspark.circuit import executor
-from dbspark.circuit import vm as circuit_program
+from dbspark.circuit import vm as circuit_vm
 from dbspark.errors import DbsparkError, StoreError
 from dbspark.runtime import embedded
 from dbspark.runtime.state import state_of
@@ -36,7 +36,7 @@ POINTS = [
     (background, "BackgroundMerge"), (background.BackgroundMerge, "wait"),
     (spine.Spine, "insert"), (spine.Spine, "with_entries"), (spine.Spine, "with_compaction"), (spine, "merge"),
     (executor.Circuit, "_take"), (executor.Circuit, "_take_in"), (executor.Circuit, "_merging"),
-    (circuit_program.Program, "taken_in"), (embedded, "state_of"), (embedded.Embedded, "states"),
+    (circuit_vm.OperatorVM, "flushed_states"), (embedded, "state_of"), (embedded.Embedded, "states"),
     (store.Store, "commit"), (store.Store, "flush"), (store.Store, "_write"), (writing.CommitWriter, "record"),
     (files.LocalFiles, "settle"), (files.LocalFiles, "put"),
 ]  # fmt: skip
@@ -94,7 +94,7 @@ def faults(monkeypatch: pytest.MonkeyPatch, without_spark: None) -> Any:
         max_deltas=3, max_rows=16, min_background_rows=12, max_idle_deltas=3, max_idle_rows=24, idle_after_deltas=2
     )
     monkeypatch.setattr(write_buffer, "LIMITS", limits)
-    monkeypatch.setattr(circuit_program, "MOST", 3)
+    monkeypatch.setattr(circuit_vm, "BUFFER_LIMITS", circuit_vm.BufferLimits(ticks=3))
     monkeypatch.setattr(files.os, "fsync", lambda _: None)
     return Faults(monkeypatch)
 

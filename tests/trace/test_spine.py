@@ -403,7 +403,7 @@ def test_no_insert_waits_for_a_whole_merge():
         backlogs.append(spine.backlog())
     steps = -np.diff(backlogs)
     assert min(backlogs) < 2048, "the merge was never finished"
-    assert steps.max() <= 3 * SpineConfig().step, "one insert did most of it"
+    assert steps.max() <= 3 * SpineConfig().merge_step_rows, "one insert did most of it"
     check_reads(spine, np.ones(72_000, np.int64))
 
 
