@@ -23,12 +23,12 @@ from dbspark.circuit.graph import DELAY, SOURCE
 from dbspark.columnar import Schema, SortKey
 from dbspark.identity import Identified, digest, encoded, encoded_value, unshared
 from dbspark.operators.aggregate import Average, Count, Sum
-from dbspark.operators.asked import Asked
+from dbspark.operators.external_function import ExternalFunction
 from dbspark.operators.function import Function, identified
 from dbspark.operators.join import Join
 from dbspark.operators.linear import FlatMap, Scale
-from dbspark.operators.ordered import TopK
 from dbspark.operators.range_join import RangeJoin
+from dbspark.operators.top_k import TopK
 from dbspark.operators.window import Frame, FrameSum
 from tests.identities import declared
 
@@ -71,7 +71,9 @@ def test_kinds_are_unique():
 
 def test_the_classes_that_are_declared_are_found():
     found = declared()
-    assert {Join, RangeJoin, FlatMap, Asked, TopK, Count, FrameSum, Frame, Function, Schema, SortKey} <= set(found)
+    assert {Join, RangeJoin, FlatMap, ExternalFunction, TopK, Count, FrameSum, Frame, Function, Schema, SortKey} <= set(
+        found
+    )
     assert len(found) > 60
 
 

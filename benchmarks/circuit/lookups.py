@@ -1,7 +1,7 @@
 """How joins look up their deltas.
 
 * `dispatch`: deltas of growing size against a million rows, always searched for, always by walking along both sides,
-  and as `SpineStats.walks` chooses; where the first two meet is where its limits should lie;
+  and as `SpineStats.prefers_walk` chooses; where the first two meet is where its limits should lie;
 * `ranges`: intervals against points, found by searching an order, beside the same condition on all pairs; and how the
   cost of a tick grows with the points.
 """
@@ -32,7 +32,7 @@ Choice = Callable[[SpineStats, int, int], bool]
 WAYS: Final[dict[str, Choice]] = {
     "searched": lambda stats, delta, rows: False,
     "walked": lambda stats, delta, rows: True,
-    "chosen": SpineStats.walks,
+    "chosen": SpineStats.prefers_walk,
 }
 
 
@@ -41,8 +41,8 @@ def delta_of(schema: Schema, columns: list[Any], weight: int = 1) -> Delta:
     return Delta(schema, arrays, np.full(len(columns[0]), weight, np.int64))
 
 
-def _timed(circuit: Circuit, delta: dict[str, Delta], way: Choice = SpineStats.walks) -> tuple[float, Delta]:
-    with patch.object(SpineStats, "walks", way):
+def _timed(circuit: Circuit, delta: dict[str, Delta], way: Choice = SpineStats.prefers_walk) -> tuple[float, Delta]:
+    with patch.object(SpineStats, "prefers_walk", way):
         begin = time.perf_counter()
         out = circuit.step(delta)["out"]
         return time.perf_counter() - begin, out

@@ -26,9 +26,9 @@ from benchmarks.report import Target, save, show, show_targets
 from benchmarks.zset import orders as pipeline_data
 from benchmarks.zset.dotnet import Random, scaled
 from dbspark.circuit import Builder, Circuit
-from dbspark.circuit.optimise import optimise
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
+from tests.reference.optimise import optimise
 
 MILLION: Final = 100_000 if QUICK else 1_000_000
 TICKS: Final = 20 if QUICK else 200

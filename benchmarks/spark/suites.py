@@ -24,8 +24,8 @@ from benchmarks.circuit import w1
 from benchmarks.harness import QUICK, MismatchError, no_gc
 from benchmarks.report import Target, save, show
 from benchmarks.sql.suites import VIEW, apply, run_suites, tables_of, w1_suite
-from dbspark.runtime.exchange import DDL, ROWS
-from dbspark.runtime.routing import Routed
+from dbspark.runtime.exchange import ROW_DDL, ROW_SCHEMA
+from dbspark.runtime.routing import RoutedOperation
 from dbspark.runtime.sharded import Sharded
 
 SHARDS: Final = 2
@@ -50,9 +50,9 @@ def opened(spark: Any, view: str) -> dbspark.Pipeline:
 
 def exchanges(pipe: dbspark.Pipeline) -> int:
     """How often rows change shard in a tick."""
-    runtime = pipe._shows
+    runtime = pipe._state_reader
     assert isinstance(runtime, Sharded)
-    return len(runtime._present().levels) - 1
+    return len(runtime._current_plan().levels) - 1
 
 
 def timed(run: Callable[[], Any]) -> float:
@@ -93,16 +93,16 @@ def tick_suite(spark: Any) -> list[Target]:
 
 def _bare(pipe: dbspark.Pipeline, change: w1.Change, shuffles: int) -> Callable[[], Any]:
     """A Spark job that sends the bytes of a transaction around so many times."""
-    runtime = pipe._shows
+    runtime = pipe._state_reader
     assert isinstance(runtime, Sharded)
     sent = []
     for name, table in tables_of(change).items():
         operation = runtime.operation(name, "apply", table, "w")
-        sent += Routed(runtime.tables[name], 0, operation).rows(SHARDS)
+        sent += RoutedOperation(runtime.tables[name], 0, operation).rows(SHARDS)
     columns = zip(*sent, strict=True)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, ROWS, strict=True)]
-    table = pa.Table.from_arrays(arrays, schema=ROWS)
-    theirs = runtime._supersteps().session
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
+    theirs = runtime._superstep_runner().session
 
     def handed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
@@ -110,7 +110,7 @@ def _bare(pipe: dbspark.Pipeline, change: w1.Change, shuffles: int) -> Callable[
     def run() -> None:
         frame = theirs.createDataFrame(table)
         for _ in range(shuffles):
-            frame = frame.repartitionById(SHARDS, "shard").mapInArrow(handed_on, DDL)
+            frame = frame.repartitionById(SHARDS, "shard").mapInArrow(handed_on, ROW_DDL)
         if len(frame.collect()) != len(sent):
             raise MismatchError("the bare job has lost rows")
 

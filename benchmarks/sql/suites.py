@@ -30,7 +30,7 @@ from benchmarks.report import Target, save, show, show_targets
 from benchmarks.workloads import tpcds, tpch
 from dbspark.circuit.builder import Builder
 from dbspark.spark import get_session
-from dbspark.sql.catalyst import read
+from dbspark.sql.catalyst import read_plan
 from dbspark.sql.compiler import PlanCompiler
 from dbspark.sql.program import Program
 from dbspark.sql.relations import Scope
@@ -170,7 +170,7 @@ def compile_suite(spark: Any) -> list[Target]:
         session = program.leaves.reading()
         session.optimized(session.analyzed(query))
         analysed = time.perf_counter()
-        given = read(program.leaves, query)
+        given = read_plan(program.leaves, query)
         scratch = Builder()
         streams = {table: scratch.source(table, schema) for table, schema in program.tables.items()}
         compiler = PlanCompiler(program.evaluator, program.context())

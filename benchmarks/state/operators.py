@@ -95,7 +95,7 @@ def replaced(pipe: dbspark.Pipeline, rows: int) -> None:
 
 def arrow_size(pipe: dbspark.Pipeline) -> tuple[int, int]:
     """Rows of state, and their bytes as Arrow columns with weights."""
-    spines = {id(s): s for kept in pipe._shows.states().values() for s in kept}
+    spines = {id(s): s for kept in pipe._state_reader.states().values() for s in kept}
     rows = size = 0
     for spine in spines.values():
         whole = spine.consolidated()

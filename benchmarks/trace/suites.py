@@ -24,7 +24,7 @@ from benchmarks.zset.data import ARROW, rows_of
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.batch_file import open_batch, write_batch
 from dbspark.columnar.schema import Schema
-from dbspark.trace import Description, Trace
+from dbspark.trace import Description, Trace, TraceAgent
 
 BY_A: Final = SortKey(Schema(ARROW), [0])
 MILLION: Final = 50_000 if QUICK else 1_000_000
@@ -108,7 +108,7 @@ def inserts() -> list[Target]:
 def fork() -> list[Target]:
     """A fork of ten million rows."""
     trace = _trace(10 * MILLION, 200)
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
     timings = race([Contender("fork", lambda _: agent.fork(), outcome=lambda t: t.spine.rows)], most=200)
     show("Forking", ("", "median us"), [("fork", timings["fork"].median * 1e6)])
     return [Target("fork of 10M rows", timings["fork"].median * 1e3, 1.0, " ms")]

@@ -1,4 +1,4 @@
-"""Identities: the bytes that say what a part of a circuit computes, the same in every process and release.
+"""Identities: canonical bytes of what a part of a circuit computes, the same in every process and release.
 
 State finds its operator by a digest of these bytes, so nothing that a refactoring changes may enter them. An identified
 object (operator, aggregate, window function, sort order, step of a query) declares
@@ -37,14 +37,14 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 @runtime_checkable
 class Identified(Protocol):
-    """What declares its identity; see the module's preface."""
+    """An object that declares its identity: a kind that never changes, a version of its state, and its parameters."""
 
     kind: ClassVar[str]
     version: ClassVar[int]
 
     @abstractmethod
     def parameters(self) -> tuple[Any, ...]:
-        """What tells this object from others of its kind and version, as `encoded` takes it."""
+        """The values that distinguish this object from others of its kind and version, as `encoded` takes them."""
 
 
 def digest(*parts: Any) -> str:

@@ -23,7 +23,7 @@ from dbspark.kernels.aggregate.time_windows import window_bounds
 from dbspark.kernels.preload import compile_operator_vm
 from dbspark.operators.window import FrameExtreme, FrameSum, Ranking, Shift
 from dbspark.pipeline.pipeline import Pipeline
-from dbspark.trace import Antichain, SpineConfig, Trace
+from dbspark.trace import Antichain, SpineConfig, Trace, TraceAgent
 from dbspark.zset.config import BACKENDS, ZSetConfig
 from dbspark.zset.zset import ZSet, columns
 
@@ -78,8 +78,10 @@ def _warm_trace() -> None:
     """Traces with and without order columns: appends, merges and every kind of read; a Bloom filter."""
     schema = Schema.parse("k BIGINT, v STRING")
     for key, order in (([0], ()), ([0], [(1, True, False)])):
-        trace = Trace(SortKey(schema, key, order), config=SpineConfig(fanout=2, at_once=0, step=1))
-        agent = trace.agent()
+        trace = Trace(
+            SortKey(schema, key, order), config=SpineConfig(fanout=2, max_inline_merge_rows=0, merge_step_rows=1)
+        )
+        agent = TraceAgent.of(trace)
         for i in range(6):
             trace.append(ZSet.from_rows([(i % 3, "a"), (i, "b")], schema).batch())
         assert trace.as_of(2).rows == 6
@@ -93,7 +95,7 @@ def _warm_trace() -> None:
         trace.finish()
         assert trace.scan().rows == 9
 
-    filtered = Trace(SortKey(schema, [0]), config=SpineConfig(fanout=16, indexed=1, sieved=1))
+    filtered = Trace(SortKey(schema, [0]), config=SpineConfig(fanout=16, min_indexed_rows=1, min_filtered_rows=1))
     for i in range(8):
         assert len(filtered.probe([(-1,), (i - 1,)])) == (i > 0)
         filtered.append(ZSet.from_rows([(i, "a")], schema).batch())
@@ -127,8 +129,8 @@ def _warm_circuit() -> None:
     b.output("reach", b.fixpoint({"reach": "src BIGINT, dst BIGINT"}, [edges], step)[0])
     rows = [(i % 3, Decimal(i), i / 3, str(i)) for i in range(9)]
     chain = [(i, i + 1) for i in range(6)]  # long enough that its iterations are merged many at a time
-    for programs in (True, False):
-        circuit = Circuit(b.graph, programs=programs)
+    for use_vm in (True, False):
+        circuit = Circuit(b.graph, use_vm=use_vm)
         circuit.tick({"left": rows, "right": [(1, "x"), (2, "y"), (7, "z")], "edges": chain})
         circuit.tick({"spans": [("1", "3"), ("2", "4")]})
         out = circuit.tick({"left": dict.fromkeys(rows, -1), "right": {(1, "x"): -1}, "edges": {(2, 3): -1}})

@@ -14,7 +14,7 @@ from dbspark.errors import DbsparkError
 from dbspark.trace.config import SpineConfig
 from tests.operators.model import contents
 
-EAGER = SpineConfig(fanout=2, at_once=0, step=1, background=1)
+EAGER = SpineConfig(fanout=2, max_inline_merge_rows=0, merge_step_rows=1, min_background_rows=1)
 """Every merge runs in the background."""
 
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.circuit import Builder, Circuit
-from dbspark.circuit.differentiate import incrementalize
-from dbspark.circuit.optimise import optimise
 from dbspark.operators.join import Join
 from dbspark.operators.operator import Arrange
 from dbspark.operators.temporal import Differentiate, Integrate, Product
+from tests.reference.differentiate import incrementalize
+from tests.reference.optimise import optimise
 
 ORDERS = "id BIGINT, customer BIGINT, amount BIGINT"
 CUSTOMERS = "customer BIGINT, region STRING"

@@ -281,12 +281,12 @@ def test_a_tick_in_which_an_operator_raises_has_not_happened(ticks):
         change = {"t": total(left), "o": total(right)}
         if bad:
             before = one.tick_number, one.state_rows()
-            states, held = one._states, one._held
+            states, held = one._states, one._delay_values
             with pytest.raises(RuntimeError, match="thirteen"):
                 one.tick({**change, "t": plus(change["t"], {(0, 13): 1})})
             assert (one.tick_number, one.state_rows()) == before
             assert one._states is states
-            assert one._held is held
+            assert one._delay_values is held
         assert outcome(one, change) == outcome(other, change)
     assert one.state_rows() == other.state_rows()
 

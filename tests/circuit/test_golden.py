@@ -10,17 +10,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from dbspark.circuit import Builder
-from dbspark.circuit.differentiate import incrementalize
-from dbspark.circuit.optimise import optimise
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.operators import linear
 from dbspark.operators.aggregate import Average, Count, Extreme, FloatSum, GroupAggregate, Sum
 from dbspark.operators.collect import (
-    By,
     CollectList,
     First,
     ListAgg,
+    MinMaxBy,
     Mode,
     OfDistinct,
     Percentile,
@@ -33,7 +31,7 @@ from dbspark.operators.collect import (
 )
 from dbspark.operators.constant import Constant
 from dbspark.operators.function import Function, identified
-from dbspark.operators.partial import Combined, Partial
+from dbspark.operators.partial import CombinedAggregate, PartialAggregate
 from dbspark.operators.recompute import RecomputeGroups
 from dbspark.operators.statistics import (
     Bits,
@@ -56,6 +54,8 @@ from dbspark.operators.window import (
     Shift,
 )
 from tests.identities import compare, declared, parts
+from tests.reference.differentiate import incrementalize
+from tests.reference.optimise import optimise
 
 GOLDEN = Path(__file__).parent / "golden" / "circuits.json"
 ORDERS, CUSTOMERS = "id BIGINT, customer BIGINT, amount BIGINT", "customer BIGINT, region STRING"
@@ -77,7 +77,7 @@ def columns(b):
     yield "map-declared", b.map(orders, identified("declared", 3)(lambda c: c), "x BIGINT")
     yield "filter", b.filter(orders, GIVEN)
     yield "flat-map", b.flat_map(orders, GIVEN, "x BIGINT")
-    yield "evaluate-in-spark", b.asked(orders, GIVEN, "x BIGINT", None)
+    yield "evaluate-in-spark", b.external_function(orders, GIVEN, "x BIGINT", None)
     yield "project", b.project(orders, ["amount", "id"])
     yield "project-names", b.project(orders, ["amount", "id"], ["x", "y"])
     yield "filter-project", b.select(orders, GIVEN, ["id", "amount"], ["customer"])
@@ -165,8 +165,8 @@ def aggregates(b):
         "first": First(1, LONG),
         "last": First(1, LONG, last=True, ignore_nulls=True, order=order, where=5),
         "any-value": any_value(1, LONG),
-        "max-by": By(1, LONG, 2),
-        "min-by": By(1, LONG, 2, largest=False, where=5),
+        "max-by": MinMaxBy(1, LONG, 2),
+        "min-by": MinMaxBy(1, LONG, 2, largest=False, where=5),
         "collect": CollectList(1, LONG),
         "collect-order": CollectList(1, LONG, order=order, where=5),
         "collect-distinct": CollectList(1, LONG, distinct=True),
@@ -288,10 +288,10 @@ def combined(b):
     """What shards put in the place of an aggregate of everything, which has no id of its own."""
     t = b.source("t", ORDERS)
     whole = GroupAggregate(t.schema, [], [Count(), Sum(2, LONG), Extreme(2, LONG, True)], ["n", "s", "m"])
-    yield "partial-aggregate", b.graph.add(Partial(whole), [t], ["delta"], "delta")
+    yield "partial-aggregate", b.graph.add(PartialAggregate(whole), [t], ["delta"], "delta")
     most = b.arrange(t, [], [("amount", "desc", "nulls last")])
-    partial = b.graph.add(Partial(whole), [t], ["delta"], "delta")
-    yield "combined", b.graph.add(Combined(whole), [partial, most], ["delta", "arranged"], "delta")
+    partial = b.graph.add(PartialAggregate(whole), [t], ["delta"], "delta")
+    yield "combined", b.graph.add(CombinedAggregate(whole), [partial, most], ["delta", "arranged"], "delta")
 
 
 CASES = (columns, arranged, aggregates, windows, recursion, values, derived, combined)

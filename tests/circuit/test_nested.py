@@ -1,12 +1,15 @@
 """Fixpoints: after every tick a recursion holds what it would hold if it were computed from nothing."""
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dbspark.circuit import Builder
+from dbspark.columnar import Batch, SortKey
 from dbspark.errors import CircuitError
+from dbspark.operators.constant import Constant
 
 EDGES = "src BIGINT, dst BIGINT"
 NODES = st.integers(0, 7)
@@ -182,6 +185,19 @@ def test_a_body_that_forgets_a_variable_is_refused():
     edges = b.source("edges", EDGES)
     with pytest.raises(CircuitError, match="a stream for each of odd, even"):
         b.fixpoint({"odd": EDGES, "even": EDGES}, [edges], lambda s, odd, even, edges: [edges])
+
+
+def test_constant_rows_inside_a_fixpoint_are_refused():
+    """They come in the first tick and no more, so no iteration would see them."""
+    b = Builder()
+    edges = b.source("edges", EDGES)
+
+    def body(s, reach, edges):
+        rows = Batch.from_arrow(pa.table({"src": [1], "dst": [2]}, edges.schema.arrow), SortKey(edges.schema))
+        return s.distinct(s.union(edges, s.graph.add(Constant(rows), [], [], "delta")))
+
+    with pytest.raises(CircuitError, match="'1 constant row' cannot stand inside a fixpoint"):
+        b.fixpoint({"reach": EDGES}, [edges], body)
 
 
 def test_long_chains_are_cut_and_mended():

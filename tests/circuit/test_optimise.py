@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.circuit import Builder, Circuit
-from dbspark.circuit.differentiate import incrementalize
-from dbspark.circuit.optimise import optimise
 from dbspark.operators.temporal import Differentiate, Integrate
 from tests.operators.model import WEIGHTS, Run, contents, entries, plus
+from tests.reference.differentiate import incrementalize
+from tests.reference.optimise import optimise
 
 SCHEMA = "k BIGINT, n BIGINT"
 ROWS = st.tuples(st.sampled_from([None, 0, 1, 2]), st.integers(-2, 2))

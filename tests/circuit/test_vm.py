@@ -70,7 +70,7 @@ def deltas(circuit, change):
 @given(ticks=st.lists(st.tuples(CHANGE, CHANGE, ACTIONS), max_size=24))
 @settings(deadline=None)
 def test_the_vm_gives_what_operators_give_whenever_states_are_read(uncompiled, ticks):
-    one, other = queries(uncompiled).circuit(), Circuit(queries(uncompiled).graph, programs=False)
+    one, other = queries(uncompiled).circuit(), Circuit(queries(uncompiled).graph, use_vm=False)
     for left, right, action in ticks:
         change = {"t": total(left), "o": total(right)}
         if action == "undo":  # a tick that is undone has not happened
@@ -89,14 +89,21 @@ def test_the_vm_gives_what_operators_give_whenever_states_are_read(uncompiled, t
     assert one.state_rows() == other.state_rows()
 
 
-FILTERED = SpineConfig(fanout=4, at_once=16, step=64, credit=3, indexed=16, sieved=32)
+FILTERED = SpineConfig(
+    fanout=4,
+    max_inline_merge_rows=16,
+    merge_step_rows=64,
+    merge_rows_per_row=3,
+    min_indexed_rows=16,
+    min_filtered_rows=32,
+)
 
 
-@pytest.mark.parametrize("programs", [False, True], ids=["operators", "VM"])
+@pytest.mark.parametrize("use_vm", [False, True], ids=["operators", "VM"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_bloom_filter_rejects_most_new_keys_and_misses_none(programs, seed):
+def test_a_bloom_filter_rejects_most_new_keys_and_misses_none(use_vm, seed):
     rng = random.Random(seed)
-    one, other = Circuit(queries(True).graph, FILTERED, programs), Circuit(queries(True).graph, programs=False)
+    one, other = Circuit(queries(True).graph, FILTERED, use_vm), Circuit(queries(True).graph, use_vm=False)
     contents_of, filters = {"t": {}, "o": {}}, []
     for tick in range(60):
         change = {}
@@ -106,8 +113,10 @@ def test_a_bloom_filter_rejects_most_new_keys_and_misses_none(programs, seed):
             change[name] = plus(dict.fromkeys(new, 1), retracted)
             contents_of[name] = plus(rows, change[name])
         assert deltas(one, change) == deltas(other, change)
-        filters += [s._sieve for spines in one._taken.values() for s in spines if s._sieve is not None]
-    assert any(s.told is not None for s in filters)
+        filters += [
+            s._bloom_filter for spines in one._inserted_states.values() for s in spines if s._bloom_filter is not None
+        ]
+    assert any(s.view is not None for s in filters)
     change = {name: {row: -w for row, w in rows.items()} for name, rows in contents_of.items()}
     assert deltas(one, change) == deltas(other, change)
     deltas(one, {"t": {}, "o": {}})  # the delay emits its last value
@@ -127,7 +136,7 @@ def test_states_insert_several_buffered_ticks_at_once():
     states, rows = [], []
     for i in range(3 * BUFFER_LIMITS.ticks):
         circuit.tick({"o": [(i, 2)]})
-        states.append(circuit._taken)
+        states.append(circuit._inserted_states)
         rows.append(sum(circuit.tally().rows().values()))
     changed = [i for i in range(1, len(states)) if states[i] is not states[i - 1]]
     assert changed == [BUFFER_LIMITS.ticks - 1, 2 * BUFFER_LIMITS.ticks - 1, 3 * BUFFER_LIMITS.ticks - 1]
@@ -138,7 +147,7 @@ def test_states_insert_several_buffered_ticks_at_once():
 
 @pytest.mark.parametrize("size", [600, MAX_VM_ROWS + 1], ids=["large for the VM", "too large for it"])
 def test_a_large_tick_flushes_the_buffered_ticks(size):
-    one, other = joined().circuit(), Circuit(joined().graph, programs=False)
+    one, other = joined().circuit(), Circuit(joined().graph, use_vm=False)
     for change in (
         {"t": [(i, i) for i in range(5)]},
         {"o": [(1, 7)]},
@@ -166,7 +175,7 @@ def test_heavy_rows_are_not_buffered():
 
 def test_a_run_out_of_memory_is_repeated_with_more(monkeypatch):
     monkeypatch.setattr(circuit_vm, "_MIN_ARENA_BYTES", 8)
-    one, other = queries().circuit(), Circuit(queries().graph, programs=False)
+    one, other = queries().circuit(), Circuit(queries().graph, use_vm=False)
     for size in (1, 50, 400, 1):
         change = {"t": [(i, i) for i in range(size)], "o": [(i // 2, i) for i in range(size)]}
         assert deltas(one, change) == deltas(other, change)
@@ -175,7 +184,7 @@ def test_a_run_out_of_memory_is_repeated_with_more(monkeypatch):
 
 def test_results_outlive_the_following_ticks():
     """They may lie in the memory of the inputs or of their tick, and have not been sorted yet."""
-    circuit, other = queries().circuit(), Circuit(queries().graph, programs=False)
+    circuit, other = queries().circuit(), Circuit(queries().graph, use_vm=False)
     results, expected = [], []
     for i in range(40):
         change = {"t": [(i % 7, i), (i % 3, -i)], "o": {(i % 5, i): 1, (i % 2, 3): 2}}

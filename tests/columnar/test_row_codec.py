@@ -1,4 +1,4 @@
-"""Encoding single rows. That a row is found by it is tested in `tests/zset/test_point.py`."""
+"""Encoding single rows. That a row is found by it is tested in `tests/zset/test_row_lookup.py`."""
 
 from __future__ import annotations
 

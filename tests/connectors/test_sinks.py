@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dbspark
-from dbspark.connectors.feed import as_feed, as_inserts, feed_schema
+from dbspark.connectors.feed import feed_schema, to_feed, to_inserts
 from dbspark.errors import ConfigError, SchemaError
 
 
@@ -165,7 +165,7 @@ def test_what_write_stream_cannot_do_is_refused(spark: Any) -> None:
 
 def test_the_feed_repeats_a_change_as_often_as_it_happens() -> None:
     changes = pa.table({"a": ["x", "y", "z"], "_tick": [1, 1, 2], "_weight": [2, -3, 1]})
-    feed = as_feed(changes, {1: 1.5})
+    feed = to_feed(changes, {1: 1.5})
     assert feed.schema == feed_schema(pa.schema({"a": pa.string()}))
     assert feed["a"].to_pylist() == ["x", "x", "y", "y", "y", "z"]
     assert feed["_weight"].to_pylist() == [1, 1, -1, -1, -1, 1]
@@ -174,7 +174,7 @@ def test_the_feed_repeats_a_change_as_often_as_it_happens() -> None:
     stamps = feed["_commit_timestamp"].to_pylist()
     assert stamps[0].timestamp() == 1.5
     assert stamps[-1] is None
-    assert len(as_feed(changes.slice(0, 0), {})) == 0
-    assert as_inserts(pa.table({"a": ["x"]}), 7, {})["_commit_version"].to_pylist() == [7]
+    assert len(to_feed(changes.slice(0, 0), {})) == 0
+    assert to_inserts(pa.table({"a": ["x"]}), 7, {})["_commit_version"].to_pylist() == [7]
     with pytest.raises(SchemaError, match="_weight"):
         feed_schema(pa.schema({"_weight": pa.int64()}))

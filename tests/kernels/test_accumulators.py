@@ -38,7 +38,7 @@ def test_groups_are_those_of_all_rows_so_far(extreme: str, ticks: Any, mask: int
     sums = {"rows": ("count", None), "numbers": ("count", "n"), "total": ("sum", "n")}
     b.output("groups", b.aggregate(source, ["k"], **sums, best=(extreme, "n")))
     with weakened_hash(mask):
-        circuit = Circuit(b.graph, programs=False)
+        circuit = Circuit(b.graph, use_vm=False)
         content: dict[Any, int] = {}
         result: dict[Any, int] = {}
         for tick in [*ticks, None]:

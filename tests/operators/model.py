@@ -4,8 +4,8 @@
 is a function from whole inputs to the whole output, in plain Python; after every tick the sum of what came out has
 to be what it says. At the end everything is taken back, and nothing may be left anywhere.
 
-Small ticks are run as programs where operators have instructions; so beside every circuit there is one in which they
-all step by themselves, and both have to give the same.
+Small ticks are run by the operator VM where operators have instructions; so beside every circuit there is one in which
+they all step by themselves, and both have to give the same.
 """
 
 import math
@@ -29,7 +29,7 @@ class Run:
 
     def __init__(self, builder: Builder | Circuit) -> None:
         self.circuit = builder.circuit() if isinstance(builder, Builder) else builder
-        self.beside = Circuit(builder.graph, programs=False) if isinstance(builder, Builder) else None
+        self.beside = Circuit(builder.graph, use_vm=False) if isinstance(builder, Builder) else None
         self.given: dict[str, Rows] = {n.name: {} for n in self.circuit.graph if n.role == "source"}
         self._form: dict[Any, Any] = {}
         self.held: dict[str, Rows] = {name: {} for name in self.circuit.graph.outputs}

@@ -20,7 +20,7 @@ from dbspark.columnar.delta import Delta
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import CircuitError, DbsparkError, SchemaError, WeightOverflowError
 from dbspark.operators.aggregate import Average, Count, FloatSum, GroupAggregate, Sum
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.merge_state import MergeState
 from dbspark.trace.spine import Spine
 from dbspark.zset import ZSet
 from tests.operators.model import (
@@ -139,14 +139,14 @@ def test_groups_of_which_a_merge_has_read_a_part():
     schema, keys = Schema.parse("k BIGINT"), range(20)
     operator = GroupAggregate(schema, [0], [Count()], ["n"])
     rows = Delta.of(ZSet.from_rows([(k,) for k in keys], schema).batch())
-    state = operator.fresh()
+    state = operator.initial_state()
     for _ in range(3):  # the row of every group goes and another comes
         state, _ = operator.step(state, [rows])
     oldest, *others = state[0].entries
     assert len(others) == 2
-    merging = Merging((), tuple(others), (0, 0), sum(b.rows for b in others))
+    merging = MergeState((), tuple(others), (0, 0), sum(b.rows for b in others))
     stops = 0
-    while isinstance(merging, Merging):
+    while isinstance(merging, MergeState):
         _, change = operator.step((Spine(operator.accumulators, (oldest, merging)),), [rows])
         assert dict(change.items()) == {(k, n): w for k in keys for n, w in ((3, -1), (4, 1))}
         merging = merging.step(1)
@@ -161,8 +161,10 @@ def test_folded_or_not_the_state_is_the_same(monkeypatch, last):
     aggregates = {n: AGGREGATES[n] for n in ("rows", last, "sum_n")}
     folded, general = run_of(SCHEMA, ["k"], **aggregates), run_of(SCHEMA, ["k"], **aggregates)
     operator = next(n.operator for n in general.circuit._schedule if isinstance(n.operator, GroupAggregate))
-    monkeypatch.setattr(operator, "fold", None)
-    assert next(n.operator for n in folded.circuit._schedule if isinstance(n.operator, GroupAggregate)).fold is not None
+    monkeypatch.setattr(operator, "kernel", None)
+    assert (
+        next(n.operator for n in folded.circuit._schedule if isinstance(n.operator, GroupAggregate)).kernel is not None
+    )
     for _ in range(60):
         rows = [
             (rng.randrange(9), None, rng.choice([None, 1, -5]), Decimal("0.25"), None, rng.choice([None, "a", "bcd"]))

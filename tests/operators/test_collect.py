@@ -23,10 +23,10 @@ from dbspark.errors import DbsparkError, SchemaError
 from dbspark.identity import digest
 from dbspark.operators.aggregate import Count
 from dbspark.operators.collect import (
-    By,
     CollectList,
     First,
     ListAgg,
+    MinMaxBy,
     Mode,
     OfDistinct,
     Percentile,
@@ -192,10 +192,10 @@ ENDS = {
     ),
     "any": (any_value(N, INT), lambda found: next(iter(sorted_values(found, N)), None)),
     "any_where": (any_value(D, DOUBLE, F), lambda found: next(iter(sorted_values(found, D, F)), None)),
-    "max_by": (By(S, TEXT, N), by(S, N, True)),
-    "min_by": (By(N, INT, D, largest=False), by(N, D, False)),
-    "max_by_where": (By(N, INT, D, where=F), by(N, D, True, F)),
-    "min_where": (By(S, TEXT, S, largest=False, where=F), by(S, S, False, F)),
+    "max_by": (MinMaxBy(S, TEXT, N), by(S, N, True)),
+    "min_by": (MinMaxBy(N, INT, D, largest=False), by(N, D, False)),
+    "max_by_where": (MinMaxBy(N, INT, D, where=F), by(N, D, True, F)),
+    "min_where": (MinMaxBy(S, TEXT, S, largest=False, where=F), by(S, S, False, F)),
 }
 LISTS = {
     "list": (CollectList(N, INT, order=DOWN), lambda found: values_of(found, N, DOWN)),
@@ -352,7 +352,7 @@ def test_nested_values(ticks):
         "sq": CollectList(2, q, distinct=True),
         "mp": Mode(1, p),
         "n": count_distinct([1, 2]),
-        "by": By(1, p, 2),
+        "by": MinMaxBy(1, p, 2),
         "any": any_value(2, q),
     }
     b.output("out", b.aggregate(source, ["k"], **aggregates))
@@ -498,8 +498,8 @@ def test_other_parameters_are_another_node():
         Percentile(N, INT, [0.5]),
         Percentile(N, INT, [0.5, 0.1]),
         ListAgg(S, TEXT, ";"),
-        By(S, TEXT, N, largest=False),
-        By(S, TEXT, D),
+        MinMaxBy(S, TEXT, N, largest=False),
+        MinMaxBy(S, TEXT, D),
         First(S, TEXT, order=DOWN),
         First(S, TEXT, order=UP, ignore_nulls=True),
         OfDistinct(Count(), [S]),
@@ -525,9 +525,9 @@ def test_spark_gives_the_same(spark):
     ]  # fmt: skip
     within = "WITHIN GROUP (ORDER BY"
     queries = {
-        "max_by(s, d) FILTER (WHERE f)": By(S, TEXT, D, where=F),
-        "min_by(d, c)": By(D, DOUBLE, C, largest=False),
-        "min(s) FILTER (WHERE f)": By(S, TEXT, S, largest=False, where=F),
+        "max_by(s, d) FILTER (WHERE f)": MinMaxBy(S, TEXT, D, where=F),
+        "min_by(d, c)": MinMaxBy(D, DOUBLE, C, largest=False),
+        "min(s) FILTER (WHERE f)": MinMaxBy(S, TEXT, S, largest=False, where=F),
         "sort_array(collect_list(i))": CollectList(N, INT, order=[(N, False, True)]),
         "sort_array(collect_set(d))": CollectList(D, DOUBLE, distinct=True),
         "sort_array(array_agg(s) FILTER (WHERE f))": CollectList(S, TEXT, order=[(S, False, True)], where=F),

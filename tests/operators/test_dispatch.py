@@ -12,7 +12,7 @@ from dbspark.columnar.delta import Delta
 from dbspark.kernels.memory import layout as nd
 from dbspark.trace.lookup import Keys, ranges_of
 from dbspark.trace.spine import Spine
-from dbspark.trace.statistics import SEARCH, WALK, SpineStats
+from dbspark.trace.statistics import START_WALK_RATIO, STOP_WALK_RATIO, SpineStats
 from tests.operators.model import WEIGHTS, Run, entries, joined
 from tests.operators.test_join import HOWS, LEFT, LEFT_ROWS, ON, RIGHT, RIGHT_ROWS, condition, condition_of
 
@@ -20,42 +20,42 @@ ROWS = 1 << 20
 
 
 def test_the_first_delta_decides_and_usual_sizes_are_followed():
-    assert SpineStats().walks(ROWS // WALK, ROWS)
+    assert SpineStats().prefers_walk(ROWS // START_WALK_RATIO, ROWS)
     stats = SpineStats()
-    assert not stats.walks(1, ROWS)
+    assert not stats.prefers_walk(1, ROWS)
     for _ in range(20):
-        stats.walks(ROWS, ROWS)
-    assert stats.walks(ROWS, ROWS)
+        stats.prefers_walk(ROWS, ROWS)
+    assert stats.prefers_walk(ROWS, ROWS)
     for _ in range(40):
-        stats.walks(1, ROWS)
-    assert not stats.walking
+        stats.prefers_walk(1, ROWS)
+    assert not stats.is_walking
 
 
 def test_sizes_between_the_two_limits_change_nothing():
-    between = ROWS // (2 * WALK)
-    assert SEARCH > 2 * WALK
-    walking, searching = SpineStats(), SpineStats()
-    walking.walks(ROWS, ROWS)
-    searching.walks(1, ROWS)
+    between = ROWS // (2 * START_WALK_RATIO)
+    assert STOP_WALK_RATIO > 2 * START_WALK_RATIO
+    is_walking, searching = SpineStats(), SpineStats()
+    is_walking.prefers_walk(ROWS, ROWS)
+    searching.prefers_walk(1, ROWS)
     for _ in range(100):
-        assert walking.walks(between, ROWS)
-        assert not searching.walks(between, ROWS)
+        assert is_walking.prefers_walk(between, ROWS)
+        assert not searching.prefers_walk(between, ROWS)
 
 
 def test_a_small_delta_among_large_ones_is_searched_for():
     stats = SpineStats()
-    stats.walks(ROWS, ROWS)
-    assert not stats.walks(3, ROWS)
-    assert stats.walking
-    assert stats.walks(ROWS // 8, ROWS)
+    stats.prefers_walk(ROWS, ROWS)
+    assert not stats.prefers_walk(3, ROWS)
+    assert stats.is_walking
+    assert stats.prefers_walk(ROWS // 8, ROWS)
 
 
 def test_one_large_delta_among_small_ones_is_no_change_of_habit():
     stats = SpineStats()
     for _ in range(5):
-        stats.walks(10, ROWS)
-    assert not stats.walks(ROWS // (2 * WALK), ROWS)
-    assert not stats.walks(10, ROWS)
+        stats.prefers_walk(10, ROWS)
+    assert not stats.prefers_walk(ROWS // (2 * START_WALK_RATIO), ROWS)
+    assert not stats.prefers_walk(10, ROWS)
 
 
 SCHEMA = Schema.parse("k BIGINT, v BIGINT")
@@ -105,7 +105,7 @@ def test_nothing_is_lost_whenever_the_way_changes(how, ticks, turns):
         return turns[calls % len(turns)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SpineStats, "walks", turned)
+        patch.setattr(SpineStats, "prefers_walk", turned)
         for left, right in ticks:
             run.tick(l=run.possible("l", left), r=run.possible("r", right))
             whole = run.given["l"], run.given["r"], [(0, 0)], how
@@ -120,9 +120,9 @@ def test_large_and_small_deltas_in_turn_over_one_state():
     left, right = Schema.parse("k BIGINT, a BIGINT"), Schema.parse("j BIGINT, b BIGINT")
     b = Builder()
     b.output("out", b.aggregate(b.join(b.source("l", left), b.source("r", right), on=ON), [], n=("count", None)))
-    circuit = Circuit(b.graph, programs=False)
+    circuit = Circuit(b.graph, use_vm=False)
     ways = []
-    before = SpineStats.walks
+    before = SpineStats.prefers_walk
 
     def watched(stats, delta, rows):
         ways.append(before(stats, delta, rows))
@@ -131,7 +131,7 @@ def test_large_and_small_deltas_in_turn_over_one_state():
     counts = {"l": np.zeros(1000, np.int64), "r": np.zeros(1000, np.int64)}
     total = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SpineStats, "walks", watched)
+        patch.setattr(SpineStats, "prefers_walk", watched)
         for size in (20_000, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 9000, 9000, 9000, 10, 9000):
             given = {}
             for name, schema in (("l", left), ("r", right)):

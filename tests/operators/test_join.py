@@ -118,12 +118,12 @@ def test_an_inner_join_is_bilinear_in_weights_of_any_sign(ticks, judged, null_sa
 @contextmanager
 def slices(pairs, many):
     """Joins that make so few pairs at once, and hand them on part by part from so many times as many on."""
-    before = join_module.PAIRS, join_module.MANY
-    join_module.PAIRS, join_module.MANY = pairs, many
+    before = join_module.MAX_PAIRS, join_module.CHUNKED_RESULT_FACTOR
+    join_module.MAX_PAIRS, join_module.CHUNKED_RESULT_FACTOR = pairs, many
     try:
         yield
     finally:
-        join_module.PAIRS, join_module.MANY = before
+        join_module.MAX_PAIRS, join_module.CHUNKED_RESULT_FACTOR = before
 
 
 @given(how=st.sampled_from(HOWS), ticks=TICKS, pairs=st.integers(1, 9), many=st.integers(0, 2))

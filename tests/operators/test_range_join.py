@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.circuit import Builder, Circuit
-from dbspark.circuit.optimise import optimise
 from dbspark.columnar import Schema
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.sort_key import weakened_hash
@@ -20,6 +19,7 @@ from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.operators import range_join
 from tests.operators.model import ANY_WEIGHTS, WEIGHTS, Run, entries, joined, plus, projected
 from tests.operators.test_join import HOWS, slices
+from tests.reference.optimise import optimise
 from tests.strategies import INT64_MAX, INT64_MIN
 
 NAN = float("nan")

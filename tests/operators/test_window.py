@@ -541,7 +541,7 @@ def test_the_types_of_results():
         pa.int32(), pa.float64(), pa.int64(), pa.int64(), pa.float64(), pa.decimal128(38, 5), pa.float64(),
         pa.decimal128(34, 9), pa.timestamp("us", "UTC"), pa.string(), pa.float32(),
     )  # fmt: skip
-    assert window.kept() == ()
+    assert window.state_sort_keys() == ()
     assert "row_number()" in window.label()
 
 

@@ -33,7 +33,7 @@ from dbspark.storage import Keep, Store, writing
 from tests.storage.model import small
 from tests.storage.test_faults import advance, fresh
 
-writing.INLINE = int(sys.argv[2])
+writing.MAX_INLINE_BATCH_BYTES = int(sys.argv[2])
 store = Store.open(sys.argv[1], keep=Keep(2))
 loaded = store.load()
 states = small(loaded.states) if loaded.tick else fresh()
@@ -49,7 +49,7 @@ import sys
 from dbspark.storage import writing
 from tests.pipeline.soak import applied, opened
 
-writing.INLINE = int(sys.argv[2])
+writing.MAX_INLINE_BATCH_BYTES = int(sys.argv[2])
 pipe = opened(sys.argv[1])
 print("ready", flush=True)
 while True:
@@ -159,7 +159,7 @@ def fail_anywhere(where: Path, chance: random.Random) -> None:
 def _form(chance: random.Random) -> Iterator[None]:
     """Batches in the file of the tick, in files of their own, or copied from tick to tick; no waiting for the disk."""
     places: list[tuple[Any, str, Any]] = [(os, "fsync", lambda _: None), (store_module, "RETIRE_EVERY", 2)]
-    places += chance.choice([[], [(writing, "INLINE", 0)], [(writing, "TICK_FILES", 1)]])
+    places += chance.choice([[], [(writing, "MAX_INLINE_BATCH_BYTES", 0)], [(writing, "MAX_TICK_FILES", 1)]])
     before = [(module, name, getattr(module, name)) for module, name, _ in places]
     for module, name, value in places:
         setattr(module, name, value)

@@ -10,8 +10,8 @@ import pytest
 
 import dbspark
 from dbspark.columnar.sort_key import weakened_hash
-from dbspark.runtime.tables import BESIDE, TransactionError
-from dbspark.trace.write_buffer import CHANGES
+from dbspark.runtime.tables import MIN_BACKGROUND_CHECK_ROWS, TransactionError
+from dbspark.trace.write_buffer import LIMITS
 
 ALL = 0xFFFFFFFFFFFFFFFF
 
@@ -35,7 +35,7 @@ def test_a_change_is_refused_exactly_where_the_result_is_no_table(keyed: bool, h
     refused = 0
     with weakened_hash(mask), dbspark.Pipeline("checks", config={"history": history}) as pipe:
         pipe.create_table("t", "k BIGINT, v STRING", primary_key=("k",) if keyed else ())
-        for _ in range(8 * CHANGES):
+        for _ in range(8 * LIMITS.max_deltas):
             change: dict[Any, int] = {}
             for _ in range(rng.randint(1, 6)):
                 row = rng.randrange(30), rng.choice("ab")
@@ -119,7 +119,7 @@ def test_changes_that_wait_are_read_as_those_that_do_not(history: int) -> None:
 def test_large_changes_are_refused_beside_the_circuit(spark: Any, key: list[str] | None) -> None:
     """What is wrong is found while the circuit runs: nothing of the tick is left, and the next one is as if it had
     not been."""
-    n = 3 * BESIDE
+    n = 3 * MIN_BACKGROUND_CHECK_ROWS
     with dbspark.Pipeline("beside", spark=spark) as pipe:
         for name in "tu":
             pipe.create_table(name, "k BIGINT, v BIGINT", primary_key=key)
@@ -131,8 +131,8 @@ def test_large_changes_are_refused_beside_the_circuit(spark: Any, key: list[str]
 
         def change(wrong: bool) -> pa.Table:
             """Every row goes but the last ones; one that is not there goes as well, or comes and goes."""
-            weights = [-1] * BESIDE + [-1] + ([] if wrong else [1])
-            keys = [*range(BESIDE), n + 1] + ([] if wrong else [n + 1])
+            weights = [-1] * MIN_BACKGROUND_CHECK_ROWS + [-1] + ([] if wrong else [1])
+            keys = [*range(MIN_BACKGROUND_CHECK_ROWS), n + 1] + ([] if wrong else [n + 1])
             return pa.table({"k": keys, "v": [k % 7 for k in keys], "w": weights})
 
         def both(broken: str) -> None:
@@ -146,7 +146,7 @@ def test_large_changes_are_refused_beside_the_circuit(spark: Any, key: list[str]
             assert sorted(pipe.view("sums").to_arrow().to_pylist(), key=str) == before
             assert pipe.table("t").to_arrow().num_rows == n
         both("neither")
-        left = range(BESIDE, n)
+        left = range(MIN_BACKGROUND_CHECK_ROWS, n)
         assert {row["v"]: row["n"] for row in pipe.view("sums").to_arrow().to_pylist()} == {
             v: sum(k % 7 == v for k in left) for v in range(7)
         }
@@ -155,7 +155,7 @@ def test_large_changes_are_refused_beside_the_circuit(spark: Any, key: list[str]
 @pytest.mark.parametrize("key", [None, ["k"]])
 def test_a_small_change_beside_a_large_one_that_is_refused_has_not_happened(spark: Any, key: list[str] | None) -> None:
     """The circuit has looked at the small one, and listed it, before the other core has looked at the large one."""
-    n = 2 * BESIDE
+    n = 2 * MIN_BACKGROUND_CHECK_ROWS
     with dbspark.Pipeline("beside", spark=spark) as pipe:
         for name in "tu":
             pipe.create_table(name, "k BIGINT, v BIGINT", primary_key=key)
@@ -164,14 +164,16 @@ def test_a_small_change_beside_a_large_one_that_is_refused_has_not_happened(spar
             for name in "tu":
                 tx.insert(name, pa.table({"k": range(n), "v": [k % 7 for k in range(n)]}))
         before = sorted(pipe.view("sums").to_arrow().to_pylist(), key=str)
-        wrong = pa.table({"k": [*range(BESIDE), -1], "v": [*(i % 7 for i in range(BESIDE)), 0]})
+        wrong = pa.table(
+            {"k": [*range(MIN_BACKGROUND_CHECK_ROWS), -1], "v": [*(i % 7 for i in range(MIN_BACKGROUND_CHECK_ROWS)), 0]}
+        )
 
         def both(small: pa.Table) -> None:
             with pipe.transaction() as tx:
                 tx.apply("t", small, weight="w")
                 tx.delete("u", wrong)
 
-        for k in range(CHANGES + 3):
+        for k in range(LIMITS.max_deltas + 3):
             gone = pa.table({"k": [k], "v": [k % 7], "w": [-1]})
             with pytest.raises(TransactionError, match="table 'u'"):
                 both(gone)
@@ -191,13 +193,25 @@ def test_a_wrong_change_is_told_before_what_comes_of_it(spark: Any) -> None:
         pipe.create_table("t", "k BIGINT, v BIGINT")
         pipe.create_view("shares", "SELECT k, 100 DIV v AS share FROM t")
         with pipe.transaction() as tx:
-            tx.insert("t", pa.table({"k": range(2 * BESIDE), "v": [1] * (2 * BESIDE)}))
-        gone = pa.table({"k": range(BESIDE + 1), "v": [1] * BESIDE + [0]})
+            tx.insert(
+                "t", pa.table({"k": range(2 * MIN_BACKGROUND_CHECK_ROWS), "v": [1] * (2 * MIN_BACKGROUND_CHECK_ROWS)})
+            )
+        gone = pa.table({"k": range(MIN_BACKGROUND_CHECK_ROWS + 1), "v": [1] * MIN_BACKGROUND_CHECK_ROWS + [0]})
         with pytest.raises(TransactionError, match="more often than it is there"), pipe.transaction() as tx:
             tx.delete("t", gone)
         with pytest.raises(dbspark.DbsparkError, match=r"(?i)zero"), pipe.transaction() as tx:
-            tx.apply("t", pa.table({"k": range(BESIDE), "v": [0] * BESIDE, "w": [1] * BESIDE}), weight="w")
-        assert pipe.table("t").to_arrow().num_rows == 2 * BESIDE
+            tx.apply(
+                "t",
+                pa.table(
+                    {
+                        "k": range(MIN_BACKGROUND_CHECK_ROWS),
+                        "v": [0] * MIN_BACKGROUND_CHECK_ROWS,
+                        "w": [1] * MIN_BACKGROUND_CHECK_ROWS,
+                    }
+                ),
+                weight="w",
+            )
+        assert pipe.table("t").to_arrow().num_rows == 2 * MIN_BACKGROUND_CHECK_ROWS
         with pipe.transaction() as tx:
-            tx.delete("t", gone.slice(0, BESIDE))
-        assert pipe.view("shares").to_arrow().num_rows == BESIDE
+            tx.delete("t", gone.slice(0, MIN_BACKGROUND_CHECK_ROWS))
+        assert pipe.view("shares").to_arrow().num_rows == MIN_BACKGROUND_CHECK_ROWS

@@ -32,7 +32,7 @@ def test_a_view_its_circuit_and_what_it_keeps(spark: Any) -> None:
         assert kept["table orders"] == 2000
         assert kept["table customers"] == 2
         assert any(what.startswith("arrange") for what in kept)
-        total = sum(s.rows for s in sizes_of(state_of(pipe._shows._circuit)).values())
+        total = sum(s.rows for s in sizes_of(state_of(pipe._state_reader._circuit)).values())
         assert f"Kept by its operators: {total:,} rows, " in text
         assert "Kept of the view with its history: 2 rows, " in text
         assert pipe.view("revenue").explain() == text

@@ -10,7 +10,7 @@ import pytest
 
 import dbspark
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.pipeline.flows import FLOW, STREAMING_TABLE, definition, reads_a_stream, refuse
+from dbspark.pipeline.flows import FLOW, STREAMING_TABLE, check_supported, parse_definition, reads_a_stream
 from dbspark.pipeline.statements import VIEW, view_query
 from tests.pipeline.test_pipeline import rows
 
@@ -26,14 +26,14 @@ from tests.pipeline.test_pipeline import rows
     ],
 )  # fmt: skip
 def test_definitions(rest: str, columns: str | None, query: str | None) -> None:
-    found = definition(rest, "x")
+    found = parse_definition(rest, "x")
     assert (found.columns, found.query) == (columns, query)
 
 
 @pytest.mark.parametrize("rest", ["(a INT", " SCHEDULE EVERY 1 HOUR AS SELECT 1", " AS_SELECT 1"])
 def test_definitions_that_are_not_understood(rest: str) -> None:
     with pytest.raises(DbsparkError, match="CREATE X: "):
-        definition(rest, "CREATE X")
+        parse_definition(rest, "CREATE X")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_definitions_that_are_not_understood(rest: str) -> None:
 )
 def test_what_is_refused_before_anything_is_done(statement: str, message: str) -> None:
     with pytest.raises(DbsparkError, match=message):
-        refuse(statement)
+        check_supported(statement)
 
 
 def test_what_is_understood() -> None:
@@ -59,7 +59,7 @@ def test_what_is_understood() -> None:
         "CREATE FLOW f AS INSERT INTO t SELECT * FROM STREAM s",
         "CREATE VIEW v AS SELECT 1",
     ):
-        refuse(statement)
+        check_supported(statement)
         assert any(p.fullmatch(statement) for p in (STREAMING_TABLE, FLOW, VIEW))
     assert not reads_a_stream("SELECT streams FROM stream_of_things")
     found = VIEW.fullmatch("CREATE OR REFRESH MATERIALIZED VIEW v (a COMMENT 'b, c', d) COMMENT 'e' AS SELECT 1, 2")

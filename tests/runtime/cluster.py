@@ -107,9 +107,9 @@ class Fault:
     def __init__(self, folder):
         self.folder = folder
 
-    def run(self, work):
+    def run(self, task):
         for name in os.listdir(self.folder):
-            if name.startswith(f"{work.job.tick}-{work.shard}.") and not name.endswith(".done"):
+            if name.startswith(f"{task.context.tick}-{task.shard}.") and not name.endswith(".done"):
                 self.fail(name, Path(self.folder) / name)
 
     def fail(self, name, path):

@@ -10,13 +10,13 @@ from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.rows import encode_rows
 from dbspark.operators.linear import FlatMap
-from dbspark.runtime.fixpoint import to_the_end
+from dbspark.runtime.fixpoint import run_until_complete
 from dbspark.runtime.placement import split
-from dbspark.runtime.planner import layout
-from dbspark.runtime.task import ERROR, REPORT, TOLD, Job, Work, raise_first
+from dbspark.runtime.planner import plan_levels
+from dbspark.runtime.task import DRIVER_DELTA, ERROR, REPORT, LevelTask, TickContext, raise_first
 from dbspark.storage.files import files_at
 from dbspark.storage.manifest import record_from_json
-from dbspark.storage.reading import Reading
+from dbspark.storage.reading import ManifestReader
 from dbspark.storage.segment import decoded, encoded
 
 
@@ -28,44 +28,44 @@ class Told:
         self.slot = slot
         self.sort_key = sort_key
 
-    def run(self, work):
-        delta = work.delta(self.slot, self.sort_key.schema)
+    def run(self, task):
+        delta = task.delta(self.slot, self.sort_key.schema)
         if delta.rows:
             batch = delta.sorted_by(self.sort_key)
-            work.tell(self.id, batch)
-            work.keep(self.id, (work.state(self.id, [self.sort_key])[0].insert(batch),))
+            task.send_to_driver(self.id, batch)
+            task.set_state(self.id, (task.state(self.id, [self.sort_key])[0].insert(batch),))
 
 
-def run_job(job, levels, records, rows, travelled=None):
+def run_job(context, levels, records, rows, travelled=None):
     """What Spark does, in this process; every task is run twice, as a retried one is.
 
     `travelled` takes, by slot, the rows that go from one shard to another, or might.
     """
     for number, level in enumerate(levels):
-        received = [{} for _ in range(job.shards)]
+        received = [{} for _ in range(context.shards)]
         for shard, slot, payload in rows:
             received[shard].setdefault(slot, []).append(payload)
         rows = []
         for shard, given in enumerate(received):
             mine = {n: json.loads(json.dumps(r[shard])) for n, r in records.items() if shard in r}
             for _ in range(2):
-                out = list(Work(job, number, level, shard, mine, dict(given)).run())
+                out = list(LevelTask(context, number, level, shard, mine, dict(given)).run())
             rows += out
-        rows += [row for ask in level.asks for row in _answered(ask, rows)]
-        for emit in level.emits if travelled is not None else ():
+        rows += [row for call in level.external_calls for row in _answered(call, rows)]
+        for emit in level.outgoing if travelled is not None else ():
             sent = [decoded(pa.py_buffer(p), level.streams[emit.slot]).rows for _, s, p in rows if s == emit.slot]
             if emit.to != "same":
                 travelled[emit.slot] = travelled.get(emit.slot, 0) + sum(sent)
     return rows
 
 
-def _answered(ask, rows):
+def _answered(call, rows):
     """What comes of the rows that leave a level for a question, which is a function here."""
     for shard, slot, payload in rows:
-        if slot == ask.slot:
-            given = Delta.of(decoded(pa.py_buffer(payload), SortKey(ask.source)))
-            answer = FlatMap(ask.schema, ask.question).apply([given])
-            yield shard, ask.answer, b"".join(encoded(answer.sorted_by(SortKey(ask.schema))))
+        if slot == call.slot:
+            given = Delta.of(decoded(pa.py_buffer(payload), SortKey(call.source)))
+            answer = FlatMap(call.schema, call.function).apply([given])
+            yield shard, call.result_slot, b"".join(encoded(answer.sorted_by(SortKey(call.schema))))
 
 
 class Shards:
@@ -78,8 +78,8 @@ class Shards:
         self.tick_number = 0
         self.records = {}
         self.places = places or {}
-        plan = layout(self.graph, {n: frozenset({key}) for n, key in self.places.items()}, policies)
-        self.levels, self.resumed = plan.levels, plan.resumed
+        plan = plan_levels(self.graph, {n: frozenset({key}) for n, key in self.places.items()}, policies)
+        self.levels, self.resume_levels = plan.levels, plan.resume_levels
         self.sort_keys = {}
         for name, output in plan.outputs.items():
             sort_key = SortKey(self.graph.outputs[name].schema, output.key)
@@ -90,14 +90,14 @@ class Shards:
 
     def tick(self, changes, fresh=False):
         self.tick_number += 1
-        job = Job(self.tick_number, self.shards, partial(files_at, self.location), fresh)
+        context = TickContext(self.tick_number, self.shards, partial(files_at, self.location), fresh)
         rows = []
         for node in self.graph:
             if node.role == "source" and changes.get(node.name):
                 rows += self._routed(node, changes[node.name])
         self.jobs = []
         self.travelled = {}
-        out = to_the_end(partial(self._job, job), rows)
+        out = run_until_complete(partial(self._job, context), rows)
         told = {}
         for _, slot, payload in out:
             if slot == REPORT:
@@ -105,17 +105,17 @@ class Shards:
                 for name, found in report["traces"].items():
                     self.records.setdefault(name, {})[report["shard"]] = found
             else:
-                name = slot.removeprefix(TOLD)
+                name = slot.removeprefix(DRIVER_DELTA)
                 told.setdefault(name, []).append(decoded(pa.py_buffer(payload), self.sort_keys[name]))
         return {
             name: Counter(dict(Delta.of(merge(told[key])).items())) if (key := f"output {name}") in told else Counter()
             for name in self.graph.outputs
         }
 
-    def _job(self, job, begin, rows):
+    def _job(self, context, begin, rows):
         self.jobs.append(begin)
-        levels = self.levels if begin is None else self.levels[self.resumed[begin] :]
-        out = run_job(job, levels, self.records, rows, self.travelled)
+        levels = self.levels if begin is None else self.levels[self.resume_levels[begin] :]
+        out = run_job(context, levels, self.records, rows, self.travelled)
         raise_first(p for _, slot, p in out if slot == ERROR)
         return out
 
@@ -128,12 +128,12 @@ class Shards:
 
     def rows_kept(self):
         """Rows of every trace, consolidated over its batches, by name and shard."""
-        reading = Reading(files_at(self.location), verify=True)
+        reading = ManifestReader(files_at(self.location), verify=True)
         sort_keys = dict(self.sort_keys)
         out = {}
         for node in self.graph:
             if node.operator is not None:
-                sort_keys[node.id] = node.operator.kept()
+                sort_keys[node.id] = node.operator.state_sort_keys()
         for name, by_shard in self.records.items():
             kept = sort_keys[name]
             kept = kept if isinstance(kept, tuple) else (kept,)

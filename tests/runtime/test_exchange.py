@@ -12,20 +12,20 @@ import pytest
 import dbspark
 from dbspark.errors import CorruptFileError, DbsparkError, SchemaError
 from dbspark.runtime import exchange as superstep
-from dbspark.runtime.exchange import JobInputs, Supersteps, TaskInput
-from dbspark.runtime.fixpoint import _Carried
-from dbspark.runtime.planner import Level
+from dbspark.runtime.exchange import JobInputs, SuperstepRunner, TaskInput
+from dbspark.runtime.fixpoint import _FixpointState
+from dbspark.runtime.level_plan import Level
 from dbspark.runtime.tables import TransactionError
-from dbspark.runtime.task import Job, failure, raise_first
+from dbspark.runtime.task import TickContext, failure, raise_first
 from dbspark.storage.files import files_at
 
 SERIALIZERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
-UNPICKLED = {"runtime/exchange.py": {"_known", "_inputs"}, "sql/identity.py": {"python_function"}}
+UNPICKLED = {"runtime/exchange.py": {"_cached_levels", "_decode_inputs"}, "sql/identity.py": {"python_function"}}
 """Where something may be unpickled: the levels and the property of a job, which Spark carries from the driver; and
 functions of the user that plans of the driver's own session hold, where they are identified."""
 
 
-class Runs:
+class CodeOnUnpickling:
     """Pickled, it is code that unpickling runs."""
 
     def __init__(self, path):
@@ -36,18 +36,18 @@ class Runs:
 
 
 def inputs_at(tmp_path, monkeypatch, inline=0):
-    monkeypatch.setattr(superstep, "INLINE", inline)
-    steps = Supersteps.__new__(Supersteps)
+    monkeypatch.setattr(superstep, "MAX_PROPERTY_BYTES", inline)
+    steps = SuperstepRunner.__new__(SuperstepRunner)
     steps.shards = 2
-    job = Job(7, 2, partial(files_at, str(tmp_path)))
+    context = TickContext(7, 2, partial(files_at, str(tmp_path)))
     records = {"node": {0: [{"arrangement": 0, "entries": []}], 1: [{"arrangement": 1, "entries": []}]}}
 
     class Step:
         id = "node"
 
     rows = [(0, "slot", b"some"), (0, "slot", b""), (1, "é", b"\0")]
-    text, file = steps._given(job, [Level([Step()])], records, rows)
-    return superstep._inputs(text), file
+    text, file = steps._make_inputs(context, [Level([Step()])], records, rows)
+    return superstep._decode_inputs(text), file
 
 
 @pytest.mark.parametrize("inline", [0, 1 << 20])
@@ -62,9 +62,9 @@ def test_a_task_gets_its_records_and_rows(tmp_path, monkeypatch, inline):
 def test_a_tampered_file_of_inputs_is_refused_and_never_run(tmp_path, monkeypatch):
     inputs, file = inputs_at(tmp_path, monkeypatch)
     path, mark = tmp_path / file, tmp_path / "it has run"
-    before = {task: inputs.of(task) for task in inputs.places}
+    before = {task: inputs.of(task) for task in inputs.extents}
     whole = path.read_bytes()
-    code = pickle.dumps(Runs(str(mark)))
+    code = pickle.dumps(CodeOnUnpickling(str(mark)))
     pickle.loads(code)
     assert mark.exists()  # so it is code
     mark.unlink()
@@ -73,7 +73,7 @@ def test_a_tampered_file_of_inputs_is_refused_and_never_run(tmp_path, monkeypatc
         os.chmod(path, 0o644)
         path.write_bytes(content)
         refused = 0
-        for task in inputs.places:
+        for task in inputs.extents:
             with contextlib.suppress(CorruptFileError):
                 assert inputs.of(task) == before[task]  # the part of a task that has not been touched
                 continue
@@ -88,21 +88,21 @@ def test_a_tampered_file_of_inputs_is_refused_and_never_run(tmp_path, monkeypatc
 
 
 def test_what_a_fixpoint_carries_is_data():
-    carried = _Carried(
+    carried = _FixpointState(
         3,
         {"trace": [b"one", ["part-1", 64, 3, "abc", 0], b""]},
         {"node": {4: [b"two"], 9: [["part-1", 128, 3, "abc", 0]]}},
         {"name": [b"\0\1"], "empty": []},
     )
-    assert _Carried.opened(carried.packed(None)) == carried
-    assert _Carried.opened(_Carried().packed(None)) == _Carried()
+    assert _FixpointState.from_bytes(carried.to_bytes(None)) == carried
+    assert _FixpointState.from_bytes(_FixpointState().to_bytes(None)) == _FixpointState()
 
 
 def test_a_pickle_in_place_of_what_a_fixpoint_carries_is_refused(tmp_path):
     mark = tmp_path / "it has run"
-    for content in (pickle.dumps(Runs(str(mark))), b"", _Carried(1).packed(None)[:-30]):
+    for content in (pickle.dumps(CodeOnUnpickling(str(mark))), b"", _FixpointState(1).to_bytes(None)[:-30]):
         with pytest.raises(CorruptFileError, match="carries from stage to stage is damaged"):
-            _Carried.opened(content)
+            _FixpointState.from_bytes(content)
     assert not mark.exists()
 
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from dbspark.circuit import Builder
 from dbspark.errors import CircuitError
-from dbspark.runtime import fixpoint as loop
-from dbspark.runtime.fixpoint import Ended, unrolled
+from dbspark.runtime import task
+from dbspark.runtime.fixpoint import FixpointResultStep, iterations_to_unroll
 from tests.circuit.test_nested import EDGES, further, linear, odd_and_even, shortest, squaring, toggled
 from tests.operators.model import Run, plus
 from tests.runtime.shards import Shards
@@ -160,7 +160,9 @@ class Beside:
 
     def cut(self):
         """The levels inside the fixpoints that are cut."""
-        return [len(s.loop.levels) for level in self.shards.levels for s in level.steps if isinstance(s, Ended)]
+        return [
+            len(s.loop.levels) for level in self.shards.levels for s in level.steps if isinstance(s, FixpointResultStep)
+        ]
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -191,9 +193,9 @@ def test_an_aggregate_is_iterated(ticks, shards, tmp_path_factory):
     assert not beside.retract()
 
 
-@pytest.mark.parametrize("inline", [0, loop.INLINE])
+@pytest.mark.parametrize("inline", [0, task.MAX_INLINE_BYTES])
 def test_what_is_not_over_goes_on_in_another_job(inline, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "INLINE", inline)
+    monkeypatch.setattr(task, "MAX_INLINE_BYTES", inline)
     beside = Beside(built(GRAPHS["one behind another"]), 2, tmp_path)
     chain = [(i, i + 1) for i in range(9)]
     beside.tick(edges=dict.fromkeys(chain, 1))
@@ -234,7 +236,7 @@ def test_what_cancels_on_different_shards_is_not_iterated(tmp_path):
 
 
 def test_as_many_iterations_are_unrolled_as_were_taken():
-    assert [unrolled(n) for n in (0, 1, 2, 3, 4, 1000)] == [1, 1, 2, 4, 4, 4]
+    assert [iterations_to_unroll(n) for n in (0, 1, 2, 3, 4, 1000)] == [1, 1, 2, 4, 4, 4]
 
 
 def test_the_limit_is_that_of_the_whole(tmp_path):

@@ -18,9 +18,9 @@ from dbspark.kernels.memory import layout as nd
 from dbspark.operators.aggregate import Average, Count, Extreme, FloatSum, GroupAggregate, Sum
 from dbspark.operators.bucket import BITS, Bucket
 from dbspark.operators.collect import count_distinct
-from dbspark.operators.partial import Combined, combinable
+from dbspark.operators.partial import CombinedAggregate, can_aggregate_partially
 from dbspark.operators.statistics import Booleans, Correlation, Variance
-from dbspark.runtime.partial_aggregation import combined
+from dbspark.runtime.partial_aggregation import add_partial_aggregates
 from dbspark.runtime.placement import first_hash, shard_of
 from tests.operators.model import WEIGHTS, Run, entries, plus
 from tests.runtime.shards import Shards
@@ -136,13 +136,15 @@ def test_a_bucket_is_on_the_shard_of_the_rows_in_it():
 
 def test_only_what_adds_up_is_taken_apart():
     whole = GroupAggregate(SCHEMA, (), list(ADDITIVE.values()), list(ADDITIVE))
-    assert combinable(whole)
-    assert not combinable(GroupAggregate(SCHEMA, (0,), [Count(None)], ["n"])), "it has a key"
-    assert not combinable(GroupAggregate(SCHEMA, (), [Count(None), count_distinct([1], None)], ["n", "d"]))
-    assert not combinable(GroupAggregate(SCHEMA, (), [Sum(0, pa.decimal128(38, 0))], ["s"])), "a part may not fit"
-    assert Combined(whole).kept() == whole.kept()
+    assert can_aggregate_partially(whole)
+    assert not can_aggregate_partially(GroupAggregate(SCHEMA, (0,), [Count(None)], ["n"])), "it has a key"
+    assert not can_aggregate_partially(GroupAggregate(SCHEMA, (), [Count(None), count_distinct([1], None)], ["n", "d"]))
+    assert not can_aggregate_partially(GroupAggregate(SCHEMA, (), [Sum(0, pa.decimal128(38, 0))], ["s"])), (
+        "a part may not fit"
+    )
+    assert CombinedAggregate(whole).state_sort_keys() == whole.state_sort_keys()
     b = circuit(lambda b, x: b.aggregate(x, ["id"], rows=("count", None)))
-    assert combined(b.graph) is b.graph
+    assert add_partial_aggregates(b.graph) is b.graph
 
 
 def test_a_sum_that_fits_nowhere_is_refused(tmp_path):

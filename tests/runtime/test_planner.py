@@ -10,8 +10,7 @@ from dbspark.circuit import Builder
 from dbspark.errors import CircuitError
 from dbspark.operators.function import Function
 from dbspark.operators.join import Join
-from dbspark.runtime.balanced_joins import chosen
-from dbspark.runtime.placement import broadcastable
+from dbspark.runtime.balanced_joins import choose_policies
 from tests.circuit.test_optimise import QUERIES, SCHEMA, TICKS
 from tests.operators.model import Run, plus
 from tests.runtime.shards import Shards
@@ -26,7 +25,7 @@ def asked(b, stream):
         return [c.take(pa.array(origin)) for c in columns], origin
 
     function = Function(answer, "some rows twice", {0: 0, 1: 1})
-    return b.asked(stream, function, SCHEMA, function)
+    return b.external_function(stream, function, SCHEMA, function)
 
 
 ASKED = {
@@ -75,7 +74,7 @@ def test_shards_say_what_the_whole_says(name, places, ticks, shards, tmp_path_fa
 def test_a_side_of_a_join_may_be_everywhere(name, side, places, ticks, shards, tmp_path_factory):
     b = built(SHARDED[name])
     (join,) = [n for n in b.graph if isinstance(n.operator, Join)]
-    if side not in broadcastable(join.operator):
+    if side not in join.operator.broadcastable_sides:
         return
     policies = {join.id: ("broadcast", "balance") if side == 0 else ("balance", "broadcast")}
     assert not say_the_same(b, ticks, shards, tmp_path_factory.mktemp("shards"), places, policies)
@@ -89,19 +88,19 @@ def sizes(b, left, right):
 def test_a_policy_follows_sizes_and_does_not_go_back_and_forth():
     b = built(SHARDED["join"])
     join, even = sizes(b, [50_000, 50_000], [100, 100])
-    assert chosen(b.graph, even, {}, 2) == {}
+    assert choose_policies(b.graph, even, {}, 2) == {}
     _, uneven = sizes(b, [95_000, 5_000], [100, 100])
     broadcast = {join: ("balance", "broadcast")}
-    assert chosen(b.graph, uneven, {}, 2) == broadcast
+    assert choose_policies(b.graph, uneven, {}, 2) == broadcast
     _, small = sizes(b, [950, 50], [1, 1])
-    assert chosen(b.graph, small, {}, 2) == {}
+    assert choose_policies(b.graph, small, {}, 2) == {}
     _, grown = sizes(b, [50_000, 50_000], [40_000, 40_000])  # copies on both shards
-    assert chosen(b.graph, grown, broadcast, 2) == broadcast
+    assert choose_policies(b.graph, grown, broadcast, 2) == broadcast
     _, large = sizes(b, [50_000, 50_000], [60_000, 60_000])
-    assert chosen(b.graph, large, broadcast, 2) == {}
+    assert choose_policies(b.graph, large, broadcast, 2) == {}
     anti = built(SHARDED["anti join"])
     join, swapped = sizes(anti, [100, 100], [95_000, 5_000])  # its left side cannot be everywhere
-    assert chosen(anti.graph, swapped, {}, 2) == {}
+    assert choose_policies(anti.graph, swapped, {}, 2) == {}
 
 
 def test_a_delay_is_refused():

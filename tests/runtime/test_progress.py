@@ -46,7 +46,7 @@ def test_every_tick_has_a_progress(spark: Any) -> None:
 
 
 def test_only_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "REMEMBERED", 3)
+    monkeypatch.setattr(progress, "MAX_RECENT_PROGRESS", 3)
     with dbspark.Pipeline("p") as pipe:
         pipe.create_table("t", "a BIGINT, b STRING")
         for i in range(5):
@@ -69,7 +69,7 @@ def test_a_progress_looks_at_no_rows(spark: Any, monkeypatch: pytest.MonkeyPatch
         for name in ("consolidated", "disjoint", "count"):
             monkeypatch.setattr(Spine, name, read)
         monkeypatch.setattr(Spine, "batches", property(read))
-        assert pipe._runtime.tally().rows()["table t"] == 1
+        assert pipe._runtime.row_counts().rows()["table t"] == 1
 
 
 def test_status_and_listeners(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,35 +12,45 @@ import pytest
 
 import dbspark
 from dbspark.circuit import executor
-from dbspark.circuit import vm as circuit_program
+from dbspark.circuit import vm as circuit_vm
 from dbspark.errors import DbsparkError, StoreError
 from dbspark.runtime import embedded
 from dbspark.runtime.state import state_of
 from dbspark.storage import files, store, writing
-from dbspark.trace import agent, history, spine, trace
+from dbspark.trace import agent, history, spine, trace, write_buffer
 from dbspark.trace import background_merges as background
-from dbspark.trace import write_buffer as waiting
 from dbspark.trace.config import SpineConfig
-from dbspark.trace.merge_state import Running
+from dbspark.trace.merge_state import MergeRun
 from tests.pipeline.queries import tables, without_spark
 
 __all__ = ["without_spark"]
 
 POINTS = [
-    (history.History, "append"), (history.History, "begin"), (history.History, "_take"),
-    (waiting, "written"), (waiting.Waiting, "add"), (waiting.Waiting, "flush_due"), (waiting.Waiting, "flush"),
-    (waiting.Change, "batch"), (waiting, "Task"),
+    (history.History, "append"), (history.History, "begin_tick"), (history.History, "_insert_flushed"),
+    (write_buffer, "sort_for_flush"), (write_buffer.WriteBuffer, "add"), (write_buffer.WriteBuffer, "flush_due"),
+    (write_buffer.WriteBuffer, "flush"),
+    (write_buffer.BufferedDelta, "batch"), (write_buffer, "BackgroundTask"),
     (agent.TraceAgent, "append"), (agent.TraceAgent, "append_described"), (agent.TraceAgent, "_move"),
     (trace.Trace, "insert"), (trace.Trace, "_hold"), (trace.Trace, "_adopt"),
-    (background.Beside, "begun"), (background.Beside, "adopted"), (background, "Job"), (background.Job, "wait"),
-    (spine.Spine, "insert"), (spine.Spine, "replaced"), (spine.Spine, "under"), (spine, "merge"),
+    (background.BackgroundMerges, "start_merges"), (background.BackgroundMerges, "adopt"),
+    (background, "BackgroundMerge"), (background.BackgroundMerge, "wait"),
+    (spine.Spine, "insert"), (spine.Spine, "with_entries"), (spine.Spine, "with_compaction"), (spine, "merge"),
     (executor.Circuit, "_take"), (executor.Circuit, "_take_in"), (executor.Circuit, "_merging"),
-    (circuit_program.Program, "taken_in"), (embedded, "state_of"), (embedded.Embedded, "states"),
-    (store.Store, "commit"), (store.Store, "flush"), (store.Store, "_write"), (writing.Writing, "record"),
+    (circuit_vm.OperatorVM, "flushed_states"), (embedded, "state_of"), (embedded.Embedded, "states"),
+    (store.Store, "commit"), (store.Store, "flush"), (store.Store, "_write"), (writing.CommitWriter, "record"),
     (files.LocalFiles, "settle"), (files.LocalFiles, "put"),
 ]  # fmt: skip
 """The calls of a tick that may fail: append, taking over what was merged, flush of waiting changes, manifest."""
-SMALL = SpineConfig(fanout=2, at_once=4, step=4, background=24, indexed=8, space_high=3.0, inserting=4, waiting=2)
+SMALL = SpineConfig(
+    fanout=2,
+    max_inline_merge_rows=4,
+    merge_step_rows=4,
+    min_background_rows=24,
+    min_indexed_rows=8,
+    max_space_share=3.0,
+    seldom_read_fanout=4,
+    min_tiny_batches=2,
+)
 
 
 class Faults:
@@ -78,11 +88,13 @@ class Faults:
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch, without_spark: None) -> Any:
-    monkeypatch.setattr(embedded, "MERGES", SMALL)
-    monkeypatch.setattr(embedded, "HISTORIES", SMALL)
-    for name, value in {"CHANGES": 3, "ROWS": 16, "BESIDE": 12, "QUIET": 3, "MANY": 24, "CALM": 2}.items():
-        monkeypatch.setattr(waiting, name, value)
-    monkeypatch.setattr(circuit_program, "MOST", 3)
+    monkeypatch.setattr(embedded, "STATE_SPINE_CONFIG", SMALL)
+    monkeypatch.setattr(embedded, "HISTORY_SPINE_CONFIG", SMALL)
+    limits = write_buffer.WriteBufferLimits(
+        max_deltas=3, max_rows=16, min_background_rows=12, max_idle_deltas=3, max_idle_rows=24, idle_after_deltas=2
+    )
+    monkeypatch.setattr(write_buffer, "LIMITS", limits)
+    monkeypatch.setattr(circuit_vm, "BUFFER_LIMITS", circuit_vm.BufferLimits(ticks=3))
     monkeypatch.setattr(files.os, "fsync", lambda _: None)
     return Faults(monkeypatch)
 
@@ -242,14 +254,14 @@ def test_a_durable_tick_fails_at_any_call(faults: Any, tmp_path: Any, after: boo
 def test_an_error_of_a_merge_beside_the_ticks_refuses_a_whole_transaction(
     faults: Any, monkeypatch: Any, error: Any
 ) -> None:
-    step, broken = Running.step, [True]
+    step, broken = MergeRun.step, [True]
 
     def failing(self: Any, limit: int) -> None:
         if broken[0] and threading.current_thread() is not threading.main_thread():
             raise error("no room")
         step(self, limit)
 
-    monkeypatch.setattr(Running, "step", failing)
+    monkeypatch.setattr(MergeRun, "step", failing)
 
     def look() -> Any:
         """A look writes what waits, and may be told instead of the next tick; each time, where it waits for a merge."""
@@ -281,14 +293,14 @@ def test_an_error_of_a_merge_beside_the_ticks_refuses_a_whole_transaction(
 
 
 def test_sorting_that_fails_beside_the_ticks_loses_nothing(faults: Any, monkeypatch: Any) -> None:
-    sort, broken = waiting.written, [True]
+    sort, broken = write_buffer.sort_for_flush, [True]
 
     def failing(*given: Any) -> Any:
         if broken[0] and threading.current_thread() is not threading.main_thread():
             raise MemoryError("no room")
         return sort(*given)
 
-    monkeypatch.setattr(waiting, "written", failing)
+    monkeypatch.setattr(write_buffer, "sort_for_flush", failing)
     pipe, refused, i = opened(), 0, 1
     while i < 60:
         try:

@@ -95,7 +95,7 @@ def test_views_are_what_spark_says_after_every_transaction(spark, shards):
 
 def rows_left(pipe):
     """Rows that circuits keep, by the view for which they do."""
-    runtime, graph = pipe._shows, pipe._program.builder.graph
+    runtime, graph = pipe._state_reader, pipe._program.builder.graph
     left = {}
     for name, by_shard in runtime._records.items():
         if name in graph.nodes:
@@ -168,8 +168,12 @@ def test_recursive_views_are_iterated_by_all_shards(spark, tmp_path):
                 pipe.create_view("walks", WALKS)
                 pipe.create_view("counted", "SELECT src, count(*) AS n FROM reach GROUP BY src")
                 (loop,) = [n.id for n in pipe._program.builder.graph if n.label == "fixpoint of reach"]
-                kept = pipe._shows._records[loop].values()
-                assert [sum(pipe._shows._store.spine(k[i]).rows > 0 for k in kept) for i in range(3)] == [3, 3, 3]
+                kept = pipe._state_reader._records[loop].values()
+                assert [sum(pipe._state_reader._store.spine(k[i]).rows > 0 for k in kept) for i in range(3)] == [
+                    3,
+                    3,
+                    3,
+                ]
             back, gone = (5 - pipe.tick, pipe.tick), (pipe.tick, pipe.tick + 1)
             with pipe.transaction() as tx:
                 tx.insert("edges", [back])
@@ -183,7 +187,7 @@ def test_recursive_views_are_iterated_by_all_shards(spark, tmp_path):
             if pipe.tick == 5:
                 with pipe.transaction() as tx:
                     tx.delete("edges", pipe.table("edges").to_arrow())
-                assert not any(pipe._shows._circuit.state_rows().values())
+                assert not any(pipe._state_reader._circuit.state_rows().values())
     assert pipe.tick == 6
 
 
@@ -203,16 +207,18 @@ def test_a_hot_key_does_not_pin_one_shard(spark, tmp_path):
                 tx.delete_keys("orders", [(order,)])
                 tx.upsert("orders", [(20_000 + order, 1, 5)])
         check(spark, pipe, {"of": query})
-        assert list(pipe._shows._policies.values()) == [("balance", "broadcast")]
-        (join,) = pipe._shows._policies
-        orders, customers = (pipe._shows._records[side.id] for side in pipe._program.builder.graph.nodes[join].inputs)
-        rows = [pipe._shows._store.spine(kept[0]).rows for kept in orders.values()]
+        assert list(pipe._state_reader._policies.values()) == [("balance", "broadcast")]
+        (join,) = pipe._state_reader._policies
+        orders, customers = (
+            pipe._state_reader._records[side.id] for side in pipe._program.builder.graph.nodes[join].inputs
+        )
+        rows = [pipe._state_reader._store.spine(kept[0]).rows for kept in orders.values()]
         assert len(rows) == 3
         assert max(rows) < 6_000
-        assert [pipe._shows._store.spine(kept[0]).rows for kept in customers.values()] == [2, 2, 2]
+        assert [pipe._state_reader._store.spine(kept[0]).rows for kept in customers.values()] == [2, 2, 2]
         # A view that reads the customers as well, and must not find each of them three times.
         pipe.create_view("all", every)
-        assert pipe._shows._policies == {}
+        assert pipe._state_reader._policies == {}
         check(spark, pipe, {"of": query, "all": every})
     for shards in (2, None):
         with dbspark.Pipeline("shop", location=str(tmp_path / "state"), spark=spark, shards=shards) as pipe:
@@ -262,7 +268,7 @@ def test_groups_that_only_spark_can_evaluate_are_refused_by_name(spark):
 
 
 def test_much_that_a_tick_is_given_goes_through_a_file(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(superstep, "INLINE", 0)
+    monkeypatch.setattr(superstep, "MAX_PROPERTY_BYTES", 0)
     with created(spark, 2, location=str(tmp_path)) as pipe:
         pipe.create_view("everything", VIEWS["everything"])
         load(pipe)
@@ -272,7 +278,7 @@ def test_much_that_a_tick_is_given_goes_through_a_file(spark, tmp_path, monkeypa
 
 def parts(pipe):
     """The files of tasks in which something is kept."""
-    records = [r for by_shard in pipe._shows._records.values() for kept in by_shard.values() for r in kept]
+    records = [r for by_shard in pipe._state_reader._records.values() for kept in by_shard.values() for r in kept]
     files = {e.place.file for r in records for e in r.entries if e.place is not None}
     return {file for file in files if file.startswith("part-")}
 

@@ -9,7 +9,7 @@ import pytest
 
 import dbspark
 from dbspark.operators.aggregate import GroupAggregate
-from dbspark.operators.ordered import TopK
+from dbspark.operators.top_k import TopK
 from tests.sql.oracle import rows_of
 
 pytestmark = pytest.mark.spark

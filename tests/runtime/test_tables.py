@@ -16,7 +16,7 @@ from dbspark.columnar import Schema
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.kernels.preload import compile_operator_vm
 from dbspark.runtime import tables as changes
-from dbspark.runtime.embedded import MERGES
+from dbspark.runtime.embedded import STATE_SPINE_CONFIG
 from dbspark.runtime.tables import Operation, TableDefinition, TableState, TransactionError
 from dbspark.trace.config import DEFAULT
 from dbspark.trace.history import History
@@ -44,16 +44,16 @@ class Alone:
     """Changes are checked by themselves, or by another thread."""
 
     def __init__(self, table: TableDefinition, beside: bool) -> None:
-        self.state = TableState(table, History(table.sort_key, 0, 0, config=MERGES if beside else DEFAULT))
+        self.state = TableState(table, History(table.sort_key, 0, 0, config=STATE_SPINE_CONFIG if beside else DEFAULT))
         self._beside = beside
 
     def apply(self, operations: list[Operation], tick: int) -> None:
         """A tick."""
-        with patch.object(changes, "BESIDE", 1 if self._beside else 1 << 62):
-            delta, check = self.state.change(operations)
+        with patch.object(changes, "MIN_BACKGROUND_CHECK_ROWS", 1 if self._beside else 1 << 62):
+            delta, check = self.state.net_delta(operations)
         if check is not None:
             check.wait()
-            check.done()
+            check.finish()
         self.state.history.append(delta, tick)
 
 
@@ -70,15 +70,15 @@ class InCircuit(Alone):
         self._circuit = Circuit(b.graph, tables={table.name: guarded})
 
     def apply(self, operations: list[Operation], tick: int) -> None:
-        delta, check = self.state.change(operations)
+        delta, check = self.state.net_delta(operations)
         before = self._circuit.snapshot()
         checks = {} if check is None else {"t": check}
         assert check is None or check.place
         self._circuit.step({"t": delta} if delta.rows else {}, (), checks)
         for left in checks.values():
             self._circuit.reset(before)
-            self.state.history.unlist()
-            left.done()
+            self.state.history.invalidate_directory()
+            left.finish()
             raise AssertionError("a change was left that is none to refuse")
         self.state.history.append(delta, tick, check is not None and check.listing)
 

@@ -25,12 +25,12 @@ import pyarrow as pa
 
 from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError
-from dbspark.sql.catalyst import EXCLUDED_RULES, read
-from dbspark.sql.expressions.compiler import Compiler
-from dbspark.sql.expressions.rules import Compiled, Context, EvaluationError, Frame
-from dbspark.sql.leaves import Tables
+from dbspark.sql.analysis_session import TableLeaves
+from dbspark.sql.catalyst import EXCLUDED_RULES, read_plan
+from dbspark.sql.expressions.compiler import ExpressionCompiler
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context, EvaluationError
 from dbspark.sql.plan import Call, Project, Table
-from dbspark.sql.types import from_json, loosened
+from dbspark.sql.types import from_json, with_nullable_children
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -353,7 +353,7 @@ class Ours:
         from pyspark.sql.types import _parse_datatype_string
 
         struct_type = _parse_datatype_string(DDL)
-        self.tables = Tables(self.spark)
+        self.tables = TableLeaves(self.spark)
         self.tables.add("edge", struct_type).createOrReplaceTempView("edge")
 
     def compile(self, given: Sequence[str]) -> list[Compiled | Exception]:
@@ -371,7 +371,7 @@ class Ours:
     def _batch(self, given: list[str]) -> list[Compiled | Exception]:
         columns = ", ".join(f"{sql} AS e{i}" for i, sql in enumerate(given))
         try:
-            node = read(self.tables, self.spark.sql(f"SELECT *, {columns} FROM edge")).plan
+            node = read_plan(self.tables, self.spark.sql(f"SELECT *, {columns} FROM edge")).plan
             if not (isinstance(node, Project) and isinstance(node.child, Table)):
                 raise FallsBack(f"the plan is not a projection: {node}")
         except Exception as error:
@@ -381,8 +381,8 @@ class Ours:
             return self._batch(given[:half]) + self._batch(given[half:])
         below = node.child.columns
         positions = {c.id: i for i, c in enumerate(below)}
-        types = {c.id: loosened(c.type) for c in below}
-        compiler = Compiler(positions, types, self.context, _refuse)
+        types = {c.id: with_nullable_children(c.type) for c in below}
+        compiler = ExpressionCompiler(positions, types, self.context, _refuse)
         out: list[Compiled | Exception] = []
         for named in node.outputs[len(below) :]:
             try:
@@ -396,19 +396,19 @@ class Ours:
         return [c.combine_chunks() for c in data.columns]
 
 
-def _refuse(call: Call, compiler: Compiler) -> Compiled:
+def _refuse(call: Call, compiler: ExpressionCompiler) -> Compiled:
     raise FallsBack(f"{call.name}{dict(call.options) or ''}")
 
 
 def evaluate(compiled: Compiled, columns: list[pa.Array], rows: int) -> pa.Array:
-    return compiled.array(Frame(columns, rows))
+    return compiled.array(ColumnFrame(columns, rows))
 
 
 def check(compiled: Compiled, answer: Answer, ours: Ours) -> str | None:
     """How our evaluation differs from Spark's answer, or None."""
     assert answer.type is not None
     assert answer.values is not None
-    if loosened(compiled.type) != loosened(answer.type):
+    if with_nullable_children(compiled.type) != with_nullable_children(answer.type):
         return f"the type is {compiled.type}, Spark's is {answer.type}"
     total = ours.data.num_rows
     good = [r for r in range(total) if r not in answer.failing]
@@ -452,7 +452,7 @@ def _culprits(compiled: Compiled, ours: Ours, good: list[int]) -> str:
 def _difference(found: pa.Array, wanted: pa.Array, rows: list[int], ours: Ours) -> str | None:
     if len(found) != len(wanted):
         return f"{len(found)} values for {len(wanted)} rows"
-    if found.type != wanted.type and loosened(found.type) != loosened(wanted.type):
+    if found.type != wanted.type and with_nullable_children(found.type) != with_nullable_children(wanted.type):
         return f"the values are of type {found.type}, Spark's of {wanted.type}"
     for row, mine, theirs in zip(rows, _exact(found), _exact(wanted), strict=True):
         if mine != theirs:

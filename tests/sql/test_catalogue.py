@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from dbspark.sql.expressions.compiler import Compiler, evaluate
+from dbspark.sql.expressions.compiler import ExpressionCompiler, evaluate_rows
 from dbspark.sql.expressions.rules import Compiled, Context, EvaluationError
 from dbspark.sql.plan import Call, Column
 from tests.sql.catalogue import TIMEZONE, Answer, Example, Oracle, Ours, check, examples, settings
@@ -69,26 +69,26 @@ def test_what_is_left_to_spark(example: Example, evaluated: Callable[[Example, b
 
 
 def _over_one_column(name: str, dtype: pa.DataType, options: dict[str, object]) -> Compiled:
-    def missing(call: Call, compiler: Compiler) -> Compiled:
+    def missing(call: Call, compiler: ExpressionCompiler) -> Compiled:
         raise AssertionError(call)
 
     call = Call(name, (Column(1, "x", dtype),), tuple(options.items()))
-    return Compiler({1: 0}, {1: dtype}, Context(), missing).compile(call)
+    return ExpressionCompiler({1: 0}, {1: dtype}, Context(), missing).compile(call)
 
 
 def test_sums_of_decimals_as_integers() -> None:
     """Spark sums decimals of few digits as integers: UnscaledValue inside of the sum, MakeDecimal outside."""
     given = pa.array([Decimal("1.50"), None, Decimal("-99.99")], pa.decimal128(4, 2))
-    integers = evaluate(_over_one_column("UnscaledValue", given.type, {}), [given], 3)
+    integers = evaluate_rows(_over_one_column("UnscaledValue", given.type, {}), [given], 3)
     assert integers.to_pylist() == [150, None, -9999]
     options = {"precision": 4, "scale": 2, "nullOnOverflow": True}
     made = _over_one_column("MakeDecimal", pa.int64(), options)
-    assert evaluate(made, [integers], 3) == given
-    assert evaluate(made, [pa.array([10_000])], 1).to_pylist() == [None]
+    assert evaluate_rows(made, [integers], 3) == given
+    assert evaluate_rows(made, [pa.array([10_000])], 1).to_pylist() == [None]
     strict = _over_one_column("MakeDecimal", pa.int64(), {**options, "nullOnOverflow": False})
     assert strict.can_fail
     with pytest.raises(EvaluationError, match="NUMERIC_VALUE_OUT_OF_RANGE"):
-        evaluate(strict, [pa.array([10_000])], 1)
+        evaluate_rows(strict, [pa.array([10_000])], 1)
 
 
 def test_rounding_where_arrow_divides_wrongly() -> None:
@@ -96,4 +96,4 @@ def test_rounding_where_arrow_divides_wrongly() -> None:
     value = Decimal("39051278511034408008207.500000000000000")
     given = pa.array([value], pa.decimal128(38, 15))
     compiled = _over_one_column("CheckOverflow", given.type, {"dataType": "decimal(38,0)", "nullOnOverflow": False})
-    assert evaluate(compiled, [given], 1).to_pylist() == [Decimal("39051278511034408008208")]
+    assert evaluate_rows(compiled, [given], 1).to_pylist() == [Decimal("39051278511034408008208")]

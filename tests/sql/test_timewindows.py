@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.sql import plan as p
-from dbspark.sql.expressions.compiler import Compiler, repeated
-from dbspark.sql.expressions.rules import Compiled, Context, Frame
+from dbspark.sql.expressions.compiler import ExpressionCompiler, repeated
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context
 from dbspark.sql.timewindows import boundary, floor_mod, pane
 
 LONG = pa.int64()
@@ -41,13 +41,13 @@ def last_start(slide: int, start: int = 0) -> p.Call:
     return call("Subtract", micros(), rest(call("Subtract", micros(), long(start)), slide))
 
 
-def elsewhere(expr: p.Call, compiler: Compiler) -> Compiled:
+def elsewhere(expr: p.Call, compiler: ExpressionCompiler) -> Compiled:
     raise AssertionError(f"{expr.name} has no rule")
 
 
 def evaluated(exprs: list[p.Expr], ansi: bool, times: list[int | None], numbers: list[int | None]) -> list[list[Any]]:
-    compiler = Compiler({1: 0, 2: 1}, {1: TIMES, 2: LONG}, Context(ansi=ansi), elsewhere)
-    frame = Frame([pa.array(times, LONG).cast(TIMES), pa.array(numbers, LONG)], len(times))
+    compiler = ExpressionCompiler({1: 0, 2: 1}, {1: TIMES, 2: LONG}, Context(ansi=ansi), elsewhere)
+    frame = ColumnFrame([pa.array(times, LONG).cast(TIMES), pa.array(numbers, LONG)], len(times))
     return [c.array(frame).cast(LONG).to_pylist() for c in compiler.compile_all(exprs)]
 
 
@@ -133,19 +133,19 @@ class TestSharing:
     def test_what_is_shared_is_computed_once(self) -> None:
         seen = []
 
-        def counting(expr: p.Call, compiler: Compiler) -> Compiled:
-            def run(frame: Frame) -> pa.Array:
+        def counting(expr: p.Call, compiler: ExpressionCompiler) -> Compiled:
+            def run(frame: ColumnFrame) -> pa.Array:
                 seen.append(frame.rows)
                 return frame.columns[1]
 
             return Compiled(LONG, run)
 
         part = call("NobodyKnowsThis", NUMBER)
-        compiler = Compiler({2: 1}, {2: LONG}, Context(), counting)
+        compiler = ExpressionCompiler({2: 1}, {2: LONG}, Context(), counting)
         compiled = compiler.compile_all(
             [call("Add", part, long(1)), call("Multiply", call("NobodyKnowsThis", NUMBER), part)]
         )
         for _ in range(2):
-            frame = Frame([pa.array([0, 0]), pa.array([3, 4])], 2)
+            frame = ColumnFrame([pa.array([0, 0]), pa.array([3, 4])], 2)
             assert [c.array(frame).to_pylist() for c in compiled] == [[4, 5], [9, 16]]
         assert seen == [2, 2]

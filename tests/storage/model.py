@@ -16,7 +16,7 @@ from dbspark.storage.files import LocalFiles
 from dbspark.trace import Spine, SpineConfig
 from tests.columnar.model import rows
 
-SMALL = SpineConfig(at_once=6, step=8, credit=2, indexed=8)
+SMALL = SpineConfig(max_inline_merge_rows=6, merge_step_rows=8, merge_rows_per_row=2, min_indexed_rows=8)
 """Merges are in progress most of the time."""
 PAIRS = Schema.parse("k BIGINT, v STRING")
 BY_KEY = SortKey(PAIRS, [0])

@@ -104,7 +104,7 @@ def test_a_newer_format_is_refused_and_says_what_to_do(tmp_path, monkeypatch):
 
 
 def test_damaged_batch_files_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "INLINE", 0)
+    monkeypatch.setattr(writing, "MAX_INLINE_BATCH_BYTES", 0)
     history = build(tmp_path / "a")
     where = tmp_path / "a"
     with Store.open(where, write=False, tick=1) as store:

@@ -69,9 +69,9 @@ def form(request, monkeypatch):
     """
     monkeypatch.setattr(os, "fsync", lambda _: None)
     if request.param == "large":
-        monkeypatch.setattr(writing, "INLINE", 0)
+        monkeypatch.setattr(writing, "MAX_INLINE_BATCH_BYTES", 0)
     if request.param == "copied":
-        monkeypatch.setattr(writing, "TICK_FILES", 1)
+        monkeypatch.setattr(writing, "MAX_TICK_FILES", 1)
     monkeypatch.setattr(store_module, "RETIRE_EVERY", 2)
     return request.param
 

@@ -37,7 +37,7 @@ def remote(request, tmp_path):
 
 @pytest.mark.parametrize("inline", [0, 4 << 20])
 def test_a_store_on_another_file_system(remote, inline, monkeypatch):
-    monkeypatch.setattr(writing, "INLINE", inline)
+    monkeypatch.setattr(writing, "MAX_INLINE_BATCH_BYTES", inline)
     filesystem, folder = remote
     spine, history = Spine(BY_KEY, config=SMALL), {}
     with Store.open(folder, filesystem=filesystem, keep=Keep(2)) as store:

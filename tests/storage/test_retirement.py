@@ -33,7 +33,7 @@ def files_of(where):
 
 @pytest.fixture(params=[0, 4 << 20])
 def inline(request, monkeypatch):
-    monkeypatch.setattr(writing, "INLINE", request.param)
+    monkeypatch.setattr(writing, "MAX_INLINE_BATCH_BYTES", request.param)
     monkeypatch.setattr(store_module, "RETIRE_EVERY", 1)
 
 
@@ -58,9 +58,9 @@ def test_a_reader_keeps_what_it_reads(tmp_path):
     store = Store.open(tmp_path, keep=Keep(1))
     spine = ticking(store, 1, 10, history=history)
     reader = Store.open(tmp_path, write=False)
-    with store.pin() as pinned:
+    with store.pin() as pinned_versions:
         spine = ticking(store, 10, 40, spine, history)
-        assert (reader.tick, pinned) == (9, 9)
+        assert (reader.tick, pinned_versions) == (9, 9)
         assert contents(reader.load(verify=True).states["n"][0]) == history[9]
         reader.close()
         ticking(store, 40, 42, spine)

@@ -9,8 +9,8 @@ from dbspark.columnar import Batch, SortKey
 from dbspark.errors import ConfigError, StoreError
 from dbspark.storage import Group, Keep, Store, writing
 from dbspark.storage import store as store_module
-from dbspark.trace import Antichain, Spine, Trace
-from dbspark.trace.merge_state import Merging
+from dbspark.trace import Antichain, Spine, Trace, TraceAgent
+from dbspark.trace.merge_state import MergeState
 from tests.storage.model import BY_KEY, SMALL, batch_of, contents, everything, numbered, small
 from tests.strategies import schemas, weighted_tables
 
@@ -69,9 +69,9 @@ def test_random_ticks_reopened_at_random_points(data, tmp_path_factory):
     keep = Keep(data.draw(st.integers(1, 4)))
     states = {"a": (Spine(BY_KEY, config=SMALL), Spine(BY_KEY, config=SMALL)), "b": (Spine(BY_KEY, config=SMALL),)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "INLINE", data.draw(st.sampled_from([0, 2000, 1 << 20])))
-        patch.setattr(writing, "GARBAGE", data.draw(st.sampled_from([0, 1 << 20])))
-        patch.setattr(writing, "TICK_FILES", data.draw(st.sampled_from([1, 3, 64])))
+        patch.setattr(writing, "MAX_INLINE_BATCH_BYTES", data.draw(st.sampled_from([0, 2000, 1 << 20])))
+        patch.setattr(writing, "MAX_UNUSED_BYTES", data.draw(st.sampled_from([0, 1 << 20])))
+        patch.setattr(writing, "MAX_TICK_FILES", data.draw(st.sampled_from([1, 3, 64])))
         patch.setattr(store_module, "RETIRE_EVERY", data.draw(st.integers(1, 3)))
         store = Store.open(where, keep=keep)
         history = {}
@@ -106,7 +106,7 @@ def test_a_merge_in_progress_is_stored_as_what_it_was_begun_with(tmp_path):
         before = store.statistics.bytes
         spine = spine.insert(numbered(tick * 10_000 + 200_000, 5000))
         store.commit(tick, {"n": (spine,)})
-        if any(isinstance(e, Merging) and e.total > 150_000 and e.out for e in spine.entries):
+        if any(isinstance(e, MergeState) and e.total > 150_000 and e.out for e in spine.entries):
             seen += 1
             assert store.statistics.bytes - before < 8_000_000
             (record,) = store._manifest_now.traces["n"]
@@ -122,7 +122,7 @@ def test_a_merge_in_progress_is_stored_as_what_it_was_begun_with(tmp_path):
 
 def test_a_merge_of_which_nothing_is_stored_is_stored_as_its_result(tmp_path):
     spine = Spine(BY_KEY, config=SMALL)
-    while not any(isinstance(e, Merging) for e in spine.entries):
+    while not any(isinstance(e, MergeState) for e in spine.entries):
         spine = spine.insert(numbered(spine.rows, 7))
     with Store.open(tmp_path) as store:
         store.commit(1, {"n": (spine,)})
@@ -205,7 +205,7 @@ def test_batches_of_another_store_are_written_again(tmp_path):
 
 def test_a_trace_reopens_with_its_frontiers_and_goes_on(tmp_path):
     trace = Trace(BY_KEY, config=SMALL)
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
     with Store.open(tmp_path) as store:
         for tick in range(40):
             trace.append(numbered(tick * 3, 5 * (tick % 3)))
@@ -217,13 +217,13 @@ def test_a_trace_reopens_with_its_frontiers_and_goes_on(tmp_path):
             assert again.upper == trace.upper
             assert again.since.dominates(trace.since)
             assert spine.compaction.logical == trace.since
-            holder = again.agent()
+            holder = TraceAgent.of(again)
             for time in range(max(tick - 5, 0), tick + 1):
                 if trace.since.less_equal((time,)):
                     assert again.as_of(time).same(trace.as_of(time))
             holder.drop()
             if tick % 7 == 3:
-                trace, agent = again, again.agent()
+                trace, agent = again, TraceAgent.of(again)
 
 
 def test_writing_goes_on_from_the_last_tick_only(tmp_path):

@@ -21,7 +21,7 @@ from dbspark.columnar.rows import decode_arrays
 from dbspark.errors import TimeError
 from dbspark.kernels.memory import layout as nd
 from dbspark.trace import Antichain, Time, Trace
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.merge_state import MergeState
 
 SCHEMA = Schema.parse("k BIGINT, v INT, s STRING")
 KEYS = (0, 1, 2, 7, None)
@@ -337,13 +337,13 @@ def check_invariants(trace: Trace, model: Model) -> None:
         description = entry.description
         assert description.since.dominates(trace.since), "compacted further than anybody has allowed"
         assert description.lower.dominates(description.upper)
-        parts = entry.batches() if isinstance(entry, Merging) else [entry]
+        parts = entry.batches() if isinstance(entry, MergeState) else [entry]
         for part in parts:
             for _, time, _ in updates_of(part, model.width):
                 assert description.lower.less_equal(time)
                 late = description.upper.less_equal(time)
                 assert not late or time.advance_by(description.since) == time, "an update after its batch's upper"
-    merges = [e for e in ready if isinstance(e, Merging)]
+    merges = [e for e in ready if isinstance(e, MergeState)]
     levels = 1
     while spine.config.fanout**levels <= sum(e.rows for e in ready):
         levels += 1

@@ -11,11 +11,11 @@ import pytest
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.schema import Schema
 from dbspark.trace.config import SpineConfig
-from dbspark.trace.directory import Listed, sources_of
+from dbspark.trace.directory import BatchDirectory, sources_of
 from dbspark.trace.spine import Spine
 
 ROWS = SortKey(Schema(pa.schema([pa.field("a", pa.int64())])))
-LAZY = SpineConfig(fanout=1 << 20, space_low=float("inf"), space_high=float("inf"))
+LAZY = SpineConfig(fanout=1 << 20, min_space_share=float("inf"), max_space_share=float("inf"))
 """Never merges, so every insert is one more batch."""
 
 
@@ -30,14 +30,14 @@ def same(found: tuple[np.ndarray, ...], batches: tuple[Batch, ...]) -> bool:
 @pytest.mark.parametrize("seed", range(5))
 def test_every_version_lists_its_own_batches(seed: int) -> None:
     rng = random.Random(seed)
-    versions = [Listed.of((), ())]
+    versions = [BatchDirectory.of((), ())]
     for i in range(60):
         before = rng.choice(versions[-6:])  # the newest, or a fork of an older one
         one = batch(i, *(rng.randrange(100) for _ in range(3)))
-        versions.append(before.and_one(one, (id(one), 0, 0, 0)))
+        versions.append(before.with_batch(one, (id(one), 0, 0, 0)))
     for version in versions:
         assert same(version.sources, version.batches)
-        assert version.places.tolist() == [[id(b), 0, 0, 0] for b in version.batches]
+        assert version.index_refs.tolist() == [[id(b), 0, 0, 0] for b in version.batches]
 
 
 def test_spines_that_go_their_own_way_from_one() -> None:
@@ -53,7 +53,7 @@ def test_spines_that_go_their_own_way_from_one() -> None:
 
 
 def test_merged_spines_list_what_was_merged() -> None:
-    spine = Spine(ROWS, config=SpineConfig(fanout=2, at_once=8, step=4))
+    spine = Spine(ROWS, config=SpineConfig(fanout=2, max_inline_merge_rows=8, merge_step_rows=4))
     for i in range(200):
         assert len(spine.sources[3]) == len(spine.batches) + 1
         spine = spine.insert(batch(i, i + 1000))

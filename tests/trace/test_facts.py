@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dbspark.columnar import Batch, Schema, SortKey
-from dbspark.trace import Antichain, Description, Product, SpineConfig, Time, Trace, idle_merge_effort
+from dbspark.trace import Antichain, Description, ProductTime, SpineConfig, Time, Trace, TraceAgent, idle_merge_effort
 from dbspark.trace import spine as spines
 from tests.trace.model import updates_of, zset
 
@@ -39,7 +39,7 @@ def history(cursor):
 
 def test_d01_a_trace_reads_through_every_boundary_and_compacts_nothing_without_permission():
     trace = Trace(BY_FIRST)
-    with trace.agent() as agent:
+    with TraceAgent.of(trace) as agent:
         trace.append(pairs([(1, 2)]), 0, at(1))
         trace.append(pairs([(2, 3)]), 1, at(2))
         trace.append(pairs([(2, 3)], -1), 2, at(3))
@@ -100,7 +100,7 @@ def test_d02_an_import_gives_the_same_live_and_after_the_writer_has_finished(wor
     updates = []
     for worker in range(workers):
         trace = Trace(BY_FIRST, config=SpineConfig(fanout=2))
-        with trace.agent() as agent:
+        with TraceAgent.of(trace) as agent:
             source = None if closed else agent.import_trace()
             for epoch in range(len(EPOCHS)):
                 trace.append(shard(edges(epoch), worker, workers))
@@ -120,7 +120,7 @@ def test_d02_an_import_gives_the_same_live_and_after_the_writer_has_finished(wor
 
 def test_d03_importing_a_quiet_trace_reaches_its_frontier_without_new_input():
     trace = Trace(BY_FIRST)
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
     trace.append(pairs([(1, 2)]), 0)
     trace.seal(at(7))
     source = agent.import_trace()
@@ -136,7 +136,7 @@ def test_d03_importing_a_quiet_trace_reaches_its_frontier_without_new_input():
 @pytest.mark.parametrize("worker", range(4))
 def test_d04_a_late_importer_sees_times_advanced_to_its_since(worker, merged):
     trace = Trace(BY_FIRST)
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
     trace.append(pairs([(worker, 0)]), worker, at(4))
     trace.append(pairs([(9, 9)]), 4, at(5))
     agent.set_logical_compaction(at(4 - worker))
@@ -163,10 +163,10 @@ def test_d10_sums_of_zero_vanish():
 def test_d11_a_merge_advances_times_as_the_lattice_says():
     """(3,7) by {(4,8),(5,3)} is (4,7), in every row of a merge and not only where rows meet."""
     trace = Trace(BY_FIRST, width=2, config=SpineConfig(fanout=2))
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
     for time, upper in (((3, 7), (4, 0)), ((4, 9), (6, 0))):
         trace.append(pairs([(1, 1), (time[0], 2)]), time, at(*upper))
-    agent.set_logical_compaction(Antichain([Product(4, 8), Product(5, 3)]))
+    agent.set_logical_compaction(Antichain([ProductTime(4, 8), ProductTime(5, 3)]))
     agent.set_physical_compaction(at(6, 0))
     trace.finish()
     assert len(trace.spine.batches) == 1
@@ -177,7 +177,7 @@ def test_d11_a_merge_advances_times_as_the_lattice_says():
         ((3, 2), Time((4, 7)), 1),
         ((4, 2), Time((4, 9)), 1),
     ]
-    assert whole.description == Description(at(0, 0), at(6, 0), Antichain([Product(4, 8), Product(5, 3)]))
+    assert whole.description == Description(at(0, 0), at(6, 0), Antichain([ProductTime(4, 8), ProductTime(5, 3)]))
 
 
 NAMES = Schema.parse("key STRING, value STRING")
@@ -188,7 +188,7 @@ def test_d12_the_changes_of_an_upserted_key_are_read_back_with_their_times():
     steps = {3: {"mcsherry": 1}, 4: {"mcsherry": -1, "zappa": 1}, 5: {"zappa": -1}, 9: {"oz": 1}, 15: {"oz": -1}}
     sort_key = SortKey(NAMES, [0])
     trace = Trace(sort_key, config=SpineConfig(fanout=2))
-    trace_agent = trace.agent()
+    trace_agent = TraceAgent.of(trace)
     for time in range(16):
         delta = steps.get(time, {})
         table = pa.table({"key": ["frank"] * len(delta), "value": pa.array(list(delta), pa.string())})
@@ -209,10 +209,10 @@ def test_d12_the_changes_of_an_upserted_key_are_read_back_with_their_times():
 def written(monkeypatch):
     """Counts the rows that merges write."""
     count = Counter()
-    step, merge = spines.Merging.step, spines.merge
+    step, merge = spines.MergeState.step, spines.merge
 
     def rows(state):
-        return sum(c.rows for c in (state.out if isinstance(state, spines.Merging) else state.chunks))
+        return sum(c.rows for c in (state.out if isinstance(state, spines.MergeState) else state.chunks))
 
     def counted_step(self, limit):
         result = step(self, limit)
@@ -224,14 +224,16 @@ def written(monkeypatch):
         count["rows"] += result.rows
         return result
 
-    monkeypatch.setattr(spines.Merging, "step", counted_step)
+    monkeypatch.setattr(spines.MergeState, "step", counted_step)
     monkeypatch.setattr(spines, "merge", counted_merge)
     return count
 
 
 def test_d16_single_row_inserts_cost_no_more_than_the_model(written):
     """4,096 of them: 40,962 rows written in total, at most 30 in one insert, at most 13 batches at any time."""
-    trace = Trace(BY_FIRST, config=SpineConfig(fanout=2, at_once=2, step=1, credit=20))
+    trace = Trace(
+        BY_FIRST, config=SpineConfig(fanout=2, max_inline_merge_rows=2, merge_step_rows=1, merge_rows_per_row=20)
+    )
     total = most = batches = 0
     for i in range(4096):
         written.clear()
@@ -259,13 +261,15 @@ def test_d16_small_inserts_leave_a_large_batch_alone(written):
         trace.append(delta)
         most = max(most, written["rows"])
         assert chunks == {id(c) for c in trace.spine.entries[0].chunks}
-    assert most <= 2 * max(trace.spine.config.step, trace.spine.config.at_once) + 4472
+    assert most <= 2 * max(trace.spine.config.merge_step_rows, trace.spine.config.max_inline_merge_rows) + 4472
     assert len(trace.spine.batches) <= 2 * 4 * 10
 
 
 def test_d16_idle_time_ends_with_one_batch():
     """Ten batches of 1,000 and then idle: one batch after about 22 calls of 1,000 rows each."""
-    trace = Trace(BY_FIRST, config=SpineConfig(fanout=4, at_once=0, step=1000, credit=0))
+    trace = Trace(
+        BY_FIRST, config=SpineConfig(fanout=4, max_inline_merge_rows=0, merge_step_rows=1000, merge_rows_per_row=0)
+    )
     for i in range(10):
         numbers = np.arange(1000 * i, 1000 * i + 1000)
         trace.append(pairs(np.stack([numbers, numbers], 1)))

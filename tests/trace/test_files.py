@@ -11,7 +11,7 @@ from dbspark.columnar import batch_file as files
 from dbspark.columnar.batch_file import open_batch, write_batch
 from dbspark.errors import CorruptFileError, TimeError
 from dbspark.kernels.memory import layout as nd
-from dbspark.trace import Antichain, Description, Trace
+from dbspark.trace import Antichain, Description, Trace, TraceAgent
 from tests.columnar.model import in_chunks, rows
 from tests.strategies import INT64_MAX, schemas, weighted_tables
 
@@ -164,7 +164,7 @@ def test_an_open_batch_outlives_its_file(path):
 
 def test_a_trace_reopens_from_its_files_and_goes_on(tmp_path):
     trace = Trace(BY_KEY)
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
     for i in range(5):
         trace.append(numbers(10 * i + 1))
     opened = []
@@ -174,7 +174,7 @@ def test_a_trace_reopens_from_its_files_and_goes_on(tmp_path):
         opened.append(found.with_description(Description.from_json(description)))
     again = Trace.from_batches(opened)
     assert (again.since, again.upper) == (trace.since, trace.upper)
-    holder = again.agent()
+    holder = TraceAgent.of(again)
     for one in (trace, again):
         one.append(numbers(7, weights=np.full(7, -1)))
     for time in range(6):

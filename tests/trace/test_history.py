@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import TimeError
-from dbspark.runtime.embedded import HISTORIES, MERGES
-from dbspark.trace import Antichain
-from dbspark.trace import write_buffer as waiting
+from dbspark.runtime.embedded import HISTORY_SPINE_CONFIG, STATE_SPINE_CONFIG
+from dbspark.trace import Antichain, TraceAgent, write_buffer
 from dbspark.trace.history import History
-from dbspark.trace.write_buffer import CHANGES
+from dbspark.trace.write_buffer import LIMITS
 
 SCHEMA = Schema.parse("k BIGINT")
 BY_ROW = SortKey(SCHEMA)
@@ -39,10 +38,10 @@ def oldest(history: History) -> int:
 
 
 def test_an_agent_keeps_its_tick_while_changes_are_written_together() -> None:
-    history = History(BY_ROW, 5, 0, config=HISTORIES, patient=True, counted=False)
+    history = History(BY_ROW, 5, 0, config=HISTORY_SPINE_CONFIG, seldom_read=True, count_rows=False)
     for tick in range(1, 4):
         history.append(delta([tick]), tick)
-    agent = history.trace.agent()
+    agent = TraceAgent.of(history.trace)
     agent.set_logical_compaction(Antichain.at(3))
     for tick in range(4, 21):
         history.append(delta([tick]), tick)
@@ -56,32 +55,32 @@ def test_an_agent_keeps_its_tick_while_changes_are_written_together() -> None:
 
 def test_a_hold_that_comes_while_changes_are_sorted_is_honoured(monkeypatch: Any) -> None:
     """What has been sorted for a later tick is sorted again."""
-    history = History(BY_ROW, 5, 0, config=HISTORIES)
+    history = History(BY_ROW, 5, 0, config=HISTORY_SPINE_CONFIG)
     trace = history.trace
-    for tick in range(1, CHANGES):
+    for tick in range(1, LIMITS.max_deltas):
         history.append(delta([tick]), tick)
-    sort = waiting.written
+    sort = write_buffer.sort_for_flush
     agents = []
 
     def sorted_and_held(changes: Any, oldest: int, *more: Any) -> Any:
         out = sort(changes, oldest, *more)
         if not agents:
-            assert out.oldest == CHANGES - 6
-            agents.append(trace.agent())
+            assert out.oldest == LIMITS.max_deltas - 6
+            agents.append(TraceAgent.of(trace))
             with pytest.raises(TimeError, match="somebody holds"):
                 agents[0].clone().append_described(*described(out))
         return out
 
-    monkeypatch.setattr(waiting, "written", sorted_and_held)
+    monkeypatch.setattr(write_buffer, "sort_for_flush", sorted_and_held)
     assert oldest(history) == 0
-    assert rows_of(history.at(7, CHANGES - 1)) == Counter(range(1, 8))
+    assert rows_of(history.at(7, LIMITS.max_deltas - 1)) == Counter(range(1, 8))
 
 
 def described(out: Any) -> Any:
     from dbspark.trace.time import Description
 
-    last = Antichain.at(out.changes[-1].tick + 1)
-    return out.together, Description(Antichain.at(1), last, Antichain.at(out.oldest)), Antichain.at(out.oldest)
+    last = Antichain.at(out.deltas[-1].tick + 1)
+    return out.combined, Description(Antichain.at(1), last, Antichain.at(out.oldest)), Antichain.at(out.oldest)
 
 
 def test_a_hold_goes_as_far_back_as_there_is_anything() -> None:
@@ -103,7 +102,7 @@ def test_a_hold_goes_as_far_back_as_there_is_anything() -> None:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("tick"), st.lists(st.tuples(st.integers(0, 6), st.sampled_from([-1, 1, 2])), max_size=4)),
-        st.tuples(st.just("ticks"), st.integers(1, 2 * CHANGES)),
+        st.tuples(st.just("ticks"), st.integers(1, 2 * LIMITS.max_deltas)),
         st.tuples(st.just("agent"), st.integers(0, 40)),
         st.tuples(st.just("hold"), st.integers(0, 40)),
         st.tuples(st.just("advance"), st.integers(0, 40)),
@@ -117,11 +116,12 @@ STEPS = st.lists(
 
 @settings(max_examples=150)
 @given(
-    STEPS, st.sampled_from([0, 1, 5, 50]), st.sampled_from([HISTORIES, MERGES]), st.booleans(), st.booleans(),
+    STEPS, st.sampled_from([0, 1, 5, 50]), st.sampled_from([HISTORY_SPINE_CONFIG, STATE_SPINE_CONFIG]), st.booleans(),
+    st.booleans(),
 )  # fmt: skip
-def test_since_never_passes_a_hold(steps: Any, keep: int, config: Any, patient: bool, counted: bool) -> None:
+def test_since_never_passes_a_hold(steps: Any, keep: int, config: Any, seldom_read: bool, count_rows: bool) -> None:
     """Random ticks, holds that are taken, advanced and dropped, and reads as of held ticks, against a model."""
-    history = History(BY_ROW, keep, 0, config=config, patient=patient, counted=counted)
+    history = History(BY_ROW, keep, 0, config=config, seldom_read=seldom_read, count_rows=count_rows)
     trace = history.trace
     states, now = [Counter[int]()], 0
     agents: list[tuple[Any, int]] = []
@@ -146,7 +146,7 @@ def test_since_never_passes_a_hold(steps: Any, keep: int, config: Any, patient: 
             for i in range(value):
                 tick([(i % 7, 1 if i % 3 else -1)])
         elif what == "agent":
-            agent = trace.agent()  # of a trace to which changes have still to come
+            agent = TraceAgent.of(trace)  # of a trace to which changes have still to come
             at = max(now - value, agent.logical.meet_of_all()[0])
             agent.set_logical_compaction(Antichain.at(at))
             agents.append((agent, at))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import SchemaError
-from dbspark.trace import Antichain, SpineConfig, Trace
+from dbspark.trace import Antichain, SpineConfig, Trace, TraceAgent
 from tests.columnar.model import NAN, column_values, plus, rows, zset
 from tests.strategies import FLAT_TYPES, table_of, values
 
@@ -31,7 +31,7 @@ NESTED = [
 TYPES = ORDERABLE + NESTED
 DIRECTIONS = [(False, False), (False, True), (True, False), (True, True)]
 """(descending, nulls last)"""
-TINY = SpineConfig(fanout=2, at_once=2, step=4, credit=2)
+TINY = SpineConfig(fanout=2, max_inline_merge_rows=2, merge_step_rows=4, merge_rows_per_row=2)
 
 
 def rank(value, dtype):
@@ -203,7 +203,7 @@ def test_first_and_last_over_many_batches_with_retractions_are_those_of_a_sort(d
     rng = np.random.default_rng(seed)
     with weakened_hash(2**64 - 1 if weak is None else weak):
         trace = Trace(sort_key, config=TINY)
-        agent = trace.agent()
+        agent = TraceAgent.of(trace)
         there = {}
         for step in range(8):
             picks = rng.integers(0, max(table.num_rows, 1), rng.integers(0, 9) if table.num_rows else 0)

@@ -1,7 +1,7 @@
 """The spine against an array of weights: whatever was inserted and however far merging has come, it reads the same.
 
 A machine keeps every spine it has ever made beside what it should hold; any of them may be read, worked on or grown
-again at any time. Two sets of knobs: the usual ones, and small ones with which merges are in progress all the time.
+again at any time. Two configurations: the default limits, and small ones with which merges are always in progress.
 """
 
 import numpy as np
@@ -14,11 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import WeightOverflowError
-from dbspark.trace import bloom_filter as sieves
-from dbspark.trace import merge_policy as dues
+from dbspark.trace import bloom_filter as bloom_filter
+from dbspark.trace import merge_policy as merge_policy
 from dbspark.trace.config import SpineConfig
-from dbspark.trace.lookup import Keys, ends_unordered, probe
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.lookup import Keys, first_rows_unordered, probe
+from dbspark.trace.merge_state import MergeState
 from dbspark.trace.spine import Spine
 from dbspark.trace.statistics import SpineStats
 
@@ -29,12 +29,19 @@ BY_SKEWED_KEY = SortKey(SCHEMA, [1])
 MAX = (1 << 63) - 1
 
 NAMES = np.array(["hot", None, "b", "", "hot", "hot", "c" * 20], object)
-EAGER = SpineConfig(fanout=2, at_once=8, step=32, credit=3)
+EAGER = SpineConfig(fanout=2, max_inline_merge_rows=8, merge_step_rows=32, merge_rows_per_row=3)
 """Almost every merge is in progress for several inserts; the credit is too little to ever finish them all."""
-SIEVED = SpineConfig(fanout=4, at_once=8, step=64, credit=3, indexed=16, sieved=32)
+FILTERED = SpineConfig(
+    fanout=4,
+    max_inline_merge_rows=8,
+    merge_step_rows=64,
+    merge_rows_per_row=3,
+    min_indexed_rows=16,
+    min_filtered_rows=32,
+)
 """Sieves and indices for next to nothing."""
-FINE = SpineConfig(fanout=4, at_once=64, step=256)
-"""The usual knobs on a smaller scale."""
+FINE = SpineConfig(fanout=4, max_inline_merge_rows=64, merge_step_rows=256)
+"""The default limits on a smaller scale."""
 
 
 def batch(keys, weights=1, sort_key=BY_ROW):
@@ -114,7 +121,7 @@ def levels(spine):
 
 def check_shape(spine):
     """What bounds the number of batches: R of each level, and what merges in progress have yet to read."""
-    merges = [e for e in spine.entries if isinstance(e, Merging)]
+    merges = [e for e in spine.entries if isinstance(e, MergeState)]
     inputs = sum(len(m.inputs) for m in merges)
     assert all(e.rows for e in spine.entries), "an empty entry"
     assert len(spine.entries) - len(merges) <= spine.config.fanout * levels(spine)
@@ -235,7 +242,7 @@ class Eager(Machine):
 
 
 class Sieved(Machine):
-    config = SIEVED
+    config = FILTERED
     size = 1_500
     largest = 200
 
@@ -253,15 +260,17 @@ def test_any_history_with_merges_always_in_progress_reads_like_an_array():
     run(Eager, 3, 25)
 
 
-def test_any_history_with_sieves_reads_like_an_array(monkeypatch):
-    monkeypatch.setattr(sieves, "_STEP", 40)  # larger words are long in coming
-    monkeypatch.setattr(sieves, "_PACE", 1)
+def test_any_history_with_bloom_filters_reads_like_an_array(monkeypatch):
+    monkeypatch.setattr(bloom_filter, "MIN_REBUILD_STEP_ROWS", 40)  # larger words are long in coming
+    monkeypatch.setattr(bloom_filter, "REBUILD_ROWS_PER_ROW", 1)
     run(Sieved, 3, 30)
 
 
-def test_whoever_keeps_an_earlier_version_finds_what_later_ones_have_forgotten(monkeypatch):
-    monkeypatch.setattr(sieves, "_FIRST", 8)  # words are soon full, and replaced by others that are hardly larger
-    spine, versions = Spine(BY_ROW, (), SIEVED), []
+def test_an_earlier_version_finds_keys_that_are_gone_from_later_filters(monkeypatch):
+    monkeypatch.setattr(
+        bloom_filter, "INITIAL_KEYS_PER_WORD", 8
+    )  # words are soon full, and replaced by others that are hardly larger
+    spine, versions = Spine(BY_ROW, (), FILTERED), []
     weights = np.zeros(8000, np.int64)
     for i in range(240):
         check_probed(spine, weights)
@@ -273,58 +282,62 @@ def test_whoever_keeps_an_earlier_version_finds_what_later_ones_have_forgotten(m
         weights[keys] += some
         spine = spine.insert(batch(keys, some))
         versions.append((spine, weights))
-    told = {s._sieve.told.address for s, _ in versions if s._sieve is not None and s._sieve.told is not None}
-    assert len(told) > 4, "words have been replaced"
-    fresh = [Spine(s.sort_key, s.entries, s.config, s.stats, sieve=s._covering) for s, _ in versions]
+    view = {
+        s._bloom_filter.view.address
+        for s, _ in versions
+        if s._bloom_filter is not None and s._bloom_filter.view is not None
+    }
+    assert len(view) > 4, "words have been replaced"
+    fresh = [Spine(s.sort_key, s.entries, s.config, s.stats, bloom_filter=s._complete_filter) for s, _ in versions]
     for late, (_, there) in zip(fresh, versions, strict=True):
         check_probed(late, there)
 
 
-def test_what_is_only_looked_at_is_in_no_sieve_and_found_whatever_becomes_of_it():
-    spine, weights = Spine(BY_ROW, (), SIEVED), np.zeros(1000, np.int64)
+def test_batches_that_are_not_inserted_are_in_no_filter_and_are_found():
+    spine, weights = Spine(BY_ROW, (), FILTERED), np.zeros(1000, np.int64)
     for i in range(12):
         keys = np.arange(20 * i, 20 * i + 20)
         weights[keys] += 1
         spine = spine.insert(batch(keys))
         check_probed(spine, weights)
-    assert spine._sieve is not None
-    assert spine._sieve.told is not None
+    assert spine._bloom_filter is not None
+    assert spine._bloom_filter.view is not None
     more, once = np.arange(500, 1000), weights.copy()
     weights[more] += 1
-    looked = spine.and_one(batch(more))
+    looked = spine.with_batch(batch(more))
     for later in (
         looked,
         looked.work(0),
         looked.work(None),
-        looked.paid(),
+        looked.pay_merge(),
         looked.compacted(),
-        looked.configured(FINE),
+        looked.with_config(FINE),
     ):
         check_probed(later, weights)
     weights[:20] += 1
     check_probed(looked.insert(batch(np.arange(20))), weights)
-    check_probed(looked.and_one(batch(np.arange(20))), weights)
+    check_probed(looked.with_batch(batch(np.arange(20))), weights)
     check_probed(spine, once)
 
 
-def test_a_sieve_that_holds_nothing_back_is_given_up():
-    spine = Spine(BY_ROW, (), SIEVED)
+def test_a_filter_that_excludes_too_few_keys_is_dropped():
+    spine = Spine(BY_ROW, (), FILTERED)
     weights = np.zeros(600, np.int64)
     seen = []
     for i in range(200):
         keys = np.arange(i * 3, i * 3 + 3)
         weights[keys] = 1
         spine = spine.insert(batch(keys))
-        seen.append(spine._sieve is not None)
+        seen.append(spine._bloom_filter is not None)
         there = np.flatnonzero(weights)
         rows = pa.table({"k": there, "s": pa.array(NAMES[there % len(NAMES)], pa.string())})
         assert len(probe(spine, Keys.of(BY_ROW, rows))) == len(there)
     assert True in seen
     assert sum(seen) < len(seen) / 2
-    assert spine.stats.unsieved > 0
+    assert spine.stats.no_filter_up_to_rows > 0
 
 
-def test_any_history_with_the_usual_knobs_reads_like_an_array():
+def test_any_history_with_the_default_limits_reads_like_an_array():
     run(Usual, 3, 20)
 
 
@@ -356,15 +369,15 @@ def test_a_merge_in_progress_reads_right_at_every_step(sort_key):
     for keys, some in parts:
         np.add.at(weights, keys, some)
     inputs = tuple(batch(keys, some, sort_key) for keys, some in parts)
-    entry = Merging((), inputs, (0,) * len(inputs), sum(b.rows for b in inputs))
+    entry = MergeState((), inputs, (0,) * len(inputs), sum(b.rows for b in inputs))
     steps = 0
-    while isinstance(entry, Merging):
+    while isinstance(entry, MergeState):
         spine = Spine(sort_key, (entry,), EAGER)
         check_reads(spine, weights)
         before = entry.unread
         entry = entry.step(64)
         steps += 1
-        if isinstance(entry, Merging):
+        if isinstance(entry, MergeState):
             assert entry.unread < before, "no progress"
     assert steps > 10
     check_reads(Spine(sort_key, (entry,)), weights)
@@ -376,7 +389,7 @@ def with_a_large_merge_begun():
     assert len(spine.entries) == 2
     spine = spine.insert(batch(np.arange(59_900, 60_000)))
     (merging,) = spine.entries
-    assert isinstance(merging, Merging)
+    assert isinstance(merging, MergeState)
     assert spine.backlog() >= 40_000
     return spine
 
@@ -390,7 +403,7 @@ def test_no_insert_waits_for_a_whole_merge():
         backlogs.append(spine.backlog())
     steps = -np.diff(backlogs)
     assert min(backlogs) < 2048, "the merge was never finished"
-    assert steps.max() <= 3 * SpineConfig().step, "one insert did most of it"
+    assert steps.max() <= 3 * SpineConfig().merge_step_rows, "one insert did most of it"
     check_reads(spine, np.ones(72_000, np.int64))
 
 
@@ -413,7 +426,7 @@ def test_work_without_a_budget_finishes_everything():
     assert spine.backlog() > 0
     done = spine.work(None)
     assert done.backlog() == 0
-    assert not any(isinstance(e, Merging) for e in done.entries)
+    assert not any(isinstance(e, MergeState) for e in done.entries)
     check_reads(done, np.ones(2000, np.int64))
     check_reads(spine, np.ones(2000, np.int64))
 
@@ -456,7 +469,7 @@ def test_batches_stay_few_whatever_their_sizes(sizes, config):
         at += n
         check_shape(spine)
         if config is not EAGER:
-            assert sum(isinstance(e, Merging) for e in spine.entries) <= levels(spine)
+            assert sum(isinstance(e, MergeState) for e in spine.entries) <= levels(spine)
             assert spine.backlog() <= 2 * spine.rows
         if i % 100 == 50:
             worked = spine.work(None)
@@ -495,9 +508,9 @@ def test_updates_hold_no_more_rows_than_the_space_share_allows(rows):
     worked = spine.work(None)
     assert worked.count() == n
     if rows > 1:
-        assert worked.space_share() < config.space_high, "it has seen rows cancel"
+        assert worked.space_share() < config.max_space_share, "it has seen rows cancel"
     assert worked.rows <= n * (1 + worked.space_share())
-    assert most <= 1 + 2 * config.space_high + 3 * 2 * rows / n
+    assert most <= 1 + 2 * config.max_space_share + 3 * 2 * rows / n
 
 
 def test_where_everything_cancels_sooner_or_later_little_is_kept():
@@ -512,7 +525,7 @@ def test_where_everything_cancels_sooner_or_later_little_is_kept():
     spine = spine.work(None)
     assert spine.count() == window
     share = spine.space_share()
-    assert share < config.space_high, "it has seen rows cancel"
+    assert share < config.max_space_share, "it has seen rows cancel"
     assert spine.rows <= window * (1 + share) / (1 - share)
 
 
@@ -556,13 +569,15 @@ def test_an_empty_spine_reads_as_nothing():
     assert spine.levels() == []
 
 
-def test_a_batch_that_takes_back_all_of_the_oldest_is_not_kept_beside_it():
+def test_a_batch_that_retracts_all_of_the_oldest_is_merged_with_it():
     spine = Spine(BY_ROW).insert(batch(np.arange(1000))).insert(batch(np.arange(1000), -1)).work(None)
     assert spine.entries == ()
 
 
 @pytest.mark.parametrize(
-    "config", [SpineConfig(), EAGER, SpineConfig(at_once=0, credit=0)], ids=["usual", "eager", "idle"]
+    "config",
+    [SpineConfig(), EAGER, SpineConfig(max_inline_merge_rows=0, merge_rows_per_row=0)],
+    ids=["usual", "eager", "idle"],
 )
 def test_a_batch_that_is_inserted_twice_counts_twice(config):
     """The very same object, as when a Z-set is added to itself."""
@@ -599,7 +614,7 @@ def test_counting_beside_a_large_batch_reads_only_the_small_ones():
     size = 20_010
     weights = np.zeros(size, np.int64)
     weights[:20_000] = 1
-    config = SpineConfig(at_once=0, credit=0)
+    config = SpineConfig(max_inline_merge_rows=0, merge_rows_per_row=0)
     spine = Spine(BY_ROW, (), config).insert(batch(np.arange(20_000)))
     for keys, some in (
         ([1, 2, 3], [-1, 1, 5]), (np.arange(100, 130), -1), ([20_001], 1), ([20_001], -1), ([20_002, 7], [3, -1]),
@@ -621,9 +636,9 @@ def test_weights_that_overflow_are_refused_by_every_read_that_sums_them():
     assert spine.weights_of(batch([2, 3])).tolist() == [1, 1]
 
 
-def test_a_spine_that_only_grows_is_merged_more_at_a_time_until_something_is_taken_away():
-    config = SpineConfig(at_once=0, growing=16)
-    spine, usual = Spine(BY_ROW, config=config), Spine(BY_ROW, config=SpineConfig(at_once=0))
+def test_an_append_only_spine_has_a_larger_fanout_until_rows_are_retracted():
+    config = SpineConfig(max_inline_merge_rows=0, append_only_fanout=16)
+    spine, usual = Spine(BY_ROW, config=config), Spine(BY_ROW, config=SpineConfig(max_inline_merge_rows=0))
     for i in range(60):
         one = batch(range(3000 * i, 3000 * (i + 1)))
         spine, usual = spine.insert(one).work(), usual.insert(one).work()
@@ -635,19 +650,23 @@ def test_a_spine_that_only_grows_is_merged_more_at_a_time_until_something_is_tak
     assert spine.count() == 40 * 3000
 
 
-def test_keys_that_are_all_held_back_are_as_good_as_none():
-    config = SpineConfig(inserting=16)
-    assert dues._growing(config, SpineStats(asked=100.0, sought=0.0, arriving=10.0)) == 16
-    assert dues._growing(config, SpineStats(asked=100.0, sought=5.0, arriving=10.0)) is None
-    assert dues._growing(config, SpineStats(arriving=10.0)) == 16
-    assert dues._growing(config, SpineStats(arriving=10.0, removals=0.05)) == 16, "next to nothing is taken away"
-    assert dues._growing(config, SpineStats(arriving=10.0, removals=0.2)) is None
+def test_keys_that_the_filter_excludes_do_not_count_as_lookups():
+    def fanout(**seen):
+        return merge_policy._append_only_fanout(
+            SpineConfig(seldom_read_fanout=16), SpineStats(insert_rows=10.0, **seen)
+        )
+
+    assert fanout(sought_keys=100.0, unfiltered_keys=0.0) == 16
+    assert fanout(sought_keys=100.0, unfiltered_keys=5.0) is None
+    assert fanout() == 16
+    assert fanout(removals=0.05) == 16, "next to nothing is taken away"
+    assert fanout(removals=0.2) is None
 
 
-def test_large_batches_of_what_only_grows_wait_for_more_of_their_kind(monkeypatch):
-    monkeypatch.setattr(dues, "_LARGE", 256)
-    monkeypatch.setattr(dues, "_UNREAD", 4)
-    spine = Spine(BY_ROW, config=SpineConfig(at_once=0, growing=4))
+def test_large_batches_of_an_append_only_spine_have_a_larger_fanout(monkeypatch):
+    monkeypatch.setattr(merge_policy, "MIN_WIDE_TIER_ROWS", 256)
+    monkeypatch.setattr(merge_policy, "UNREAD_TIER_FACTOR", 4)
+    spine = Spine(BY_ROW, config=SpineConfig(max_inline_merge_rows=0, append_only_fanout=4))
     for i in range(15 * 4):
         spine = spine.insert(batch(range(100 * i, 100 * (i + 1)))).work()
     assert [b.rows for b in spine.batches] == [400] * 15, "four of a hundred are one, but not four of four hundred"
@@ -661,32 +680,36 @@ def test_large_batches_of_what_only_grows_wait_for_more_of_their_kind(monkeypatc
     assert not spine.rows
 
 
-def sought(spine, rows):
+def look_up_keys(spine, rows):
     """So many keys are looked up."""
     probe(spine, Keys.of(spine.sort_key, [(k, "hot") for k in range(rows)]))
 
 
 @pytest.mark.parametrize(("rows", "usual"), [(2, False), (50, True), (0, False)], ids=["few", "many", "none"])
-def test_what_grows_much_faster_than_it_is_looked_up_in_is_merged_more_at_a_time(rows, usual):
-    spine = Spine(BY_ROW, config=SpineConfig(at_once=0, inserting=16))
-    other = Spine(BY_ROW, config=SpineConfig(at_once=0))
+def test_a_spine_that_is_seldom_read_has_a_larger_fanout(rows, usual):
+    spine = Spine(BY_ROW, config=SpineConfig(max_inline_merge_rows=0, seldom_read_fanout=16))
+    other = Spine(BY_ROW, config=SpineConfig(max_inline_merge_rows=0))
     for i in range(60):
         one = batch(range(100 * i, 100 * (i + 1)))
-        sought(spine, rows)
+        look_up_keys(spine, rows)
         spine, other = spine.insert(one).work(), other.insert(one).work()
     assert (spine.stats.rows_in == other.stats.rows_in) is usual
     assert usual or spine.stats.rows_in * 2 < other.stats.rows_in
     for i in range(60):
-        sought(spine, rows)
+        look_up_keys(spine, rows)
         spine = spine.insert(batch(range(100 * i, 100 * (i + 1)), -1)).work()
         assert len(spine.batches) <= 2 * 4 or i < 2, "what is taken away is merged as usual"
     assert not spine.count()
 
 
-@pytest.mark.parametrize("knobs", [{}, {"growing": 8}, {"inserting": 8}], ids=["usual", "growing", "inserting"])
-def test_keys_are_found_through_indices_whatever_is_being_merged(knobs):
+@pytest.mark.parametrize(
+    "limits", [{}, {"append_only_fanout": 8}, {"seldom_read_fanout": 8}], ids=["usual", "growing", "inserting"]
+)
+def test_keys_are_found_through_indices_whatever_is_being_merged(limits):
     """Inserts and deletes at random, merges in progress all the time; then everything goes."""
-    config = SpineConfig(fanout=2, at_once=8, step=32, credit=1, indexed=16, **knobs)
+    config = SpineConfig(
+        fanout=2, max_inline_merge_rows=8, merge_step_rows=32, merge_rows_per_row=1, min_indexed_rows=16, **limits
+    )
     rng = np.random.default_rng(7)
     by_key = SortKey(SCHEMA, [0])
     size, weights = 3000, np.zeros(3000, np.int64)
@@ -698,13 +721,13 @@ def test_keys_are_found_through_indices_whatever_is_being_merged(knobs):
         asked = np.unique(rng.integers(0, size, 200))
         for hits in (
             probe(spine, Keys.of(by_key, asked.tolist())),
-            ends_unordered(spine, Keys.of(by_key, asked.tolist()), 9),
+            first_rows_unordered(spine, Keys.of(by_key, asked.tolist()), 9),
         ):
             found = np.zeros(len(asked), np.int64)
             np.add.at(found, hits.which, hits.weights)
             assert np.array_equal(found, weights[asked])
-        assert len(spine.places) == len(spine.batches)
-        for one, place in zip(spine.batches, spine.places.tolist(), strict=True):
+        assert len(spine.index_refs) == len(spine.batches)
+        for one, place in zip(spine.batches, spine.index_refs.tolist(), strict=True):
             in_entries = any(e is one for e in spine.entries)
             assert place[0] if in_entries and one.rows >= 16 else True
             in_inputs += bool(place[0]) and not in_entries
@@ -739,12 +762,18 @@ INSERTS = st.lists(
 
 @pytest.mark.parametrize(
     "config",
-    [SpineConfig(), EAGER, FINE, SpineConfig(growing=16), SpineConfig(inserting=16, waiting=8, indexed=64)],
+    [
+        SpineConfig(),
+        EAGER,
+        FINE,
+        SpineConfig(append_only_fanout=16),
+        SpineConfig(seldom_read_fanout=16, min_tiny_batches=8, min_indexed_rows=64),
+    ],
     ids=["usual", "eager", "fine", "growing", "as in a pipeline"],
 )
 @given(inserts=INSERTS)
 @settings(deadline=None)
-def test_a_batch_is_appended_without_a_look_at_the_others_only_where_nothing_is_due(config, inserts):
+def test_the_settled_tail_is_extended_only_where_no_merge_is_due(config, inserts):
     """Beside a spine that looks at all of them at every insert."""
     quick, thorough = Spine(BY_ROW, config=config), Spine(BY_ROW, config=config)
     for first, size, weight in inserts:
@@ -755,4 +784,4 @@ def test_a_batch_is_appended_without_a_look_at_the_others_only_where_nothing_is_
         assert [(type(e), e.rows) for e in quick.entries] == [(type(e), e.rows) for e in thorough.entries]
         assert (quick.credit, quick.rows, quick.merges) == (thorough.credit, thorough.rows, thorough.merges)
         assert quick.rows == sum(e.rows for e in quick.entries)
-        assert quick.merges == any(type(e) is Merging for e in quick.entries)
+        assert quick.merges == any(type(e) is MergeState for e in quick.entries)

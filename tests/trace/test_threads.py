@@ -16,12 +16,14 @@ from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.errors import TimeError
 from dbspark.trace import Antichain, SpineConfig, Trace, TraceAgent, idle_merge_effort
 from dbspark.trace import background_merges as background
-from dbspark.trace.merge_state import Merging, Running
+from dbspark.trace.merge_state import MergeRun, MergeState
 from tests.trace.model import updates_of
 
 SCHEMA = Schema.parse("k BIGINT, v BIGINT")
 BY_KEY = SortKey(SCHEMA, [0], [(1, False, False)])
-CONFIG = SpineConfig(fanout=2, at_once=16, step=32, credit=4, background=64)
+CONFIG = SpineConfig(
+    fanout=2, max_inline_merge_rows=16, merge_step_rows=32, merge_rows_per_row=4, min_background_rows=64
+)
 TICKS = 150
 ROWS = 20
 LIMIT = 60
@@ -168,7 +170,7 @@ def test_every_read_of_a_trace_that_is_being_written_is_the_state_after_some_tic
 
 def test_a_holder_reads_any_tick_it_holds_while_the_trace_is_written(threads):
     trace = Trace(BY_KEY, config=CONFIG)
-    holder = trace.agent()
+    holder = TraceAgent.of(trace)
     pick = random.Random(1)
 
     def travel():
@@ -215,7 +217,7 @@ def test_a_reader_without_a_hold_gets_the_right_answer_or_none(threads):
 def test_compaction_between_the_question_and_the_answer_gives_no_wrong_answer(monkeypatch):
     """The same at the worst moment, on one thread: the history goes while a read has begun."""
     trace = Trace(BY_KEY, config=SpineConfig(fanout=2))
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
     for i in range(4):
         trace.append(DELTAS[i])
     reading = Trace.reading
@@ -238,7 +240,7 @@ def test_compaction_between_the_question_and_the_answer_gives_no_wrong_answer(mo
 def test_imports_follow_from_other_threads(threads):
     """Begun before, amid and after the writing; each waits for what comes, and gets everything once."""
     trace = Trace(BY_KEY, config=CONFIG)
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
     done = []
 
     def follow(delay):
@@ -277,7 +279,7 @@ def test_imports_follow_from_other_threads(threads):
 
 def test_cancelling_an_import_wakes_whoever_waits_for_it(threads):
     trace = Trace(BY_KEY)
-    source = trace.agent().import_trace()
+    source = TraceAgent.of(trace).import_trace()
     woken = threading.Event()
 
     def waiter():
@@ -295,7 +297,7 @@ def test_cancelling_an_import_wakes_whoever_waits_for_it(threads):
 
 def test_closing_a_trace_wakes_whoever_waits_for_it(threads):
     trace = Trace(BY_KEY)
-    source = trace.agent().import_trace()
+    source = TraceAgent.of(trace).import_trace()
 
     def waiter():
         while not source.done:
@@ -311,7 +313,7 @@ def test_closing_a_trace_wakes_whoever_waits_for_it(threads):
 
 def test_imports_may_be_cancelled_while_they_are_polled_and_written_to(threads):
     trace = Trace(BY_KEY, config=CONFIG)
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
 
     def come_and_go():
         source = agent.import_trace()
@@ -336,7 +338,7 @@ def test_imports_may_be_cancelled_while_they_are_polled_and_written_to(threads):
 def test_an_import_that_is_cancelled_while_it_is_polled_ends_without_an_error(monkeypatch):
     """The cancelling at the worst moment, on one thread: when the poll is about to move its hold."""
     trace = Trace(BY_KEY)
-    agent = trace.agent()
+    agent = TraceAgent.of(trace)
     for i in range(3):
         trace.append(DELTAS[i])
     source = agent.import_trace()
@@ -356,10 +358,10 @@ def test_an_import_that_is_cancelled_while_it_is_polled_ends_without_an_error(mo
 def test_agents_forks_and_idle_work_on_many_threads_disturb_nobody(threads):
     trace = Trace(BY_KEY, config=CONFIG)
     trace.set_exert_logic(idle_merge_effort(100))
-    keeper = trace.agent()
+    keeper = TraceAgent.of(trace)
 
     def hold():
-        with trace.agent() as agent, agent.clone() as other:
+        with TraceAgent.of(trace) as agent, agent.clone() as other:
             other.advance(agent.upper)
             assert agent.since.dominates(other.logical)
             ticks_of(rows_of(agent.scan()))
@@ -390,14 +392,14 @@ def test_agents_forks_and_idle_work_on_many_threads_disturb_nobody(threads):
 def test_an_insert_waits_for_no_merge_in_the_background(monkeypatch):
     """A merge that takes for ever holds nobody up, until as many rows have come as it is merging."""
     release = threading.Event()
-    turn = background.Job.turn
+    turn = background.BackgroundMerge.run_step
 
     def held(self):
         release.wait(LIMIT)
         return turn(self)
 
-    monkeypatch.setattr(background.Job, "turn", held)
-    trace = Trace(BY_KEY, config=SpineConfig(fanout=2, at_once=0, background=500))
+    monkeypatch.setattr(background.BackgroundMerge, "run_step", held)
+    trace = Trace(BY_KEY, config=SpineConfig(fanout=2, max_inline_merge_rows=0, min_background_rows=500))
     numbers = np.arange(4000)
 
     def rows(some):
@@ -427,8 +429,8 @@ def test_an_error_in_the_background_reaches_the_writer(monkeypatch):
     def broken(self, limit):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(Running, "step", broken)
-    trace = Trace(BY_KEY, config=SpineConfig(fanout=2, at_once=0, background=10))
+    monkeypatch.setattr(MergeRun, "step", broken)
+    trace = Trace(BY_KEY, config=SpineConfig(fanout=2, max_inline_merge_rows=0, min_background_rows=10))
 
     def ten_ticks():
         for i in range(10):
@@ -443,14 +445,14 @@ def test_an_error_in_the_background_reaches_the_writer(monkeypatch):
 @pytest.fixture
 def stepped(monkeypatch):
     """What is merged in the background, step by step: the totals of the merges. No step ends before `go_on`."""
-    step, steps, go_on = Running.step, [], threading.Event()
+    step, steps, go_on = MergeRun.step, [], threading.Event()
 
     def slow(self, limit):
-        steps.append(self.begun.total)
+        steps.append(self.initial.total)
         assert go_on.wait(LIMIT)
         step(self, 100)
 
-    monkeypatch.setattr(Running, "step", slow)
+    monkeypatch.setattr(MergeRun, "step", slow)
     yield steps, go_on
     go_on.set()
 
@@ -459,7 +461,7 @@ def job(count):
     """A merge of so many rows, about to begin in the background."""
     halves = [np.arange(0, count, 2), np.arange(1, count, 2)]
     inputs = tuple(Batch.from_arrow(pa.table({"k": h, "v": h}), BY_KEY) for h in halves)
-    return background.Job(Merging((), inputs, (0, 0), count))
+    return background.BackgroundMerge(MergeState((), inputs, (0, 0), count))
 
 
 def until(happened):
@@ -475,12 +477,12 @@ def last(steps, total):
 
 def test_small_merges_are_not_held_up_by_large_ones(stepped):
     steps, go_on = stepped
-    jobs = [job(2000)]
+    running = [job(2000)]
     until(lambda: steps == [2000])
-    jobs += [job(n) for n in (800, 1000, 400)]
+    running += [job(n) for n in (800, 1000, 400)]
     go_on.set()
-    until(lambda: all(j.failed() is None and isinstance(j.latest, Batch) for j in jobs))
-    assert [j.latest.rows for j in jobs] == [2000, 800, 1000, 400]
+    until(lambda: all(j.failed() is None and isinstance(j.latest, Batch) for j in running))
+    assert [j.latest.rows for j in running] == [2000, 800, 1000, 400]
     assert steps[0] == 2000, "the step that was running"
     assert [t for t in steps[1:] if t != 2000] == sorted(t for t in steps if t != 2000)
     assert steps.index(2000, 1) > last(steps, 1000)
@@ -488,18 +490,18 @@ def test_small_merges_are_not_held_up_by_large_ones(stepped):
 
 def test_a_merge_that_is_waited_for_comes_before_all_others(stepped):
     steps, go_on = stepped
-    jobs = [job(200)]
+    running = [job(200)]
     until(lambda: steps == [200])
-    jobs += [job(n) for n in (400, 1000)]
-    waiter = threading.Thread(target=jobs[2].wait)
+    running += [job(n) for n in (400, 1000)]
+    waiter = threading.Thread(target=running[2].wait)
     waiter.start()
-    until(lambda: jobs[2]._awaited)
+    until(lambda: running[2]._awaited)
     go_on.set()
     waiter.join(LIMIT)
     assert not waiter.is_alive()
-    for j in jobs:
+    for j in running:
         j.wait()
-    assert [j.latest.rows for j in jobs] == [200, 400, 1000]
+    assert [j.latest.rows for j in running] == [200, 400, 1000]
     assert last(steps, 1000) < last(steps, 200)
     assert last(steps, 1000) < last(steps, 400)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.errors import TimeError
-from dbspark.trace import Antichain, Description, MutableAntichain, Product, Tick, Time, advance_by
+from dbspark.trace import Antichain, Description, MutableAntichain, ProductTime, Time, TotalTime, advance_by
 
 SIDE = {1: 12, 2: 6, 3: 4}
 """Values of each coordinate, by the number of coordinates."""
@@ -24,11 +24,11 @@ def grid(width):
 def made(coordinates):
     """A time of the type that its width calls for; three coordinates nest to the left or to the right."""
     if len(coordinates) == 1:
-        return Tick(*coordinates)
+        return TotalTime(*coordinates)
     if len(coordinates) == 2:
-        return Product(*coordinates)
+        return ProductTime(*coordinates)
     a, b, c = coordinates
-    return Product(Product(a, b), c) if (a + b + c) % 2 else Product(Tick(a), Product(b, c))
+    return ProductTime(ProductTime(a, b), c) if (a + b + c) % 2 else ProductTime(TotalTime(a), ProductTime(b, c))
 
 
 def times(width):
@@ -114,31 +114,31 @@ def test_ticks_are_totally_ordered():
 
 
 def test_nesting_to_the_left_and_to_the_right_is_the_same_time():
-    assert Product(Product(1, 2), 3) == Product(1, Product(2, 3)) == Time((1, 2, 3))
-    assert hash(Product(Product(1, 2), 3)) == hash(Product(1, Product(2, 3)))
-    assert Product(Tick(1), Tick(2)) == Product(1, 2)
-    assert Tick(4) == Time((4,))
+    assert ProductTime(ProductTime(1, 2), 3) == ProductTime(1, ProductTime(2, 3)) == Time((1, 2, 3))
+    assert hash(ProductTime(ProductTime(1, 2), 3)) == hash(ProductTime(1, ProductTime(2, 3)))
+    assert ProductTime(TotalTime(1), TotalTime(2)) == ProductTime(1, 2)
+    assert TotalTime(4) == Time((4,))
 
 
 def test_scopes_nest_no_deeper_than_batches_have_lanes():
     with pytest.raises(TimeError, match="nest"):
-        Product(Product(1, 2), Product(3, 4))
+        ProductTime(ProductTime(1, 2), ProductTime(3, 4))
 
 
 def test_times_of_different_scopes_do_not_mix():
-    for call in (Tick(1).less_equal, Tick(1).join, Tick(1).meet, Antichain([Tick(1)]).less_equal):
+    for call in (TotalTime(1).less_equal, TotalTime(1).join, TotalTime(1).meet, Antichain([TotalTime(1)]).less_equal):
         with pytest.raises(TimeError, match="coordinates"):
-            call(Product(1, 2))
+            call(ProductTime(1, 2))
 
 
 def test_a_time_is_made_from_what_a_caller_has():
-    assert Time.of(3) == Tick(3)
-    assert Time.of((3, 4)) == Product(3, 4)
-    assert Time.of(Product(3, 4)) == Product(3, 4)
-    assert Tick(3).less_equal(4)
-    assert Product(3, 4).join((5, 1)) == Product(5, 4)
-    assert repr(Product(Tick(3), 4)) == "Product(3, 4)"
-    assert repr(Tick(3)) == "Tick(3)"
+    assert Time.of(3) == TotalTime(3)
+    assert Time.of((3, 4)) == ProductTime(3, 4)
+    assert Time.of(ProductTime(3, 4)) == ProductTime(3, 4)
+    assert TotalTime(3).less_equal(4)
+    assert ProductTime(3, 4).join((5, 1)) == ProductTime(5, 4)
+    assert repr(ProductTime(TotalTime(3), 4)) == "ProductTime(3, 4)"
+    assert repr(TotalTime(3)) == "TotalTime(3)"
 
 
 # ---------------------------------------------------------------------- antichains
@@ -212,7 +212,7 @@ def test_frontiers_are_a_distributive_lattice(given):
 
 
 def test_the_empty_frontier_is_the_end_of_time():
-    end, some_time = Antichain(), Antichain([Tick(3)])
+    end, some_time = Antichain(), Antichain([TotalTime(3)])
     assert not end
     assert not end.less_equal(0)
     assert end.join(some_time) == end
@@ -277,15 +277,15 @@ def test_advancing_keeps_the_order(given):
 
 
 def test_advancing_to_the_end_of_time_changes_nothing():
-    assert advance_by(Product(3, 7), Antichain()) == Product(3, 7)
+    assert advance_by(ProductTime(3, 7), Antichain()) == ProductTime(3, 7)
 
 
 def test_golden_values_of_advancing_joining_and_meeting():
     """D-11: the examples of the lattice's documentation."""
-    assert advance_by(Product(3, 7), Antichain([Product(4, 8), Product(5, 3)])) == Product(4, 7)
-    one, other = Antichain([Product(3, 7), Product(5, 6)]), Antichain([Product(4, 6)])
-    assert one.join(other) == Antichain([Product(4, 7), Product(5, 6)])
-    assert one.meet(other) == Antichain([Product(3, 7), Product(4, 6)])
+    assert advance_by(ProductTime(3, 7), Antichain([ProductTime(4, 8), ProductTime(5, 3)])) == ProductTime(4, 7)
+    one, other = Antichain([ProductTime(3, 7), ProductTime(5, 6)]), Antichain([ProductTime(4, 6)])
+    assert one.join(other) == Antichain([ProductTime(4, 7), ProductTime(5, 6)])
+    assert one.meet(other) == Antichain([ProductTime(3, 7), ProductTime(4, 6)])
 
 
 # ---------------------------------------------------------------------- counted frontiers
@@ -315,20 +315,20 @@ def test_a_mutable_antichain_is_the_frontier_of_its_positive_counts(rounds):
 def test_golden_values_of_counting():
     """D-10, A4.2: a frontier moves when the last hold on it goes."""
     held = MutableAntichain([1])
-    assert held.update([(1, -1), (2, 7)]) == [(Tick(1), -1), (Tick(2), 1)]
-    assert held.frontier == Antichain([Tick(2)])
+    assert held.update([(1, -1), (2, 7)]) == [(TotalTime(1), -1), (TotalTime(2), 1)]
+    assert held.frontier == Antichain([TotalTime(2)])
     assert held.count(2) == 7
     twice = MutableAntichain([1, 1])
     assert twice.update([(1, -1)]) == []
-    assert twice.update([(1, -1)]) == [(Tick(1), -1)]
+    assert twice.update([(1, -1)]) == [(TotalTime(1), -1)]
     assert twice.frontier == Antichain()
 
 
 def test_a_change_that_is_undone_in_the_same_update_is_not_reported():
-    held = MutableAntichain([Product(1, 2)])
-    assert held.update([(Product(1, 2), -1), (Product(1, 2), 1)]) == []
-    assert held.update([(Product(0, 0), 1), (Product(0, 0), -1)]) == []
-    assert held.frontier == Antichain([Product(1, 2)])
+    held = MutableAntichain([ProductTime(1, 2)])
+    assert held.update([(ProductTime(1, 2), -1), (ProductTime(1, 2), 1)]) == []
+    assert held.update([(ProductTime(0, 0), 1), (ProductTime(0, 0), -1)]) == []
+    assert held.frontier == Antichain([ProductTime(1, 2)])
 
 
 # ---------------------------------------------------------------------- descriptions

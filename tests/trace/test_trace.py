@@ -26,16 +26,16 @@ from dbspark.errors import SchemaError, TimeError, WeightOverflowError
 from dbspark.trace import (
     Antichain,
     Description,
-    Product,
+    ProductTime,
     SpineConfig,
-    Tick,
     Time,
+    TotalTime,
     Trace,
     TraceAgent,
     TraceImport,
     idle_merge_effort,
 )
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.merge_state import MergeState
 from tests.trace.model import (
     ARRANGEMENTS,
     BY_KEY,
@@ -57,9 +57,9 @@ SEED = st.integers(0, 1 << 30)
 CONFIGS = st.builds(
     SpineConfig,
     fanout=st.sampled_from([2, 2, 3]),
-    at_once=st.integers(0, 4),
-    step=st.integers(1, 8),
-    credit=st.integers(1, 3),
+    max_inline_merge_rows=st.integers(0, 4),
+    merge_step_rows=st.integers(1, 8),
+    merge_rows_per_row=st.integers(1, 3),
 )
 
 
@@ -97,11 +97,14 @@ class Machine(RuleBasedStateMachine):
     @initialize(config=CONFIGS, sort_key=st.sampled_from(ARRANGEMENTS), held=st.booleans())
     def begin(self, config, sort_key, held):
         if self.background is not None:
-            config = SpineConfig(config.fanout, at_once=config.at_once, step=config.step, credit=config.credit,
-                                 background=self.background)  # fmt: skip
+            config = SpineConfig(
+                config.fanout, max_inline_merge_rows=config.max_inline_merge_rows,
+                merge_step_rows=config.merge_step_rows, merge_rows_per_row=config.merge_rows_per_row,
+                min_background_rows=self.background,
+            )  # fmt: skip
         self.slots = [Slot(Trace(sort_key, self.width, config), Model(self.width))]
         if held:
-            self.slots[0].agents.append(self.slots[0].trace.agent())
+            self.slots[0].agents.append(TraceAgent.of(self.slots[0].trace))
         self.steps = 0
         self.folder = tempfile.TemporaryDirectory()
 
@@ -140,7 +143,7 @@ class Machine(RuleBasedStateMachine):
     def later(self, upper, rng):
         """A frontier at or after another, as a rule after it; of two elements where times are partially ordered."""
         if self.width == 1:
-            return Antichain([Tick(upper.meet_of_all()[0] + rng.choice([1, 1, 1, 2, 3]))])
+            return Antichain([TotalTime(upper.meet_of_all()[0] + rng.choice([1, 1, 1, 2, 3]))])
         moved = []
         for element in upper:
             a, b = element
@@ -161,9 +164,9 @@ class Machine(RuleBasedStateMachine):
         """Times at or above one frontier and not at or above another."""
         most = [max(t[c] for t in (*lower, *upper)) + 1 for c in range(self.width)]
         if self.width == 1:
-            candidates = [Tick(t) for t in range(lower.meet_of_all()[0], most[0] + 1)]
+            candidates = [TotalTime(t) for t in range(lower.meet_of_all()[0], most[0] + 1)]
         else:
-            candidates = [Product(a, b) for a in range(most[0] + 1) for b in range(most[1] + 1)]
+            candidates = [ProductTime(a, b) for a in range(most[0] + 1) for b in range(most[1] + 1)]
         return [t for t in candidates if lower.less_equal(t) and not upper.less_equal(t)]
 
     @rule(at=PICK, seed=SEED, rows=st.sampled_from([0, 1, 1, 2, 3, 5, 9, 20]))
@@ -254,7 +257,7 @@ class Machine(RuleBasedStateMachine):
         for updates, description in wrong:
             with pytest.raises(TimeError):
                 trace.insert(batch_of(trace.sort_key, updates).with_description(description))
-        assert (trace.spine.entries, trace.upper, trace.since) == before or trace._beside.jobs
+        assert (trace.spine.entries, trace.upper, trace.since) == before or trace._background.running
         self.check(slot)
 
     # ------------------------------------------------------------------ holding
@@ -274,7 +277,7 @@ class Machine(RuleBasedStateMachine):
     def hold(self, at):
         slot = self.pick(at)
         if len(slot.agents) < 4:
-            agent = slot.trace.agent()
+            agent = TraceAgent.of(slot.trace)
             assert (agent.logical, agent.physical) == (slot.trace.since, slot.trace.physical)
             slot.agents.append(agent)
             self.check(slot)
@@ -343,7 +346,7 @@ class Machine(RuleBasedStateMachine):
             assert calls < 5000 or self.background, "idle work never ends"
         ready = [e for e in slot.trace.spine.entries if e.description.upper.dominates(slot.trace.physical)]
         assert len(ready) <= 1
-        assert not any(isinstance(e, Merging) for e in ready)
+        assert not any(isinstance(e, MergeState) for e in ready)
         self.check(slot)
 
     @rule(at=PICK)
@@ -543,7 +546,7 @@ def rows(numbers, weight=1):
 def written(deltas, config=SMALL, held=True):
     """A trace of deltas at ticks 0, 1, …, and an agent that holds it at the beginning."""
     trace = Trace(BY_KEY, config=config)
-    agent = trace.agent() if held else None
+    agent = TraceAgent.of(trace) if held else None
     for delta in deltas:
         trace.append(delta)
     return trace, agent
@@ -590,7 +593,7 @@ def test_an_upper_beside_the_last_one_is_refused():
     trace.seal(at(0, 3))
     with pytest.raises(TimeError):
         trace.seal(at(3, 0))
-    trace.seal(Antichain([Product(1, 3), Product(0, 4)]))
+    trace.seal(Antichain([ProductTime(1, 3), ProductTime(0, 4)]))
     assert len(trace.upper) == 2
 
 
@@ -620,7 +623,7 @@ def test_since_never_moves_back_after_a_holder_went_beyond_what_is_written():
     agent.drop()
     trace.append(rows([3]))
     assert trace.since == at(9)
-    holder = trace.agent()
+    holder = TraceAgent.of(trace)
     trace.append(rows([4]))
     assert holder.since == at(9)
     with pytest.raises(TimeError, match="since"):
@@ -632,7 +635,7 @@ def test_since_never_moves_back_after_a_holder_went_beyond_what_is_written():
 def test_a_batch_that_is_compacted_further_than_the_trace_takes_it_along():
     """Its own history before its since is not known, so the trace cannot answer for it either."""
     trace = Trace(BY_KEY)
-    trace.agent()
+    TraceAgent.of(trace)
     compacted = rows([1]).at_time((5,), Description(at(0), at(8), at(5)))
     trace.insert(compacted)
     with pytest.raises(TimeError, match="since"):
@@ -698,7 +701,9 @@ def test_empty_batches_cost_nothing():
 
 
 def test_a_trace_that_begins_with_an_empty_stretch_merges_like_any_other():
-    trace = Trace(BY_KEY, config=SpineConfig(fanout=2, at_once=0, step=8, credit=3))
+    trace = Trace(
+        BY_KEY, config=SpineConfig(fanout=2, max_inline_merge_rows=0, merge_step_rows=8, merge_rows_per_row=3)
+    )
     trace.seal(at(1))
     trace.append(rows([1]))
     idle(trace)
@@ -713,8 +718,8 @@ def test_a_merge_whose_last_row_is_at_its_limit_comes_to_an_end(sizes, timed):
     numbers = iter(range(len(ROWS)))
     inputs = [rows([next(numbers) for _ in range(n)]).at_time((i if timed else 0,)) for i, n in enumerate(sizes)]
     for limit in range(1, sum(sizes) + 2):
-        state, steps = Merging((), tuple(inputs), (0,) * len(inputs), sum(sizes)), 0
-        while isinstance(state, Merging):
+        state, steps = MergeState((), tuple(inputs), (0,) * len(inputs), sum(sizes)), 0
+        while isinstance(state, MergeState):
             state = state.step(limit)
             steps += 1
         assert state.rows == sum(sizes)
@@ -733,7 +738,9 @@ def test_a_history_that_nobody_can_see_any_more_goes_though_it_is_one_batch():
 
 
 def test_a_fork_finishes_the_merges_it_has_inherited():
-    config = SpineConfig(fanout=2, at_once=0, step=1, credit=1, background=4)
+    config = SpineConfig(
+        fanout=2, max_inline_merge_rows=0, merge_step_rows=1, merge_rows_per_row=1, min_background_rows=4
+    )
     trace, _ = written([rows([i]) for i in range(12)], config, held=False)
     fork = trace.fork()
     assert ended_within(20, fork.finish)
@@ -776,14 +783,14 @@ def test_a_spine_counts_the_rows_of_its_batches_after_compaction():
     again = Trace.from_batches(trace.spine.entries, BY_KEY, config=SMALL)
     again.retain("v", 0)
     check_invariants(again, model_of(again, [rows([i]) for i in range(3)]))
-    again.agent().advance(at(3))
+    TraceAgent.of(again).advance(at(3))
     check_invariants(again, model_of(again, [rows([i]) for i in range(3)]))
 
 
 def model_of(trace, deltas):
     model = Model(1)
     for i, delta in enumerate(deltas):
-        model.insert([(row, Tick(i), w) for row, _, w in updates_of(delta, 1)], at(i + 1))
+        model.insert([(row, TotalTime(i), w) for row, _, w in updates_of(delta, 1)], at(i + 1))
     return model
 
 
@@ -879,7 +886,7 @@ def test_a_merge_of_many_batches_of_many_times_is_their_sum_by_row_and_time(sour
         right = {key: weight for key, weight in right.items() if weight}
         whole = Description(at(0), at(9), at(4))
         for limit in (1, 7, 1000):
-            state = Merging((), tuple(inputs), (0,) * sources, sum(b.rows for b in inputs), whole)
-            while isinstance(state, Merging):
+            state = MergeState((), tuple(inputs), (0,) * sources, sum(b.rows for b in inputs), whole)
+            while isinstance(state, MergeState):
                 state = state.step(limit)
             assert {(row, time): weight for row, time, weight in updates_of(state, 1)} == right

@@ -16,11 +16,11 @@ import dbspark
 from dbspark.columnar import Schema, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import WeightOverflowError
-from dbspark.runtime.embedded import HISTORIES
+from dbspark.runtime.embedded import HISTORY_SPINE_CONFIG
 from dbspark.runtime.tables import TransactionError
-from dbspark.trace import write_buffer as waiting
+from dbspark.trace import write_buffer
 from dbspark.trace.history import History
-from dbspark.trace.write_buffer import AHEAD, CHANGES, FAR, MANY, QUIET, ROWS, sound
+from dbspark.trace.write_buffer import LIMITS, validate
 
 
 def held(table: pa.Table) -> Counter[Any]:
@@ -33,23 +33,34 @@ def arrow(rows: list[Any]) -> pa.Table:
 
 @pytest.mark.parametrize("slow", [False, True], ids=["at once", "late"])
 @pytest.mark.parametrize("history", [0, 4, 1000])
-def test_rows_come_and_go_while_others_wait(history: int, slow: bool, monkeypatch: Any) -> None:
+def test_rows_are_inserted_and_retracted_while_others_are_buffered(history: int, slow: bool, monkeypatch: Any) -> None:
     if slow:
-        fast = waiting.written
+        fast = write_buffer.sort_for_flush
 
         def late(*given: Any) -> Any:
             time.sleep(0.003)
             return fast(*given)
 
-        monkeypatch.setattr(waiting, "written", late)
+        monkeypatch.setattr(write_buffer, "sort_for_flush", late)
     rng = random.Random(history)
     states: list[Counter[Any]] = [Counter()]
     with dbspark.Pipeline("waiting", config={"history": history}) as pipe:
         pipe.create_table("t", "k BIGINT, v STRING")
-        for tick in range(1, 4 * CHANGES):
+        for tick in range(1, 4 * LIMITS.max_deltas):
             now = Counter(states[-1])
-            size = rng.choice([1, 3, 3, ROWS // 3 if rng.random() < 0.1 else 2, ROWS if rng.random() < 0.3 else 2])
-            come = [(rng.randrange(10 if size < ROWS else 5000), rng.choice([None, "a", "b"])) for _ in range(size)]
+            size = rng.choice(
+                [
+                    1,
+                    3,
+                    3,
+                    LIMITS.max_rows // 3 if rng.random() < 0.1 else 2,
+                    LIMITS.max_rows if rng.random() < 0.3 else 2,
+                ]
+            )
+            come = [
+                (rng.randrange(10 if size < LIMITS.max_rows else 5000), rng.choice([None, "a", "b"]))
+                for _ in range(size)
+            ]
             gone = rng.sample(sorted(now.elements(), key=str), min(5, now.total())) if rng.random() < 0.2 else []
             with pipe.transaction() as tx:
                 tx.insert("t", arrow(come))
@@ -71,7 +82,7 @@ def test_rows_come_and_go_while_others_wait(history: int, slow: bool, monkeypatc
         assert pipe.table("t").as_of(pipe.tick).to_arrow().num_rows == 0
 
 
-@pytest.mark.parametrize("rows", [10, ROWS + 1])
+@pytest.mark.parametrize("rows", [10, LIMITS.max_rows + 1])
 def test_whoever_hands_rows_over_may_write_into_their_memory_again(rows: int) -> None:
     with dbspark.Pipeline("owner") as pipe:
         pipe.create_table("t", "k BIGINT")
@@ -102,107 +113,114 @@ def test_parts_of_tables_are_taken_and_no_more() -> None:
 def test_a_progress_tells_rows_by_which_a_view_has_changed() -> None:
     """Not those that cancel each other, however late somebody asks."""
     x, y = Schema.parse("k BIGINT"), SortKey(Schema.parse("k BIGINT"))
-    history = History(y, 10, 0, config=HISTORIES)
+    history = History(y, 10, 0, config=HISTORY_SPINE_CONFIG)
     taken = [
-        history.append(Delta(x, [pa.array([i, i, 7, 7])], np.array([1, 1, 1, -1])), i + 10) for i in range(3 * CHANGES)
+        history.append(Delta(x, [pa.array([i, i, 7, 7])], np.array([1, 1, 1, -1])), i + 10)
+        for i in range(3 * LIMITS.max_deltas)
     ]
     assert {int(t) for t in taken} == {1}
     assert history.spine.consolidated().rows == len(taken)
     assert {int(t) for t in taken} == {1}
 
 
-def test_what_waits_is_bounded(monkeypatch: Any) -> None:
+def test_the_buffer_is_bounded(monkeypatch: Any) -> None:
     """A tick waits for the thread when it is far behind."""
-    go, fast = threading.Event(), waiting.written
+    go, fast = threading.Event(), write_buffer.sort_for_flush
 
     def held_up(*given: Any) -> Any:
         go.wait(30)
         return fast(*given)
 
-    monkeypatch.setattr(waiting, "written", held_up)
+    monkeypatch.setattr(write_buffer, "sort_for_flush", held_up)
     schema = Schema.parse("k BIGINT")
-    history = History(SortKey(schema), 10, 0, config=HISTORIES)
-    for i in range(FAR):  # one in hand, and nearly as many as may wait
+    history = History(SortKey(schema), 10, 0, config=HISTORY_SPINE_CONFIG)
+    for i in range(LIMITS.busy_factor):  # one in hand, and nearly as many as may wait
         history.append(many(schema, i), i + 1)
-    assert history.kept_rows == FAR * ROWS
-    assert len(history._waiting.changes) == FAR
+    assert history.unconsolidated_rows == LIMITS.busy_factor * LIMITS.max_rows
+    assert len(history._buffer.deltas) == LIMITS.busy_factor
     threading.Timer(0.05, go.set).start()
-    history.append(many(schema, FAR), FAR + 1)
-    assert len(history._waiting.changes) == FAR
-    assert history.spine.consolidated().rows == (FAR + 1) * ROWS
-    assert not history._waiting.changes
+    history.append(many(schema, LIMITS.busy_factor), LIMITS.busy_factor + 1)
+    assert len(history._buffer.deltas) == LIMITS.busy_factor
+    assert history.spine.consolidated().rows == (LIMITS.busy_factor + 1) * LIMITS.max_rows
+    assert not history._buffer.deltas
 
 
-def test_what_nobody_asks_for_is_written_when_there_is_time(monkeypatch: Any) -> None:
+def test_an_idle_history_is_flushed_in_idle_time(monkeypatch: Any) -> None:
     """No tick waits for it before there is twice as much of it as has been written; who asks gets everything."""
-    go, fast = threading.Event(), waiting.written
+    go, fast = threading.Event(), write_buffer.sort_for_flush
     pieces: list[int] = []
 
     def held_up(changes: Any, *given: Any) -> Any:
         go.wait(30)
-        pieces.append(sum(c.given for c in changes))
+        pieces.append(sum(c.delta_rows for c in changes))
         return fast(changes, *given)
 
-    monkeypatch.setattr(waiting, "written", held_up)
+    monkeypatch.setattr(write_buffer, "sort_for_flush", held_up)
     schema = Schema.parse("k BIGINT")
-    history = History(SortKey(schema), 10, 0, config=HISTORIES, patient=True, counted=False)
-    n = 4 * MANY // ROWS
+    history = History(SortKey(schema), 10, 0, config=HISTORY_SPINE_CONFIG, seldom_read=True, count_rows=False)
+    n = 4 * LIMITS.max_idle_rows // LIMITS.max_rows
     go.set()
     for i in range(n):
         history.append(many(schema, i), i + 1)
-    while history._waiting.rows >= MANY:  # until the trace has nearly all
+    while history._buffer.rows >= LIMITS.max_idle_rows:  # until the trace has nearly all
         time.sleep(0.001)
-        history._waiting.flush_due(0, history._take)
+        history._buffer.flush_due(0, history._insert_flushed)
     there = history._trace.spine.rows
     go.clear()
-    ahead = (AHEAD * there + MANY) // ROWS - len(history._waiting.changes) - 1
+    ahead = (
+        (LIMITS.idle_trace_factor * there + LIMITS.max_idle_rows) // LIMITS.max_rows - len(history._buffer.deltas) - 1
+    )
     for i in range(n, n + ahead):
         history.append(many(schema, i), i + 1)
-    assert history._waiting.rows > AHEAD * there > FAR * ROWS
+    assert history._buffer.rows > LIMITS.idle_trace_factor * there > LIMITS.busy_factor * LIMITS.max_rows
     threading.Timer(0.05, go.set).start()
     for i in range(n + ahead, n + ahead + 2):
         history.append(many(schema, i), i + 1)
     assert go.is_set()
     pieces.clear()
-    assert history.spine.consolidated().rows == (n + ahead + 2) * ROWS
-    assert max(pieces) <= 2 * MANY
-    assert history.at(n + ahead - 3, n + ahead + 2).rows == (n + ahead - 3) * ROWS
+    assert history.spine.consolidated().rows == (n + ahead + 2) * LIMITS.max_rows
+    assert max(pieces) <= 2 * LIMITS.max_idle_rows
+    assert history.at(n + ahead - 3, n + ahead + 2).rows == (n + ahead - 3) * LIMITS.max_rows
 
 
-def test_changes_of_a_view_are_written_together_and_counted() -> None:
+def test_deltas_of_a_view_are_flushed_together_and_counted() -> None:
     """Where nobody asks, each is in order already, and how many rows it has is known."""
-    schema, n = Schema.parse("k BIGINT"), 3 * QUIET
+    schema, n = Schema.parse("k BIGINT"), 3 * LIMITS.max_idle_deltas
     sort_key = SortKey(schema)
-    history = History(sort_key, 0, 0, config=HISTORIES, patient=True)
+    history = History(sort_key, 0, 0, config=HISTORY_SPINE_CONFIG, seldom_read=True)
     taken = []
     for i in range(n):
         delta = Delta.of(many(schema, i).sorted_by(sort_key))
         taken.append(history.append(delta, i + 1))
-    assert {int(t) for t in taken} == {ROWS}
+    assert {int(t) for t in taken} == {LIMITS.max_rows}
     assert history._trace.spine.stats.inserts < n // 8
-    assert history.spine.consolidated().rows == n * ROWS
-    assert {int(t) for t in taken} == {ROWS}
+    assert history.spine.consolidated().rows == n * LIMITS.max_rows
+    assert {int(t) for t in taken} == {LIMITS.max_rows}
 
 
 def many(schema: Schema, i: int) -> Delta:
-    return Delta(schema, [pa.array(np.arange(i * ROWS, (i + 1) * ROWS))], np.ones(ROWS, np.int64))
+    return Delta(
+        schema,
+        [pa.array(np.arange(i * LIMITS.max_rows, (i + 1) * LIMITS.max_rows))],
+        np.ones(LIMITS.max_rows, np.int64),
+    )
 
 
-def test_small_changes_are_written_by_the_tick_itself() -> None:
+def test_small_deltas_are_flushed_by_the_tick_itself() -> None:
     schema = Schema.parse("k BIGINT")
-    history = History(SortKey(schema), 10, 0, config=HISTORIES)
-    for i in range(1, CHANGES + 1):
+    history = History(SortKey(schema), 10, 0, config=HISTORY_SPINE_CONFIG)
+    for i in range(1, LIMITS.max_deltas + 1):
         history.append(Delta(schema, [pa.array([i])], np.ones(1, np.int64)), i)
-        assert len(history._waiting.changes) == i % CHANGES
-    assert history.spine.consolidated().rows == CHANGES
+        assert len(history._buffer.deltas) == i % LIMITS.max_deltas
+    assert history.spine.consolidated().rows == LIMITS.max_deltas
 
 
-def test_sums_that_do_not_fit_are_refused_before_the_tick_has_happened() -> None:
+def test_sums_that_overflow_are_refused_before_the_tick_is_committed() -> None:
     schema = Schema.parse("k BIGINT")
     large = np.full(2, 1 << 62)
     with pytest.raises(WeightOverflowError):
-        sound(Delta(schema, [pa.array([1, 1])], large), SortKey(schema))
-    assert sound(Delta(schema, [pa.array([1, 2])], large), SortKey(schema)).rows == 2
+        validate(Delta(schema, [pa.array([1, 1])], large), SortKey(schema))
+    assert validate(Delta(schema, [pa.array([1, 2])], large), SortKey(schema)).rows == 2
 
 
 @pytest.mark.spark
@@ -216,3 +234,12 @@ def test_a_view_whose_sums_do_not_fit_stays_as_it_was(spark: Any) -> None:
             tx.apply("t", {(1, 2): 1 << 62, (1, 3): 1 << 62})
         assert pipe.view("v").to_arrow()["k"].to_pylist() == [1] * 5
         assert pipe.tick == 1
+
+
+def test_deltas_without_rows_are_flushed() -> None:
+    schema = Schema(pa.schema([pa.field("x", pa.int64(), nullable=False)]))
+    for count_rows in (False, True):
+        history = History(SortKey(schema), 1, 0, config=HISTORY_SPINE_CONFIG, count_rows=count_rows)
+        for tick in (1, 2):
+            history.append(Delta(schema, [pa.array([], pa.int64())], np.empty(0, np.int64)), tick)
+        assert [history.at(tick, 2).rows for tick in (1, 2)] == [0, 0]

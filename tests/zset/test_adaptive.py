@@ -15,9 +15,9 @@ import pytest
 from dbspark.errors import ConfigError, UnknownBackendError
 from dbspark.trace.spine import Spine
 from dbspark.zset import BACKENDS, ZSet, ZSetConfig, config, configure, configured, current, policy
-from dbspark.zset.adaptive import DIRECT
+from dbspark.zset.adaptive import MIN_SPINE_ROWS
 from dbspark.zset.memtable import HOT_TOUCHES
-from dbspark.zset.policy import CLOCK_EVERY, FALLBACK_BYTES, FALLBACK_FLUSHES, SUBSCRIBED
+from dbspark.zset.policy import CHANGES_PER_CHECK, FALLBACK_BYTES_FACTOR, MIN_FALLBACK_FLUSHES, SUBSCRIBER_DIVISOR
 from tests.zset.model import contents, metrics_of
 
 SCHEMA = "k BIGINT, s STRING"
@@ -112,14 +112,14 @@ def clock(monkeypatch):
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Nothing falls back to the hash path, however slow the machine is …"""
-    monkeypatch.setattr(policy, "FALLBACK_FLUSHES", 1 << 30)
+    monkeypatch.setattr(policy, "MIN_FALLBACK_FLUSHES", 1 << 30)
 
 
 @pytest.fixture
 def impatient(monkeypatch, patient):
     """… except where that is what the test is about."""
-    monkeypatch.setattr(policy, "FALLBACK_FLUSHES", FALLBACK_FLUSHES)
-    monkeypatch.setattr(policy, "FALLBACK_SECONDS", 0.0)
+    monkeypatch.setattr(policy, "MIN_FALLBACK_FLUSHES", MIN_FALLBACK_FLUSHES)
+    monkeypatch.setattr(policy, "MIN_FALLBACK_SECONDS", 0.0)
 
 
 # ---------------------------------------------------------------------- N: small and memtable
@@ -196,12 +196,12 @@ def test_an_old_value_keeps_its_form_while_its_successors_grow():
         if k % 20 == 0:
             old.append((k, z, z.form))
         z = z.add(row(k)) if k % 3 else z.add_many([row(k)])
-    z = z.add_many(rows(*range(5 * N, 5 * N + DIRECT)))
+    z = z.add_many(rows(*range(5 * N, 5 * N + MIN_SPINE_ROWS)))
     assert z.form == "trace"
     for k, value, form in old:
         assert value.form == form
         assert holds(value, *range(k))
-        assert value.add_many(rows(*range(k, k + DIRECT))).count == k + DIRECT
+        assert value.add_many(rows(*range(k, k + MIN_SPINE_ROWS))).count == k + MIN_SPINE_ROWS
         assert value.form == form
 
 
@@ -253,7 +253,7 @@ def test_a_trace_of_which_few_rows_are_left_becomes_small_again(clock, delta, re
         gone = rows(*range(first, min(first + delta, 2000)))
         z = z.add(gone[0], -1) if delta == 1 else z.add_many(gone, [-1] * len(gone))
     clock.seconds += 1
-    for k in range(2 * CLOCK_EVERY):  # the rest of the way may take a flush
+    for k in range(2 * CHANGES_PER_CHECK):  # the rest of the way may take a flush
         z = z.add(row(3000 + k)).add(row(3000 + k), -1)
     assert z.form == "small"
     assert metrics_of(z).transitions["trace>small"] == 1
@@ -271,30 +271,30 @@ def test_a_trace_whose_rows_are_all_retracted_holds_nothing():
 
 
 def test_a_large_delta_makes_a_small_vector_a_trace_at_once():
-    z = ZSet.from_rows(rows(1, 2), SCHEMA, config=quiet()).add_many(rows(*range(DIRECT)))
+    z = ZSet.from_rows(rows(1, 2), SCHEMA, config=quiet()).add_many(rows(*range(MIN_SPINE_ROWS)))
     assert z.form == "trace"
     assert metrics_of(z).transitions == {"small>trace": 1}
     assert metrics_of(z).flushes == {}
-    assert z.count == DIRECT
+    assert z.count == MIN_SPINE_ROWS
     assert z.weight(row(1)) == 2
 
 
 def test_a_large_delta_skips_the_memtable():
     z = grown(50)
     assert z.form == "memtable"
-    z = z.add_many(rows(*range(100, 100 + DIRECT)))
+    z = z.add_many(rows(*range(100, 100 + MIN_SPINE_ROWS)))
     assert z.form == "trace"
     assert memtable_rows(z) == 0
     z = z.add(row(7000)).add_many(rows(7001)) + in_columns([7002])
     flushes = dict(metrics_of(z).flushes)
     for first in (10_000, 20_000):
-        z = z.add_many(rows(*range(first, first + DIRECT)))
+        z = z.add_many(rows(*range(first, first + MIN_SPINE_ROWS)))
         assert memtable_rows(z) == 3
     assert metrics_of(z).flushes == flushes
-    smaller = z.add_many(rows(*range(50_000, 50_000 + DIRECT - 1)))
-    assert memtable_rows(smaller) == 3 + DIRECT - 1
-    assert holds(z, *range(50), *range(100, 100 + DIRECT), 7000, 7001, 7002,
-                 *range(10_000, 10_000 + DIRECT), *range(20_000, 20_000 + DIRECT))  # fmt: skip
+    smaller = z.add_many(rows(*range(50_000, 50_000 + MIN_SPINE_ROWS - 1)))
+    assert memtable_rows(smaller) == 3 + MIN_SPINE_ROWS - 1
+    assert holds(z, *range(50), *range(100, 100 + MIN_SPINE_ROWS), 7000, 7001, 7002,
+                 *range(10_000, 10_000 + MIN_SPINE_ROWS), *range(20_000, 20_000 + MIN_SPINE_ROWS))  # fmt: skip
 
 
 # ---------------------------------------------------------------------- triggers, each by itself
@@ -328,7 +328,7 @@ def test_only_bytes_flush_when_rows_are_few_but_long(way):
     flushes = metrics_of(z).flushes
     assert set(flushes) == {"bytes"}
     assert flushes["bytes"] >= 2
-    assert most * 1000 <= budget * 1.5 + 1000 * CLOCK_EVERY
+    assert most * 1000 <= budget * 1.5 + 1000 * CHANGES_PER_CHECK
     assert z.count == 400
     z, most = long(QUIET["flush_bytes"])
     assert metrics_of(z).flushes == {}
@@ -339,30 +339,30 @@ def test_only_bytes_flush_when_rows_are_few_but_long(way):
 def test_only_time_flushes_what_has_waited_for_t_once_there_is_a_trace(clock, way):
     z = grown(BASE, way, flush_time_ms=20)
     clock.seconds += 10
-    z = more(z, 100, 3 * CLOCK_EVERY, way)
+    z = more(z, 100, 3 * CHANGES_PER_CHECK, way)
     assert metrics_of(z).flushes == {}, "there is no trace to flush to"
     z.arranged_view().close()
     assert metrics_of(z).flushes == {"arranged": 1}
-    z = more(z, 200, 3 * CLOCK_EVERY, way)
+    z = more(z, 200, 3 * CHANGES_PER_CHECK, way)
     clock.seconds += 0.019
-    z = more(z, 300, 3 * CLOCK_EVERY, way)
+    z = more(z, 300, 3 * CHANGES_PER_CHECK, way)
     assert metrics_of(z).flushes == {"arranged": 1}, "T is not over"
     clock.seconds += 0.002
-    z = more(z, 400, 2 * CLOCK_EVERY, way)
+    z = more(z, 400, 2 * CHANGES_PER_CHECK, way)
     assert metrics_of(z).flushes == {"arranged": 1, "time": 1}
-    z = more(z, 500, 3 * CLOCK_EVERY, way)
+    z = more(z, 500, 3 * CHANGES_PER_CHECK, way)
     assert metrics_of(z).flushes == {"arranged": 1, "time": 1}, "T begins again"
-    assert z.count == BASE + 14 * CLOCK_EVERY
+    assert z.count == BASE + 14 * CHANGES_PER_CHECK
 
 
 def test_t_is_the_age_of_the_oldest_row_that_waits_not_of_the_last_flush(clock):
     z = grown(BASE, flush_time_ms=20)
     z.arranged_view().close()
     clock.seconds += 10  # nothing waits
-    z = more(z, 100, 2 * CLOCK_EVERY)
+    z = more(z, 100, 2 * CHANGES_PER_CHECK)
     assert metrics_of(z).flushes == {"arranged": 1}
     clock.seconds += 0.021
-    z = more(z, 200, 2 * CLOCK_EVERY)
+    z = more(z, 200, 2 * CHANGES_PER_CHECK)
     assert metrics_of(z).flushes == {"arranged": 1, "time": 1}
 
 
@@ -489,7 +489,7 @@ def test_subscribers_quarter_s_and_closing_the_view_restores_it(clock):
     z = grown(BASE, flush_size=size)
     view = z.arranged_view()
     assert metrics_of(z).subscribers == 1
-    z = more(z, 1000, size // SUBSCRIBED - 1)
+    z = more(z, 1000, size // SUBSCRIBER_DIVISOR - 1)
     assert metrics_of(z).flushes == {"arranged": 1}
     z = more(z, 2000, 1)
     assert metrics_of(z).flushes == {"arranged": 1, "size": 1}
@@ -497,7 +497,7 @@ def test_subscribers_quarter_s_and_closing_the_view_restores_it(clock):
     view.close()
     view.close()  # once is enough
     assert metrics_of(z).subscribers == 1
-    z = more(z, 3000, size // SUBSCRIBED)
+    z = more(z, 3000, size // SUBSCRIBER_DIVISOR)
     assert metrics_of(z).flushes == {"arranged": 1, "size": 2}, "one subscriber is left"
     second.close()
     assert metrics_of(z).subscribers == 0
@@ -510,26 +510,26 @@ def test_subscribers_quarter_s_and_closing_the_view_restores_it(clock):
 def test_subscribers_quarter_t_and_closing_the_view_restores_it(clock):
     z = grown(BASE, flush_time_ms=20)
     with z.arranged_view():
-        z = more(z, 100, CLOCK_EVERY)
+        z = more(z, 100, CHANGES_PER_CHECK)
         clock.seconds += 0.004
-        z = more(z, 200, CLOCK_EVERY)
+        z = more(z, 200, CHANGES_PER_CHECK)
         assert metrics_of(z).flushes == {"arranged": 1}
         clock.seconds += 0.002
-        z = more(z, 300, CLOCK_EVERY)
+        z = more(z, 300, CHANGES_PER_CHECK)
         assert metrics_of(z).flushes == {"arranged": 1, "time": 1}
-    z = more(z, 400, CLOCK_EVERY)
+    z = more(z, 400, CHANGES_PER_CHECK)
     clock.seconds += 0.018
-    z = more(z, 500, CLOCK_EVERY)
+    z = more(z, 500, CHANGES_PER_CHECK)
     assert metrics_of(z).flushes == {"arranged": 1, "time": 1}
     clock.seconds += 0.003
-    z = more(z, 600, CLOCK_EVERY)
+    z = more(z, 600, CHANGES_PER_CHECK)
     assert metrics_of(z).flushes == {"arranged": 1, "time": 2}
 
 
 def test_a_view_of_a_small_z_set_counts_when_its_successors_have_grown():
     z = ZSet.from_rows(rows(1, 2), SCHEMA, config=quiet(flush_size=400))
     with z.arranged_view() as view:
-        later = more(z, 100, 400 // SUBSCRIBED)
+        later = more(z, 100, 400 // SUBSCRIBER_DIVISOR)
         assert sum(metrics_of(later).flushes.values()) == 1
         assert len(view) == 2
     assert metrics_of(later).subscribers == 0
@@ -585,22 +585,22 @@ def test_rows_that_were_hot_and_change_no_more_are_flushed_the_next_time():
 def fallen_back(**knobs):
     """A lineage whose clock stands still: flushing seems to take all of its time."""
     z = grown(BASE, flush_size=50, **knobs)
-    return more(z, 1000, 50 * FALLBACK_FLUSHES)
+    return more(z, 1000, 50 * MIN_FALLBACK_FLUSHES)
 
 
 def test_flushing_that_takes_much_time_and_is_of_no_use_stops_with_a_logged_reason(impatient, clock, caplog):
     with caplog.at_level(logging.WARNING, "dbspark.zset"):
         z = fallen_back()
     assert metrics_of(z).fallbacks == 1
-    assert metrics_of(z).flushes == {"size": FALLBACK_FLUSHES}
+    assert metrics_of(z).flushes == {"size": MIN_FALLBACK_FLUSHES}
     (record,) = caplog.records
     assert "falling back to the hash path" in record.getMessage()
     assert "% of the time" in record.getMessage()
     assert metrics_of(z).name in record.getMessage()
     z = more(z, 5000, 1000)
-    assert metrics_of(z).flushes == {"size": FALLBACK_FLUSHES}, "it does not flush any more"
+    assert metrics_of(z).flushes == {"size": MIN_FALLBACK_FLUSHES}, "it does not flush any more"
     assert memtable_rows(z) >= 1000
-    assert z.count == BASE + 50 * FALLBACK_FLUSHES + 1000
+    assert z.count == BASE + 50 * MIN_FALLBACK_FLUSHES + 1000
 
 
 def test_the_arranged_form_being_asked_for_ends_the_fallback(impatient, clock, caplog):
@@ -609,10 +609,10 @@ def test_the_arranged_form_being_asked_for_ends_the_fallback(impatient, clock, c
         z.arranged_view().close()
     assert "leaving the hash path" in caplog.text
     assert memtable_rows(z) == 0
-    assert metrics_of(z).flushes == {"size": FALLBACK_FLUSHES, "arranged": 1}
+    assert metrics_of(z).flushes == {"size": MIN_FALLBACK_FLUSHES, "arranged": 1}
     z = more(z, 9000, 50)
-    assert metrics_of(z).flushes == {"size": FALLBACK_FLUSHES + 1, "arranged": 1}
-    assert z.count == BASE + 50 * FALLBACK_FLUSHES + 550
+    assert metrics_of(z).flushes == {"size": MIN_FALLBACK_FLUSHES + 1, "arranged": 1}
+    assert z.count == BASE + 50 * MIN_FALLBACK_FLUSHES + 550
 
 
 def test_fallen_back_memory_is_bounded_all_the_same(impatient, clock):
@@ -627,13 +627,17 @@ def test_fallen_back_memory_is_bounded_all_the_same(impatient, clock):
     flushes = metrics_of(z).flushes
     assert flushes["bytes"] - before.get("bytes", 0) >= 1
     assert flushes["size"] == before["size"]
-    assert FALLBACK_BYTES * budget / 2000 <= largest <= FALLBACK_BYTES * budget / 1000 + 10 * CLOCK_EVERY
+    assert (
+        FALLBACK_BYTES_FACTOR * budget / 2000
+        <= largest
+        <= FALLBACK_BYTES_FACTOR * budget / 1000 + 10 * CHANGES_PER_CHECK
+    )
 
 
 def test_an_arranged_form_that_is_read_is_worth_the_flushes(impatient, clock, caplog):
     z = grown(BASE, flush_size=50)
     with caplog.at_level(logging.WARNING, "dbspark.zset"):
-        for i in range(4 * FALLBACK_FLUSHES):
+        for i in range(4 * MIN_FALLBACK_FLUSHES):
             z = more(z, 1000 * (i + 1), 50)
             if i % 2:
                 z.arranged_view().close()
@@ -644,12 +648,12 @@ def test_an_arranged_form_that_is_read_is_worth_the_flushes(impatient, clock, ca
 def test_flushes_that_cost_little_go_on(impatient, clock, caplog):
     z = grown(BASE, flush_size=50)
     with caplog.at_level(logging.WARNING, "dbspark.zset"):
-        for i in range(4 * FALLBACK_FLUSHES):
+        for i in range(4 * MIN_FALLBACK_FLUSHES):
             clock.seconds += 60
             z = more(z, 1000 * (i + 1), 50)
     assert metrics_of(z).fallbacks == 0
     assert caplog.records == []
-    assert sum(metrics_of(z).flushes.values()) >= 4 * FALLBACK_FLUSHES
+    assert sum(metrics_of(z).flushes.values()) >= 4 * MIN_FALLBACK_FLUSHES
 
 
 # ---------------------------------------------------------------------- compaction

@@ -436,8 +436,8 @@ def run(machine, share):
 def tiny_constants(monkeypatch):
     """What is no knob is made as small as the knobs, so that few rows are many here too."""
     for module in (memtable, payload, adaptive):
-        monkeypatch.setattr(module, "WAITING", 3)
-    monkeypatch.setattr(adaptive, "DIRECT", 16)
+        monkeypatch.setattr(module, "MAX_PYTHON_ROWS", 3)
+    monkeypatch.setattr(adaptive, "MIN_SPINE_ROWS", 16)
 
 
 def test_all_backends_agree_through_every_change_of_form(tiny_constants):
@@ -446,7 +446,11 @@ def test_all_backends_agree_through_every_change_of_form(tiny_constants):
 
 def test_all_backends_agree_while_batches_are_always_being_merged(tiny_constants, monkeypatch):
     for module in (payload, adaptive):
-        monkeypatch.setattr(module, "spine_config", lambda _: SpineConfig(fanout=2, at_once=4, step=8, credit=2))
+        monkeypatch.setattr(
+            module,
+            "spine_config",
+            lambda _: SpineConfig(fanout=2, max_inline_merge_rows=4, merge_step_rows=8, merge_rows_per_row=2),
+        )
     run(Tiny, 3)
 
 

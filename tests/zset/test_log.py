@@ -1,4 +1,4 @@
-"""Deltas that wait beside an adaptive Z-set: it reads as if they were in it, and it is taken in without a change."""
+"""The log of an adaptive Z-set: reads include its deltas, and applying it changes the form, not the value."""
 
 import random
 from collections import Counter
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from dbspark.columnar.memory import allocated_bytes
 from dbspark.errors import WeightOverflowError
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.merge_state import MergeState
 from dbspark.zset import ZSet, ZSetConfig
-from dbspark.zset.adaptive import DIRECT, LOG_DELTAS, LOG_ROWS
+from dbspark.zset.adaptive import MAX_LOG_DELTAS, MAX_LOG_ROWS, MIN_SPINE_ROWS
 from tests.zset.model import MAX, contents
 
 SCHEMA = "k BIGINT, s STRING"
@@ -53,7 +53,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("config", [CONFIG, SMALL], ids=["usual", "small"])
 @given(steps=STEPS, base=st.sampled_from([0, 5, 700]))
-def test_any_history_reads_like_a_dict_whatever_waits(config, steps, base):
+def test_any_history_reads_like_a_dict_whatever_is_in_the_log(config, steps, base):
     z = delta(range(base), config=config)
     there = Counter({row(k): 1 for k in range(base)})
     kept = []
@@ -67,7 +67,7 @@ def test_any_history_reads_like_a_dict_whatever_waits(config, steps, base):
         if what == "few":
             z = changed(z, range(k, k + 5), weight)
         elif what == "many":
-            z = changed(z, range(k, k + DIRECT + 20), weight)
+            z = changed(z, range(k, k + MIN_SPINE_ROWS + 20), weight)
         elif what == "row":
             there[row(k)] += weight
             z = z.add(row(k), weight)
@@ -99,24 +99,24 @@ def test_any_history_reads_like_a_dict_whatever_waits(config, steps, base):
         assert contents(value) == {r: w for r, w in expected.items() if w}
 
 
-def test_small_deltas_wait_until_they_are_many():
+def test_small_deltas_stay_in_the_log_until_it_is_full():
     z = loaded(1000)
-    for i in range(LOG_DELTAS):
+    for i in range(MAX_LOG_DELTAS):
         z = z + delta([5000 + i])
         assert len(log_of(z)) == i + 1
     z = z + delta([9000])
     assert len(log_of(z)) == 1, "the others have been taken in together"
-    assert z.count == 1000 + LOG_DELTAS + 1
+    assert z.count == 1000 + MAX_LOG_DELTAS + 1
 
 
 def test_a_log_holds_a_bounded_number_of_rows():
     z = loaded(10_000)
     for i in range(100):
         z = z + delta(range(20_000 + 1000 * i, 21_000 + 1000 * i))
-        assert sum(batch.rows for batch in log_of(z)) <= LOG_ROWS
-    z = z + delta(range(200_000, 200_000 + 2 * LOG_ROWS))
+        assert sum(batch.rows for batch in log_of(z)) <= MAX_LOG_ROWS
+    z = z + delta(range(200_000, 200_000 + 2 * MAX_LOG_ROWS))
     assert log_of(z) == ()
-    assert z.count == 110_000 + 2 * LOG_ROWS
+    assert z.count == 110_000 + 2 * MAX_LOG_ROWS
 
 
 def test_counting_after_every_change_leaves_the_form_alone():
@@ -129,7 +129,7 @@ def test_counting_after_every_change_leaves_the_form_alone():
         assert len(log_of(z)) == i + 1
 
 
-def test_counts_are_right_when_the_log_is_taken_in_between():
+def test_counts_are_right_when_the_log_is_applied_in_between():
     rng = random.Random(5)
     z, there = loaded(3000), set(range(3000))
     for i in range(200):
@@ -161,7 +161,7 @@ def test_relatives_are_compared_by_what_they_do_not_share(monkeypatch):
 
 
 @pytest.mark.parametrize("large", [1 << 41, 1 << 61, MAX - 5])
-def test_weights_that_might_overflow_do_not_wait(large):
+def test_weights_that_might_overflow_do_not_go_to_the_log(large):
     z = loaded(1000) + delta([3])
     z = z.add(row(3), 1)  # in the dict
     z = z + delta([3, 7], [large, 1])
@@ -204,17 +204,17 @@ def test_readers_and_writers_of_one_value_do_not_disturb_each_other():
         assert set(pool.map(work, range(80))) == {5000 - 40 + 1}
 
 
-def test_merging_goes_on_before_the_next_change_and_gives_back_what_it_has_merged(monkeypatch):
+def test_merges_run_before_the_next_change_and_free_their_inputs(monkeypatch):
     """Were it a part of the change, the value that is changed would keep all that has been merged until the end."""
     seen = []
-    step = Merging.step
+    step = MergeState.step
 
     def watched(self, limit):
         stepped = step(self, limit)
         seen.append(allocated_bytes() - before)
         return stepped
 
-    monkeypatch.setattr(Merging, "step", watched)
+    monkeypatch.setattr(MergeState, "step", watched)
     before = allocated_bytes()
     z = loaded(400_000)
     held = allocated_bytes() - before

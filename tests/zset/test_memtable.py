@@ -1,4 +1,4 @@
-"""The memtable and its Robin-Hood table against a dict: same rows, and no more memory than the rows deserve."""
+"""The memtable and its Robin Hood table against a dict: same rows, and memory in proportion to them."""
 
 import math
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dbspark.columnar import Batch, Schema, SortKey
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import WeightOverflowError
-from dbspark.zset.memtable import HOT_TOUCHES, Columns, Memtable, RobinHood, batch_of_rows
+from dbspark.zset.memtable import HOT_TOUCHES, ColumnDelta, Memtable, RobinHoodTable, batch_of_rows
 from tests.zset.model import MAX, plus, times
 
 SCHEMA = Schema.parse("k BIGINT, s STRING")
@@ -24,7 +24,7 @@ def row(k):
 
 def delta(rows):
     """A delta in columns from {k: weight}."""
-    return Columns(batch_of_rows(ARRANGEMENT, {row(k): w for k, w in rows.items()}))
+    return ColumnDelta(batch_of_rows(ARRANGEMENT, {row(k): w for k, w in rows.items()}))
 
 
 def rows_of(batch):
@@ -38,7 +38,7 @@ def rows_of(batch):
 
 
 def live(table):
-    """{k: weight} of a Robin-Hood table, by walking its entries, checked against probing each row."""
+    """{k: weight} of a Robin Hood table, by walking its entries, checked against probing each row."""
     pos, weights, touches = table.live()
     assert len(pos) == len(weights) == len(touches) == len(table)
     rows = rows_of(table.batch(pos, weights))
@@ -79,7 +79,7 @@ changes = st.lists(
 @settings(max_examples=max(10, settings.default.max_examples // 2))
 def test_a_robin_hood_table_is_a_dict(mask, changes):
     with weakened_hash(mask):
-        table, expected = RobinHood(ARRANGEMENT), {}
+        table, expected = RobinHoodTable(ARRANGEMENT), {}
         for change in changes:
             if isinstance(change, str):
                 change = times(dict(list(expected.items())[:: 1 if change == "retract" else 2]), -1)
@@ -94,10 +94,10 @@ def test_a_robin_hood_table_is_a_dict(mask, changes):
         assert table.weights_of(strangers).tolist() == [0] * 5
 
 
-@given(changes=changes, singles=st.lists(st.tuples(st.integers(0, 30), st.integers(-3, 3).filter(bool)), max_size=30))
-def test_a_memtable_is_the_sum_of_its_two_faces(changes, singles):
+@given(changes=changes, row_adds=st.lists(st.tuples(st.integers(0, 30), st.integers(-3, 3).filter(bool)), max_size=30))
+def test_a_memtable_is_the_sum_of_its_two_tables(changes, row_adds):
     memtable, expected = Memtable(ARRANGEMENT), {}
-    for change in [*changes, *singles]:
+    for change in [*changes, *row_adds]:
         if isinstance(change, str):
             change = times(expected, -1)
         if isinstance(change, tuple):
@@ -116,7 +116,7 @@ def test_a_memtable_is_the_sum_of_its_two_faces(changes, singles):
 
 
 @given(changes)
-def test_taking_deltas_back_gives_the_state_before(changes):
+def test_undoing_deltas_restores_the_state_before(changes):
     """What old versions rely on: a copy from which the newest deltas are taken back, newest first."""
     memtable, states = Memtable(ARRANGEMENT), [{}]
     deltas = []
@@ -134,7 +134,7 @@ def test_taking_deltas_back_gives_the_state_before(changes):
 
 
 def test_a_copy_is_independent():
-    table = RobinHood(ARRANGEMENT)
+    table = RobinHoodTable(ARRANGEMENT)
     table.apply(delta(dict.fromkeys(range(100), 1)), 1)
     copy = table.copy()
     copy.apply(delta(dict.fromkeys(range(50), -1)), 1)
@@ -148,7 +148,7 @@ def test_a_copy_is_independent():
 
 
 def test_capacity_grows_with_the_rows_and_shrinks_when_they_are_gone():
-    table = RobinHood(ARRANGEMENT)
+    table = RobinHoodTable(ARRANGEMENT)
     smallest = table.capacity
     for i in range(20):
         table.apply(delta(dict.fromkeys(range(1000 * i, 1000 * i + 1000), 1)), 1)
@@ -174,7 +174,7 @@ def test_capacity_grows_with_the_rows_and_shrinks_when_they_are_gone():
 
 def test_the_rows_kept_alive_are_bounded_by_the_live_ones():
     """Chunks are referenced, not copied: a chunk of which a single row is left must not be kept for it."""
-    table = RobinHood(ARRANGEMENT)
+    table = RobinHoodTable(ARRANGEMENT)
     for i in range(30):
         rows = range(1000 * i, 1000 * i + 1000)
         table.apply(delta(dict.fromkeys(rows, 1)), 1)
@@ -185,7 +185,7 @@ def test_the_rows_kept_alive_are_bounded_by_the_live_ones():
 
 
 def test_a_row_that_flickers_leaves_no_trail_of_dead_entries():
-    table = RobinHood(ARRANGEMENT)
+    table = RobinHoodTable(ARRANGEMENT)
     table.apply(delta(dict.fromkeys(range(10), 1)), 1)
     for _ in range(2000):
         table.apply(delta({5: -1}), 1)
@@ -196,8 +196,8 @@ def test_a_row_that_flickers_leaves_no_trail_of_dead_entries():
     assert len(table.chunks) <= 64
 
 
-def test_five_thousand_deltas_of_one_row_are_piled_into_few_chunks():
-    table = RobinHood(ARRANGEMENT)
+def test_five_thousand_deltas_of_one_row_are_gathered_into_few_chunks():
+    table = RobinHoodTable(ARRANGEMENT)
     for k in range(5000):
         table.apply(delta({k: 1}), 1)
         if k % 500 == 499:
@@ -208,7 +208,7 @@ def test_five_thousand_deltas_of_one_row_are_piled_into_few_chunks():
 
 
 def test_changing_known_rows_adds_no_chunks():
-    table = RobinHood(ARRANGEMENT)
+    table = RobinHoodTable(ARRANGEMENT)
     table.apply(delta(dict.fromkeys(range(100), 1)), 1)
     chunks = len(table.chunks)
     for k in range(300):
@@ -219,7 +219,7 @@ def test_changing_known_rows_adds_no_chunks():
 
 def test_only_the_new_rows_of_a_delta_are_kept():
     """Mostly known rows: the few new ones are copied out, so that the delta is not kept alive for them."""
-    table = RobinHood(ARRANGEMENT)
+    table = RobinHoodTable(ARRANGEMENT)
     table.apply(delta(dict.fromkeys(range(1000), 1)), 1)
     for k in range(1000, 1040):
         table.apply(delta(dict.fromkeys([*range(1000), k], 1)), 1)
@@ -259,7 +259,7 @@ def test_where_most_rows_change_often_none_is_hot():
     assert rows_of(cold) == dict.fromkeys(range(10), HOT_TOUCHES + 2)
 
 
-def test_a_hot_row_whose_weight_is_shared_by_both_faces_is_not_lost():
+def test_a_hot_row_whose_weight_is_shared_by_both_tables_is_not_lost():
     memtable = Memtable(ARRANGEMENT)
     memtable.apply(delta(dict.fromkeys(range(40), 1)), 1)
     for _ in range(HOT_TOUCHES):
@@ -304,7 +304,7 @@ def test_a_single_row_that_overflows_is_refused_and_changes_nothing(sign):
 
 
 def test_huge_weights_that_do_not_overflow_are_taken():
-    table = RobinHood(ARRANGEMENT)
+    table = RobinHoodTable(ARRANGEMENT)
     expected = {}
     for change in ({1: MAX, 2: -MAX}, {1: -MAX, 2: MAX, 3: MAX}, {1: MAX, 3: -1}, {3: 1, 2: -MAX}):
         table.apply(delta(change), 1)
@@ -318,7 +318,7 @@ def sized(ddl, values, *, columns):
     memtable = Memtable(sort_key)
     if columns:
         memtable.apply(
-            Columns(Batch.from_arrow(pa.table([pa.array(values, schema.types[0])], schema.names), sort_key)), 1
+            ColumnDelta(Batch.from_arrow(pa.table([pa.array(values, schema.types[0])], schema.names), sort_key)), 1
         )
     else:
         for value in values:
@@ -343,5 +343,5 @@ def test_negated_deltas_count_towards_the_bytes():
     sort_key = SortKey(Schema.parse("s STRING"))
     batch = Batch.from_arrow(pa.table({"s": [f"{i}" * 5000 for i in range(20)]}), sort_key)
     memtable = Memtable(sort_key)
-    memtable.apply(Columns(batch.with_weights(-batch.weights())), 1)
+    memtable.apply(ColumnDelta(batch.with_weights(-batch.weights())), 1)
     assert memtable.nbytes() >= 20 * 5000 / 2

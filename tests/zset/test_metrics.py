@@ -6,7 +6,7 @@ import time
 import pytest
 
 from dbspark.zset import BACKENDS, ZSet, ZSetConfig, metrics, policy
-from dbspark.zset.adaptive import DIRECT
+from dbspark.zset.adaptive import MIN_SPINE_ROWS
 from tests.zset.model import metrics_of
 
 SCHEMA = "k BIGINT, s STRING"
@@ -23,7 +23,7 @@ def quiet(**knobs):
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Nothing falls back to the hash path, however slow the machine is."""
-    monkeypatch.setattr(policy, "FALLBACK_FLUSHES", 1 << 30)
+    monkeypatch.setattr(policy, "MIN_FALLBACK_FLUSHES", 1 << 30)
 
 
 def rows(first, count):
@@ -109,11 +109,11 @@ def test_changes_and_rows_are_counted_once_however_they_come():
     z = singly(z, 1000, 100)
     for i in range(30):
         z = z.add_many(rows(2000 + 10 * i, 10))
-    z = z.add_many(rows(10_000, DIRECT))
+    z = z.add_many(rows(10_000, MIN_SPINE_ROWS))
     z = z + ZSet.from_rows(rows(20_000, 7), SCHEMA, config=z.config)
     z.arranged_view().close()
     after = metrics_of(z).snapshot()
-    assert after["rows_in"] - before["rows_in"] == 100 + 300 + DIRECT + 7
+    assert after["rows_in"] - before["rows_in"] == 100 + 300 + MIN_SPINE_ROWS + 7
     assert after["changes"] - before["changes"] == 100 + 30 + 1 + 1
 
 
@@ -169,7 +169,7 @@ def test_batches_backlog_and_merges_are_those_of_the_spine():
     assert one["merge_rows_out"] == spine.stats.rows_out <= spine.stats.rows_in
     assert one["merge_seconds"] > 0
     assert one["reduction"] == 0
-    z = z.add_many(rows(100_000, DIRECT))
+    z = z.add_many(rows(100_000, MIN_SPINE_ROWS))
     spine = z._payload.state[0].spine
     assert metrics_of(z).batches == len(spine.batches), "a delta that skips the memtable counts too"
 

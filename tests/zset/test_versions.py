@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dbspark.zset import BACKENDS, ZSet, ZSetConfig
-from dbspark.zset.versions import Moment, Version
+from dbspark.zset.versions import Version, VersionNode
 from tests.zset.model import TINY, plus
 
 WAIT = 30.0
@@ -30,7 +30,7 @@ class Counts:
 
     def __init__(self, rows=None, watch=None):
         self.lock = threading.RLock()
-        self.head: Moment | None = None
+        self.head: VersionNode | None = None
         self.rows = dict(rows or {})
         self.copies = 0
         self.watch = watch
@@ -58,11 +58,11 @@ def contents(version):
     return version.read(lambda store: dict(store.rows))
 
 
-def test_the_newest_version_is_advanced_in_place():
+def test_a_delta_changes_the_store_of_the_newest_version_in_place():
     store = Counts()
     version = Version(store)
     for i in range(100):
-        version = version.advanced({i: 1})
+        version = version.with_delta({i: 1})
     assert contents(version) == dict.fromkeys(range(100), 1)
     assert version.store is store
     assert store.copies == 0
@@ -70,8 +70,8 @@ def test_the_newest_version_is_advanced_in_place():
 
 def test_an_old_version_reads_as_it_was_and_is_copied_once():
     store = Counts()
-    old = Version(store).advanced({"a": 2})
-    new = old.advanced({"a": -1, "b": 5}).advanced({"b": -5, "c": 1})
+    old = Version(store).with_delta({"a": 2})
+    new = old.with_delta({"a": -1, "b": 5}).with_delta({"b": -5, "c": 1})
     assert contents(old) == {"a": 2}
     assert contents(old) == {"a": 2}
     assert store.copies == 1
@@ -83,17 +83,17 @@ def test_versions_in_the_middle_of_a_history_read_as_they_were():
     expected = [{}]
     for i in range(20):
         delta = {i % 3: 1, i % 5: -2}
-        versions.append(versions[-1].advanced(delta))
+        versions.append(versions[-1].with_delta(delta))
         expected.append(plus(expected[-1], delta))
     for i in (7, 0, 13, 7, 19, 20, 1):
         assert contents(versions[i]) == expected[i]
 
 
 def test_branches_are_independent_of_each_other():
-    base = Version(Counts()).advanced({"a": 1})
-    left = base.advanced({"left": 1})
-    right = base.advanced({"right": 1})
-    further = left.advanced({"a": 1})
+    base = Version(Counts()).with_delta({"a": 1})
+    left = base.with_delta({"left": 1})
+    right = base.with_delta({"right": 1})
+    further = left.with_delta({"a": 1})
     assert contents(base) == {"a": 1}
     assert contents(left) == {"a": 1, "left": 1}
     assert contents(right) == {"a": 1, "right": 1}
@@ -101,19 +101,19 @@ def test_branches_are_independent_of_each_other():
 
 
 def test_an_apply_that_raises_leaves_every_version_as_it_was():
-    old = Version(Counts()).advanced({"a": 1})
-    new = old.advanced({"b": 1})
+    old = Version(Counts()).with_delta({"a": 1})
+    new = old.with_delta({"b": 1})
     for version in (new, old):
         with pytest.raises(Refused):
-            version.advanced({"c": None})
+            version.with_delta({"c": None})
     assert contents(old) == {"a": 1}
     assert contents(new) == {"a": 1, "b": 1}
-    assert contents(new.advanced({"c": 1})) == {"a": 1, "b": 1, "c": 1}
-    assert contents(old.advanced({"d": 1})) == {"a": 1, "d": 1}
+    assert contents(new.with_delta({"c": 1})) == {"a": 1, "b": 1, "c": 1}
+    assert contents(old.with_delta({"d": 1})) == {"a": 1, "d": 1}
     assert contents(new) == {"a": 1, "b": 1}
 
 
-def test_deltas_are_taken_back_newest_first():
+def test_deltas_are_undone_newest_first():
     """A store may refuse a state that it never was in, as one of weights refuses an overflow."""
 
     class Stock(Counts):
@@ -126,14 +126,14 @@ def test_deltas_are_taken_back_newest_first():
             return Stock(self.rows)
 
     empty = Version(Stock())
-    full = empty.advanced({"a": 5})
-    sold = full.advanced({"a": -5})
-    refilled = sold.advanced({"a": 2})
+    full = empty.with_delta({"a": 5})
+    sold = full.with_delta({"a": -5})
+    refilled = sold.with_delta({"a": 2})
     assert [contents(v) for v in (empty, full, sold, refilled)] == [{}, {"a": 5}, {}, {"a": 2}]
 
 
 def test_a_read_that_raises_leaves_the_version_usable():
-    version = Version(Counts()).advanced({"a": 1})
+    version = Version(Counts()).with_delta({"a": 1})
     with pytest.raises(ZeroDivisionError):
         version.read(lambda _: 1 / 0)
     assert contents(version) == {"a": 1}
@@ -150,7 +150,7 @@ def test_a_version_that_nobody_holds_is_forgotten():
     for i in range(50):
         delta = Delta({i: 1})
         deltas.append(weakref.ref(delta))
-        version = version.advanced(delta)
+        version = version.with_delta(delta)
     del delta
     gc.collect()
     assert sum(ref() is not None for ref in deltas) <= 1
@@ -166,7 +166,7 @@ def test_any_tree_of_versions_reads_like_a_tree_of_dicts(steps):
     expected = [{}]
     for parent, delta, read in steps:
         at = parent % len(versions)
-        versions.append(versions[at].advanced(delta))
+        versions.append(versions[at].with_delta(delta))
         expected.append(plus(expected[at], delta))
         if read:
             at = (parent * 7) % len(versions)
@@ -182,7 +182,7 @@ def test_readers_of_old_versions_are_exact_while_a_writer_advances():
     expected = [{}]
     for i in range(60):
         delta = {i % 7: 1, i % 4: -1, i: 3}
-        versions.append(versions[-1].advanced(delta))
+        versions.append(versions[-1].with_delta(delta))
         expected.append(plus(expected[-1], delta))
     known = len(versions)
     stop = threading.Event()
@@ -201,7 +201,7 @@ def test_readers_of_old_versions_are_exact_while_a_writer_advances():
     newest, rows = versions[-1], expected[-1]
     for i in range(1500):
         delta = {i % 11: 1, "w": 1}
-        newest = newest.advanced(delta)
+        newest = newest.with_delta(delta)
         rows = plus(rows, delta)
         if i % 50 == 0:
             assert contents(newest) == rows
@@ -214,13 +214,13 @@ def test_readers_of_old_versions_are_exact_while_a_writer_advances():
 
 
 def test_many_threads_branch_from_one_old_version():
-    old = Version(Counts()).advanced({"a": 1})
-    old.advanced({"b": 1})
+    old = Version(Counts()).with_delta({"a": 1})
+    old.with_delta({"b": 1})
 
     def branch(i):
         version = old
         for k in range(30):
-            version = version.advanced({(i, k): 1})
+            version = version.with_delta({(i, k): 1})
         return contents(version)
 
     with ThreadPoolExecutor(8) as pool:
@@ -247,11 +247,11 @@ def test_nobody_reads_an_old_version_while_it_is_half_advanced():
     gate = Gate()
     store = Counts({"a": 1, "b": 1})
     old = Version(store)
-    old.advanced({"c": 1})
+    old.with_delta({"c": 1})
     store.watch = lambda event: gate.stop() if event == "apply" and not gate.reached.is_set() else None
     with ThreadPoolExecutor(2) as pool:
         try:
-            branch = pool.submit(old.advanced, {"a": 10, "b": 10})
+            branch = pool.submit(old.with_delta, {"a": 10, "b": 10})
             assert gate.reached.wait(WAIT)  # "a" is changed, "b" is not
             seen = pool.submit(contents, old)
             time.sleep(0.1)
@@ -269,7 +269,7 @@ def test_two_threads_that_branch_from_one_old_version_at_once_do_not_see_each_ot
     first = threading.local()
     store = Counts({"a": 1, "b": 1})
     old = Version(store)
-    old.advanced({"c": 1})
+    old.with_delta({"c": 1})
 
     def watch(event):
         if getattr(first, "is_me", False):
@@ -284,15 +284,15 @@ def test_two_threads_that_branch_from_one_old_version_at_once_do_not_see_each_ot
 
     def branch_and_go_on():
         first.is_me = True
-        mine = old.advanced({"d": 1})
+        mine = old.with_delta({"d": 1})
         first.goes_on = True
-        return mine.advanced({"a": 100, "b": 100})
+        return mine.with_delta({"a": 100, "b": 100})
 
     with ThreadPoolExecutor(2) as pool:
         try:
             mine = pool.submit(branch_and_go_on)
             assert copying.reached.wait(WAIT)
-            theirs = pool.submit(old.advanced, {"e": 1})
+            theirs = pool.submit(old.with_delta, {"e": 1})
             time.sleep(0.1)  # it waits for the store of the old version
             copying.opened.set()
             assert changing.reached.wait(WAIT)

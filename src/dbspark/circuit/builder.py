@@ -30,17 +30,17 @@ from dbspark.columnar.sort_key import OrderColumn
 from dbspark.errors import CircuitError, SchemaError
 from dbspark.operators import linear
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, FloatSum, GroupAggregate, Sum
-from dbspark.operators.asked import Asked
 from dbspark.operators.bucket import Bucket
 from dbspark.operators.collect import CollectList, First, Mode, any_value, count_distinct, median
-from dbspark.operators.distinct import Combine, Distinct, SetOperation
+from dbspark.operators.distinct import Distinct, SetOperation, SetOperator
+from dbspark.operators.external_function import ExternalFunction
 from dbspark.operators.function import Function
 from dbspark.operators.join import How, Join
 from dbspark.operators.operator import Arrange, Operator
-from dbspark.operators.ordered import TopK
 from dbspark.operators.range_join import Comparison, RangeJoin, range_sort_keys
 from dbspark.operators.statistics import Bits, Booleans, Kurtosis, Skewness, Variance
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
+from dbspark.operators.top_k import TopK
 from dbspark.operators.window import Window, WindowFunction
 
 OrderBy = str | tuple[str, str] | tuple[str, str, str]
@@ -104,9 +104,9 @@ class Builder:
         """Any number of rows for every row: the function gives columns, and the row that each comes from."""
         return self._linear(linear.FlatMap(Schema.of(schema), Function.of(function)), stream)
 
-    def asked(self, stream: Stream, function: Function, schema: SchemaLike, question: Any) -> Stream:
-        """As `flat_map`, by another engine: `question` is how it is asked where the function cannot."""
-        return self._linear(Asked(Schema.of(schema), function, question), stream)
+    def external_function(self, stream: Stream, function: Function, schema: SchemaLike, evaluator: Any) -> Stream:
+        """As `flat_map`, evaluated by another engine; `evaluator` is what the driver calls where tasks cannot."""
+        return self._linear(ExternalFunction(Schema.of(schema), function, evaluator), stream)
 
     def project(
         self,
@@ -129,9 +129,9 @@ class Builder:
         names: Sequence[str] | None = None,
     ) -> Stream:
         """Some columns of the rows for which a function, of the columns `of`, is true; no others are looked at."""
-        given, chosen = ([stream.schema.index(c) for c in some] for some in (of, columns))
+        tested, chosen = ([stream.schema.index(c) for c in group] for group in (of, columns))
         schema = _chosen(stream.schema, chosen, names)
-        return self._linear(linear.Select(schema, Function.of(where), given, chosen), stream)
+        return self._linear(linear.Select(schema, Function.of(where), tested, chosen), stream)
 
     def negate(self, stream: Stream) -> Stream:
         return self._linear(linear.Scale(stream.schema, -1), stream)
@@ -224,7 +224,7 @@ class Builder:
         """INTERSECT or EXCEPT, with or without ALL."""
         streams = self._alike((left, right))
         sort_key = SortKey(streams[0].schema)
-        return self.with_state(Combine(sort_key, operation), streams, [sort_key] * 2)
+        return self.with_state(SetOperator(sort_key, operation), streams, [sort_key] * 2)
 
     def aggregate(self, stream: Stream, key: Sequence[str], **aggregates: tuple[str, str | None] | Aggregate) -> Stream:
         """One row for every key: its columns, then the aggregates, given as name=(function, column)."""
@@ -337,7 +337,9 @@ class Builder:
     def _sum(self, streams: Sequence[Stream], signs: Sequence[int]) -> Stream:
         streams = self._alike(streams)
         kind = _plain(streams[0])
-        return self.graph.add(linear.Sum(streams[0].schema, signs), list(streams), [kind] * len(streams), kind)
+        return self.graph.add(
+            linear.WeightedUnion(streams[0].schema, signs), list(streams), [kind] * len(streams), kind
+        )
 
     def _alike(self, streams: Sequence[Stream]) -> list[Stream]:
         """Streams of the same types, brought to the column names of the first."""

@@ -1,13 +1,13 @@
 """`Circuit`: a graph that runs, one tick at a time.
 
-A tick reads (delays show what they hold), computes (every node once, after its inputs), writes and commits. States are
-values: a tick computes new ones beside the old and puts them all in place at the end, in one assignment, together
-with what the delays hold. An operator that raises leaves every state, every delay and every output as before.
+A tick reads the values of delays, computes every node once after its inputs, and commits. States are values: a tick
+computes new ones beside the old and puts them all in place at the end, in one assignment, together with the values of
+delays. An operator that raises leaves every state, every delay and every output as before.
 
-A tick of small deltas is run as a program (`circuit.vm`), a larger one operator by operator, to the same end.
+Ticks of small deltas are run by the operator VM (`circuit.vm`), larger ones operator by operator, to the same result.
 
-Large merges of states may run beside the ticks (`config.background`): they begin when a tick is over, and the next one
-that finds nothing late takes over what has been merged.
+Large merges of states may run on the background thread (`config.min_background_rows`): they begin when a tick is over,
+and the next one that finds no buffered ticks adopts what has been merged.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.errors import CircuitError
 from dbspark.kernels.preload import operator_vm_ready
 from dbspark.operators.operator import State
-from dbspark.trace.background_merges import Beside
+from dbspark.trace.background_merges import BackgroundMerges
 from dbspark.trace.config import DEFAULT, SpineConfig
 from dbspark.zset import ZSet
 
-Done = tuple[dict[str, State], dict[str, Any], dict[str, Any], tuple[BufferedTick, ...], bool]
-"""What a tick has computed: states that have changed, outputs, what delays hold, what states have not taken in, and
-whether they should now."""
+TickResult = tuple[dict[str, State], dict[str, Any], dict[str, Any], tuple[BufferedTick, ...], bool]
+"""What a tick has computed: changed states, outputs, values of delays, buffered ticks, whether to flush them now."""
 
 
-class NodeTally(NamedTuple):
-    """Rows that nodes keep, before consolidation, at one moment."""
+class NodeRowCounts(NamedTuple):
+    """Rows in the states of nodes at one moment, before consolidation."""
 
-    taken: Mapping[str, int]
+    inserted: Mapping[str, int]
     buffered: StateRowCounts | None = None
 
     def rows(self) -> dict[str, int]:
         """By the id of the node."""
-        out = dict(self.taken)
+        out = dict(self.inserted)
         for node, more in () if self.buffered is None else self.buffered.items():
             out[node] += more
         return out
@@ -52,34 +51,34 @@ class Circuit:
         self,
         graph: Graph,
         config: SpineConfig = DEFAULT,
-        programs: bool = True,
+        use_vm: bool = True,
         tables: Mapping[str, TableConstraint] | None = None,
     ) -> None:
-        """`config`: of the spines of all states. Without `programs` operators always step by themselves.
+        """`config`: of the spines of all states. Without `use_vm` every operator steps by itself.
 
         `tables`: sources whose changes a tick may be asked to check (`step`).
         """
         self.graph = graph.pruned()
         self._config = config
-        self._beside: dict[str, list[Beside]] = {}
-        """By node, the merges of its spines that run beside the ticks."""
+        self._background_merges: dict[str, list[BackgroundMerges]] = {}
+        """By node, the background merges of its spines."""
         self._schedule = [n for n in self.graph.schedule() if n.role == "operator"]
         self._sources = {str(n.name): n for n in self.graph if n.role == "source"}
         self._delays = [n for n in self.graph if n.role == "delay"]
-        self._quiet = {n.id for n in self._schedule if n.quiet}
-        """Nodes that are passed over in a tick in which nothing comes to them."""
+        self._skips_empty_input = {n.id for n in self._schedule if n.skips_empty_input}
+        """Nodes whose step is skipped in a tick in which nothing comes to them."""
         self.tick_number = 0
         """Ticks that have been committed."""
-        self._taken: dict[str, State] = {
-            n.id: self.configured(n.operator.fresh()) for n in self._schedule if n.operator is not None
+        self._inserted_states: dict[str, State] = {
+            n.id: self.configured(n.operator.initial_state()) for n in self._schedule if n.operator is not None
         }
         self._counted: tuple[Any, dict[str, int]] = None, {}
         """States, and the rows in them."""
         self._buffered: tuple[BufferedTick, ...] = ()
-        """What the last ticks have brought that states have not taken in (`circuit.vm`)."""
-        self._held: dict[str, Any] = {n.id: _seed(n) for n in self._delays}
-        self._programmed = programs
-        self._program: OperatorVM | None = None
+        """Ticks whose batches states have not inserted yet (`circuit.vm`)."""
+        self._delay_values: dict[str, Any] = {n.id: _seed(n) for n in self._delays}
+        self._uses_vm = use_vm
+        self._vm: OperatorVM | None = None
         self._tables = tables
 
     def tick(self, inputs: Mapping[str, Any] | None = None) -> dict[str, ZSet]:
@@ -94,15 +93,15 @@ class Circuit:
     ) -> dict[str, Delta]:
         """Run one tick on what streams carry; returns the outputs as streams carry them.
 
-        Those `in_order` are known by whole rows in order as well, which costs less now than when they are asked.
-        `checks`: by source, whoever has to know whether its table stays one (`circuit.vm.TableCheck`). Those who are
-        left when this returns have to look for themselves.
+        `in_order`: outputs that are sorted by whole rows as well, which costs less now than later. `checks`: by source,
+        the constraint checks of its table (`circuit.vm.TableCheck`); the VM removes those that it has made, and the
+        caller makes those that remain when this returns.
         """
         return self._run(inputs, complete, in_order, checks)
 
     def configured(self, state: State) -> State:
         """A state whose spines are merged as this circuit merges them."""
-        return tuple(spine.configured(self._config) for spine in state)
+        return tuple(spine.with_config(self._config) for spine in state)
 
     def _run(
         self,
@@ -114,16 +113,17 @@ class Circuit:
         if not inputs.keys() <= self._sources.keys():
             unknown = ", ".join(sorted(set(inputs) - set(self._sources)))
             raise CircuitError(f"no source {unknown}; the sources are {', '.join(self._sources)}")
-        if not self._buffered:  # else all directories of the program would be written anew
-            self._take_over()
-        values: dict[str, Any] = dict(self._held)
+        if not self._buffered:  # else the VM would have to copy all directories anew
+            self._adopt_merges()
+        values: dict[str, Any] = dict(self._delay_values)
         for name, node in self._sources.items():
             change = inputs.get(name)
             values[node.id] = Delta.empty(node.schema) if change is None else as_delta(change, node)
-        states, given, held, buffered, flush = self._by_program(values, in_order, checks) or self._by_operators(values)
-        outputs = {name: finished(value) for name, value in given.items()}
-        # Nothing above has changed anything. To take states in may fail: for want of memory, or because a merge beside
-        # the ticks has failed.
+        states, results, delay_values, buffered, flush = self._run_vm(values, in_order, checks) or self._run_operators(
+            values
+        )
+        outputs = {name: finished(value) for name, value in results.items()}
+        # Nothing above has changed anything. Inserting may fail: for want of memory, or because a background merge has.
         before = self.snapshot()
         try:
             self._take(states)
@@ -133,42 +133,42 @@ class Circuit:
         except BaseException:
             self.reset(before)
             raise
-        self._held = held
+        self._delay_values = delay_values
         self.tick_number += 1
         return outputs
 
-    def _by_program(
+    def _run_vm(
         self, values: dict[str, Any], in_order: Collection[str], checks: dict[str, Any] | None
-    ) -> Done | None:
-        """A small tick as one call, as far as operators have instructions; None where it is not for that."""
-        if self._program is None and self._programmed and operator_vm_ready():
-            self._program = OperatorVM(self.graph, self._schedule, self._tables)
-            self._programmed = self._program.useful
-        if self._program is None or not self._programmed:
+    ) -> TickResult | None:
+        """A small tick by the VM; None where it is not for the VM."""
+        if self._vm is None and self._uses_vm and operator_vm_ready():
+            self._vm = OperatorVM(self.graph, self._schedule, self._tables)
+            self._uses_vm = self._vm.useful
+        if self._vm is None or not self._uses_vm:
             return None
-        tick = self._program.run(values, self._taken, self._buffered, in_order, checks)
+        tick = self._vm.run(values, self._inserted_states, self._buffered, in_order, checks)
         if tick is None:
             return None
         if checks:
-            self._program.remove_made_checks(checks)
+            self._vm.remove_made_checks(checks)
         outputs = {}
         for name, node in self.graph.outputs.items():
             outputs[name] = tick.value(node)
-            if name in in_order and name in self._program.sorted_outputs:
+            if name in in_order and name in self._vm.sorted_outputs:
                 outputs[name] = outputs[name].add_sorted(tick.in_order(name))
         return tick.states, outputs, {n.id: tick.value(n.inputs[0]) for n in self._delays}, tick.buffered, tick.flush
 
-    def _by_operators(self, values: dict[str, Any]) -> Done:
+    def _run_operators(self, values: dict[str, Any]) -> TickResult:
         """Every operator by itself."""
         before_all, states = self._states, dict[str, State]()
         for node in self._schedule:
             assert node.operator is not None
-            given = [values[i.id] for i in node.inputs]
-            if node.id in self._quiet and not any(value.rows for value in given):
+            inputs = [values[i.id] for i in node.inputs]
+            if node.id in self._skips_empty_input and not any(value.rows for value in inputs):
                 values[node.id] = Delta.empty(node.schema)
                 continue
             before = before_all[node.id]
-            state, values[node.id] = node.operator.step(before, given)
+            state, values[node.id] = node.operator.step(before, inputs)
             if state is not before:
                 states[node.id] = state
         held = {n.id: values[n.inputs[0].id] for n in self._delays}
@@ -176,78 +176,78 @@ class Circuit:
 
     @property
     def _states(self) -> dict[str, State]:
-        """All states, with what they had not taken in."""
+        """All states, buffered ticks included."""
         self._take_in()
-        return self._taken
+        return self._inserted_states
 
     @_states.setter
     def _states(self, states: dict[str, State]) -> None:
-        self._taken, self._buffered = states, ()
+        self._inserted_states, self._buffered = states, ()
 
     def _take_in(self) -> None:
         if self._buffered:
-            assert self._program is not None
-            self._take(self._program.flushed_states(self._taken, self._buffered))
+            assert self._vm is not None
+            self._take(self._vm.flushed_states(self._inserted_states, self._buffered))
             self._buffered = ()
 
     def _take(self, states: Mapping[str, State]) -> None:
-        """States that have changed."""
+        """Put changed states in place."""
         if states:
-            if self._config.background is not None:
+            if self._config.min_background_rows is not None:
                 states = {name: self._merging(name, state) for name, state in states.items()}
-            self._taken = {**self._taken, **states}
+            self._inserted_states = {**self._inserted_states, **states}
 
     def _merging(self, name: str, state: State) -> State:
-        """Begin the large merges of a state beside the ticks."""
-        beside = self._beside.get(name)
-        if beside is None:
+        """Begin the large merges of a state on the background thread."""
+        merges = self._background_merges.get(name)
+        if merges is None:
             if not any(spine.merges for spine in state):
                 return state
-            beside = self._beside[name] = [Beside() for _ in state]
-        return tuple([b.begun(spine) for b, spine in zip(beside, state, strict=True)])
+            merges = self._background_merges[name] = [BackgroundMerges() for _ in state]
+        return tuple([b.start_merges(spine) for b, spine in zip(merges, state, strict=True)])
 
-    def _take_over(self) -> None:
-        """Take over what has been merged beside the ticks."""
-        for name, beside in self._beside.items():
-            busy = beside[0].jobs if len(beside) == 1 else any(b.jobs for b in beside)
+    def _adopt_merges(self) -> None:
+        """Adopt what has been merged in the background."""
+        for name, merges in self._background_merges.items():
+            busy = merges[0].running if len(merges) == 1 else any(m.running for m in merges)
             if not busy:
                 continue
-            before = self._taken[name]
-            merged = tuple([b.adopted(spine) for b, spine in zip(beside, before, strict=True)])
+            before = self._inserted_states[name]
+            merged = tuple([b.adopt(spine) for b, spine in zip(merges, before, strict=True)])
             if merged != before:
-                self._taken = {**self._taken, name: merged}
+                self._inserted_states = {**self._inserted_states, name: merged}
 
     def close(self) -> None:
-        """Stop the merges that run beside the ticks; what they merge stays readable."""
-        for beside in self._beside.values():
-            for merges in beside:
-                merges.cancel()
+        """Stop the background merges; what they merge stays readable."""
+        for merges in self._background_merges.values():
+            for spine_merges in merges:
+                spine_merges.cancel()
 
     def snapshot(self) -> Any:
         """Everything that a tick changes, as it is now; a value, which costs nothing to take."""
-        return self._taken, self._buffered, self._held, self.tick_number
+        return self._inserted_states, self._buffered, self._delay_values, self.tick_number
 
     def reset(self, snapshot: Any) -> None:
         """Go back to a snapshot."""
-        self._taken, self._buffered, self._held, self.tick_number = snapshot
+        self._inserted_states, self._buffered, self._delay_values, self.tick_number = snapshot
 
-    def tally(self) -> NodeTally:
-        """What keeps rows at this moment, and how many; it costs next to nothing to ask for it at every tick."""
-        if self._counted[0] is not self._taken:
-            counts = {node: sum([s.rows for s in spines]) for node, spines in self._taken.items() if spines}
-            self._counted = self._taken, counts
+    def tally(self) -> NodeRowCounts:
+        """The row counts of all states at this moment; cheap enough for every tick."""
+        if self._counted[0] is not self._inserted_states:
+            counts = {node: sum([s.rows for s in spines]) for node, spines in self._inserted_states.items() if spines}
+            self._counted = self._inserted_states, counts
         if not self._buffered:
-            return NodeTally(self._counted[1])
-        assert self._program is not None
-        return NodeTally(self._counted[1], self._program.buffered_rows(self._buffered))
+            return NodeRowCounts(self._counted[1])
+        assert self._vm is not None
+        return NodeRowCounts(self._counted[1], self._vm.buffered_rows(self._buffered))
 
     def state_rows(self) -> dict[str, int]:
         """Rows kept by each node that keeps any, by label."""
         out: dict[str, int] = {}
         for node in self._schedule:
-            kept = sum(spine.consolidated().rows for spine in self._states[node.id])
+            rows = sum(spine.consolidated().rows for spine in self._states[node.id])
             if self._states[node.id]:
-                out[f"{node.label} #{node.id[:6]}"] = kept
+                out[f"{node.label} #{node.id[:6]}"] = rows
         return out
 
 
@@ -257,30 +257,30 @@ def _seed(node: Node) -> Any:
     return Delta.empty(node.schema)
 
 
-def as_delta(given: Any, node: Node) -> Delta:
+def as_delta(change: Any, node: Node) -> Delta:
     """What a source takes: a delta, a Z-set, a batch, Arrow data, or rows."""
-    if isinstance(given, Delta):
-        delta = given
-    elif isinstance(given, Batch):
-        delta = Delta.of(given)
+    if isinstance(change, Delta):
+        delta = change
+    elif isinstance(change, Batch):
+        delta = Delta.of(change)
     else:
-        zset = given if isinstance(given, ZSet) else _zset_of(given, node)
+        zset = change if isinstance(change, ZSet) else _zset_of(change, node)
         delta = Delta.of(zset.batch())
     if delta.schema is not node.schema:
         raise CircuitError(f"source {node.name!r} takes {node.schema!r}; given {delta.schema!r}")
     return delta
 
 
-def _zset_of(given: Any, node: Node) -> ZSet:
-    if isinstance(given, Mapping):
-        return ZSet.from_rows(list(given), node.schema, list(given.values()))
-    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
-        return ZSet.from_arrow(given, None, node.schema)
-    return ZSet.from_rows(list(given), node.schema)
+def _zset_of(change: Any, node: Node) -> ZSet:
+    if isinstance(change, Mapping):
+        return ZSet.from_rows(list(change), node.schema, list(change.values()))
+    if hasattr(change, "__arrow_c_stream__") or hasattr(change, "__arrow_c_array__"):
+        return ZSet.from_arrow(change, None, node.schema)
+    return ZSet.from_rows(list(change), node.schema)
 
 
 def complete(value: Any) -> Any:
-    """An output of which nothing is left to compute."""
+    """An output, computed whole where it would be made part by part as it is read."""
     return Delta.of(value.batch()) if isinstance(value, ChunkedDelta) else value
 
 

@@ -68,10 +68,10 @@ class Node:
         return Stream(self, self.kind)
 
     @property
-    def quiet(self) -> bool:
+    def skips_empty_input(self) -> bool:
         """Whether it is passed over in a tick in which nothing comes to it."""
         carries_changes = self.kind == "delta" and all(i.kind in ("delta", "arranged") for i in self.inputs)
-        return carries_changes and bool(self.inputs) and self.operator is not None and self.operator.quiet
+        return carries_changes and bool(self.inputs) and self.operator is not None and self.operator.skips_empty_input
 
     def __repr__(self) -> str:
         return f"Node({self.id[:8]}, {self.label})"
@@ -110,11 +110,6 @@ class Graph:
         if node_id in self.nodes:
             return self.nodes[node_id].stream
         return self._add(Node(node_id, operator.label(), operator.schema, kind, operator, [s.node for s in inputs]))
-
-    def again(self, node: Node, inputs: Sequence[Stream]) -> Stream:
-        """The operator of a node, perhaps of another graph, over streams of this one."""
-        assert node.operator is not None
-        return self.add(node.operator, inputs, [s.kind for s in inputs], node.kind)
 
     def delay(self, schema: Schema, kind: Kind, seed: Any = None, of: Stream | None = None, name: str = "") -> Stream:
         """What came one tick ago; the seed in the first tick. Its input may be set later."""
@@ -249,10 +244,10 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _hint(wanted: Kind, given: Kind) -> str:
+def _hint(expected: Kind, actual: Kind) -> str:
     return {
         ("delta", "value"): "differentiate it first",
         ("value", "delta"): "integrate it first",
         ("arranged", "delta"): "arrange it first",
         ("delta", "arranged"): "use the stream that was arranged",
-    }.get((wanted, given), "convert it first")
+    }.get((expected, actual), "convert it first")

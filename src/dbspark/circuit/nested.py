@@ -5,18 +5,19 @@ in iteration 0) and outputs, one for each variable, which are also its next valu
 iterations add up to. From tick to tick only changes are iterated (`dbspark.operators.nested`), deletions included:
 what the recursion derived in iteration i of earlier ticks is corrected in iteration i.
 
-It stops when nothing new flows into a variable and nothing waits for a later iteration; iterations in which nothing
+It stops when nothing new flows into a variable and no work is deferred to a later one; iterations in which nothing
 would happen are passed over. A recursion that does not end is stopped by a limit, with an error, and the tick has not
 happened. State is kept in spines as everywhere, so the whole fixpoint is one operator to the circuit around it.
 
 A fixpoint may stand inside another. It is then run in every iteration of the outer one in which something comes in or
-waits inside, and what it gives in an outer iteration is by how much that iteration changes its result. Each level has
-a coordinate of time, so they nest as deep as times have coordinates.
+work is deferred inside, and what it gives in an outer iteration is by how much that iteration changes its result. Each
+level has a coordinate of time, so they nest as deep as times have coordinates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from dbspark.circuit.graph import Graph, Node
@@ -24,12 +25,10 @@ from dbspark.columnar import SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import CircuitError
 from dbspark.kernels.memory.layout import TIMES
-from dbspark.operators.aggregate import GroupAggregate
-from dbspark.operators.distinct import Distinct
-from dbspark.operators.join import Join
 from dbspark.operators.linear import Stateless
-from dbspark.operators.nested import Agenda, Nested, NestedArranged, NestedDistinct, NestedJoin, NestedReduce, Path
-from dbspark.operators.operator import Arrange, Operator, State
+from dbspark.operators.nested import Nested, NestedArranged, NestedSite, Path, PendingIterations
+from dbspark.operators.operator import Operator, State
+from dbspark.operators.placement import TOGETHER, Key, Placed, Policy
 
 LIMIT = 10_000
 """Iterations after which a recursion is taken to be endless."""
@@ -49,21 +48,14 @@ class Fixpoint(Operator):
         self.variables = [n for n in self.graph if n.role == "delay"]
         self.schema = self.variables[0].schema
         self.arranged: dict[str, SortKey] = {}
-        """Nodes with state, and how they keep it: arrange nodes, and deltas that a reduction takes as they are."""
+        """Sort keys of the traces of operators inside, by the node's id and the operator's name for the trace."""
         self.inner: dict[str, Fixpoint] = {}
         """Fixpoints inside this one; their state follows the own."""
         for node in self._schedule:
-            operator = node.operator
-            if isinstance(operator, Arrange):
-                self.arranged[node.id] = operator.sort_key
-            elif isinstance(operator, Fixpoint):
-                self.inner[node.id] = operator
-            elif isinstance(operator, GroupAggregate):
-                if not operator.key:  # it has a row where nothing has come, so no iteration could be its first
-                    raise CircuitError(f"{node.label!r} cannot stand inside a fixpoint; give it a key")
-                self.arranged[f"{node.id}/0"] = SortKey(operator.source, operator.key)
-            elif not isinstance(operator, Stateless) and not all(isinstance(n.operator, Arrange) for n in node.inputs):
-                raise CircuitError(f"{node.label!r} cannot stand inside a fixpoint")
+            assert node.operator is not None
+            self.arranged |= {node.id + name: sort_key for name, sort_key in node.operator.nested_traces().items()}
+            if isinstance(node.operator, Fixpoint):
+                self.inner[node.id] = node.operator
         self.depth: int = 1 + max((f.depth for f in self.inner.values()), default=0)
         if self.depth > TIMES:
             raise CircuitError(
@@ -71,34 +63,41 @@ class Fixpoint(Operator):
                 "put the innermost outside, or write two of them as one with more variables"
             )
 
-    def kept(self) -> tuple[SortKey, ...]:
-        return (*self.arranged.values(), *(a for f in self.inner.values() for a in f.kept()))
+    def state_sort_keys(self) -> tuple[SortKey, ...]:
+        return (*self.arranged.values(), *(a for f in self.inner.values() for a in f.state_sort_keys()))
 
     def step(self, state: State, inputs: Sequence[Delta]) -> tuple[State, dict[str, Delta]]:
         if not any(d.rows for d in inputs):
             return state, self.nothing()
         run = _Run(self, state)
-        out = run.step((), inputs)
+        out = run.iterate((), inputs)
         return run.committed(), out
 
     def nothing(self) -> dict[str, Delta]:
         """What it gives where nothing changes."""
         return {str(n.name): Delta.empty(n.schema) for n in self.variables}
 
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        return [()] * len(inputs)
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return TOGETHER
+
+    @property
+    def emits_without_input(self) -> bool:
+        return True
+
+    def nested_traces(self) -> dict[str, SortKey]:
+        return {}
+
+    def nested(self, site: NestedSite) -> Nested:
+        return _Run(self, site.state, site.pending)
+
     def parameters(self) -> tuple[Any, ...]:
         return tuple((name, node.id) for name, node in self.graph.outputs.items()), self.limit
 
     def label(self) -> str:
         return f"fixpoint of {', '.join(str(n.name) for n in self.variables)}"
-
-
-def nested_of(operator: Operator, plain: Sequence[bool], agenda: Agenda) -> Nested:
-    """What stands for an operator that needs the past; `plain`: which inputs it takes as deltas, not arranged."""
-    if isinstance(operator, Join) and operator.how == "inner":
-        return NestedJoin(operator, agenda)
-    if isinstance(operator, Distinct):
-        return NestedDistinct(operator.schema, agenda)
-    return NestedReduce(operator, plain, agenda)
 
 
 def endless(growing: Sequence[str], limit: int) -> CircuitError:
@@ -109,70 +108,64 @@ def endless(growing: Sequence[str], limit: int) -> CircuitError:
     )
 
 
-class _Run:
+class _Run(Nested):
     """One tick of a fixpoint."""
 
-    def __init__(self, fixpoint: Fixpoint, past: State, parent: Agenda | None = None) -> None:
+    def __init__(self, fixpoint: Fixpoint, past: State, parent: PendingIterations | None = None) -> None:
         self.fixpoint = fixpoint
-        self.agenda = Agenda(parent)
+        self.pending = PendingIterations(parent)
         own = len(fixpoint.arranged)
         self.arranged = {n: NestedArranged(spine) for n, spine in zip(fixpoint.arranged, past[:own], strict=True)}
-        self.inner: dict[str, _Run] = {}
+        self._states: dict[str, State] = {}
         for name, operator in fixpoint.inner.items():
-            end = own + len(operator.kept())
-            self.inner[name] = _Run(operator, past[own:end], self.agenda)
+            end = own + len(operator.state_sort_keys())
+            self._states[name] = past[own:end]
             own = end
+        self.inner: list[_Run] = []
+        """Those of the fixpoints inside, in the order of their states."""
         self.nothing = {n.id: Delta.empty(n.schema) for n in fixpoint.graph}
-        self.steps = [(n.id, [i.id for i in n.inputs], self._step(n)) for n in fixpoint._schedule]
+        self.steps = [(n.id, [i.id for i in n.inputs], self._nested(n).step) for n in fixpoint._schedule]
         """For each node in turn its id, those of its inputs, and what it does at a path."""
 
-    def _step(self, node: Node) -> Callable[[Path, list[Any]], Any]:
-        """What a node does at a path with what its inputs give there."""
-        operator = node.operator
-        assert operator is not None
-        if isinstance(operator, Result):
-            return lambda _, inputs: operator.apply(inputs)
-        if isinstance(operator, Stateless):
-            nothing = self.nothing[node.id]
-            return lambda _, inputs: operator.apply(inputs) if any(d.rows for d in inputs) else nothing
-        if isinstance(operator, Arrange):
-            return self.arranged[node.id].advance
-        if isinstance(operator, Fixpoint):
-            return self.inner[node.id].entered
-        nested = nested_of(operator, [n.kind == "delta" for n in node.inputs], self.agenda)
-        own = self.arranged.get(f"{node.id}/0")
-        if own is None:
-            return nested.step
-        return lambda path, inputs: nested.step(path, [own.advance(path, inputs[:1]), *inputs[1:]])
+    def _nested(self, node: Node) -> Nested:
+        assert node.operator is not None
+        site = NestedSite(self.pending, partial(self._trace, node.id), self._states.get(node.id, ()))
+        nested = node.operator.nested(site)
+        if isinstance(nested, _Run):
+            self.inner.append(nested)
+        return nested
 
-    def entered(self, outer: Path, inputs: Sequence[Delta]) -> dict[str, Delta]:
-        """What a fixpoint inside another does at a path: nothing where nothing comes and nothing waits."""
-        if any(d.rows for d in inputs) or self.agenda.next(outer, -1) is not None:
-            return self.step(outer, inputs)
-        return self.fixpoint.nothing()
+    def _trace(self, node: str, name: str) -> NestedArranged:
+        return self.arranged[node + name]
 
     def step(self, outer: Path, inputs: Sequence[Delta]) -> dict[str, Delta]:
+        """What a fixpoint inside another does at a path: nothing where nothing comes and no work is deferred."""
+        if any(d.rows for d in inputs) or self.pending.next(outer, -1) is not None:
+            return self.iterate(outer, inputs)
+        return self.fixpoint.nothing()
+
+    def iterate(self, outer: Path, inputs: Sequence[Delta]) -> dict[str, Delta]:
         """All iterations within an iteration of the fixpoints around: by how much the variables change."""
         fixpoint = self.fixpoint
-        given = {n.id: d for n, d in zip(fixpoint.sources, inputs, strict=True)}
+        incoming = {n.id: d for n, d in zip(fixpoint.sources, inputs, strict=True)}
         results: dict[str, list[Delta]] = {str(n.name): [] for n in fixpoint.variables}
         iteration = 0
         while True:
-            values = self._iterate((*outer, iteration), {**self.nothing, **given})
-            given = {}
+            values = self._iterate((*outer, iteration), {**self.nothing, **incoming})
+            incoming = {}
             for node in fixpoint.variables:
                 flown = values[node.inputs[0].id]
                 if flown.rows:
                     change = Delta.of(flown.sorted_by(SortKey(node.schema)))
                     if change.rows:
-                        given[node.id] = change
+                        incoming[node.id] = change
                         results[str(node.name)].append(change)
-            following = iteration + 1 if given else self.agenda.next(outer, iteration)
+            following = iteration + 1 if incoming else self.pending.next(outer, iteration)
             if following is None:
                 return {str(n.name): Delta.sum(n.schema, results[str(n.name)]) for n in fixpoint.variables}
             iteration = following
             if iteration >= fixpoint.limit:
-                raise endless([str(n.name) for n in fixpoint.variables if n.id in given], fixpoint.limit)
+                raise endless([str(n.name) for n in fixpoint.variables if n.id in incoming], fixpoint.limit)
 
     def _iterate(self, path: Path, values: dict[str, Any]) -> dict[str, Any]:
         """One iteration: what every node gives."""
@@ -181,7 +174,7 @@ class _Run:
         return values
 
     def committed(self) -> State:
-        inner = (spine for run in self.inner.values() for spine in run.committed())
+        inner = (spine for run in self.inner for spine in run.committed())
         return (*(a.committed() for a in self.arranged.values()), *inner)
 
 
@@ -199,8 +192,24 @@ class Result(Stateless):
         delta: Delta = inputs[0][self.name]
         return delta
 
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return TOGETHER
+
+    def nested(self, site: NestedSite) -> Nested:
+        return _NestedResult(self.apply)
+
     def parameters(self) -> tuple[Any, ...]:
         return (self.name,)
 
     def label(self) -> str:
         return self.name
+
+
+class _NestedResult(Nested):
+    """Takes the results of a fixpoint, which have no rows of their own to look at."""
+
+    def __init__(self, apply: Callable[[Sequence[Any]], Delta]) -> None:
+        self._apply = apply
+
+    def step(self, path: Path, inputs: Sequence[Any]) -> Delta:
+        return self._apply(inputs)

@@ -1,6 +1,6 @@
 """The operator VM of a circuit: generates its code, runs ticks of small deltas, and wraps the results.
 
-Operators with an instruction (`circuit.instructions`) are compiled to code for `kernels.vm.interpreter`; between pieces
+Operators with an instruction (`Operator.instruction`) are compiled to code for `kernels.vm.interpreter`; between pieces
 of code the others step as usual, on what the VM has computed so far. `OperatorVM.run` returns None where a tick is not
 for the VM (a large delta, weights beyond int64, an error to raise): nothing has happened then, and the operators step.
 
@@ -25,7 +25,6 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from dbspark.circuit.graph import Graph, Node
-from dbspark.circuit.instructions import Instruction, Registers, arranging, instruction, line
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar import sort_key as hashing
 from dbspark.columnar.batch_index import BatchIndex
@@ -36,9 +35,10 @@ from dbspark.columnar.sort_batch import batch_of_sorted_chunk
 from dbspark.kernels.lookup.directory import append_batch
 from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import registers as kr
+from dbspark.operators.instruction import Instruction, InstructionSite, Registers, line, sort_line
 from dbspark.operators.linear import Exchange
 from dbspark.operators.operator import Arranged, State
-from dbspark.trace.directory import Own
+from dbspark.trace.directory import MutableDirectory
 from dbspark.trace.spine import Spine
 
 MAX_VM_ROWS: Final = km.MAX_DELTA_ROWS
@@ -173,14 +173,14 @@ class OperatorVM:
         for name, node in graph.outputs.items():
             if node.id in registers.of and node.kind == "delta":
                 out, by_row = self.sorted_outputs[name] = registers.new(), SortKey(node.schema)
-                code += arranging(by_row, registers.of[node.id], out, 1, registers.mask, flags[name])
+                code += sort_line(by_row, registers.of[node.id], out, 1, registers.mask, flags[name])
         for node_id, inserted in self.buffered_inserts.items():
             code += line(km.APPEND_TO_STATE, inserted, registers.states.index(node_id), self._statistics)
         for name, register in checked.items():
             code += line(km.APPEND_TO_TABLE, sources[name], register)
         pieces.append((begin, len(code)))
         self.registers_of = dict(registers.of)
-        self._code, self._referenced = np.array(code, np.int64), [i.kept for i in compiled.values()]
+        self._code, self._referenced = np.array(code, np.int64), [i.references for i in compiled.values()]
         self._set_steps(pieces)
         self._registers = _allocate_words(registers.count * kr.REGISTER_WORDS)
         self._cells = memoryview(self._registers).cast("q")
@@ -196,7 +196,7 @@ class OperatorVM:
         self._buffered: tuple[BufferedTick, ...] | None = None
         """… and the buffered ticks behind them."""
         self._directories = {
-            n: Own(self._state_lines, self.states.index(n) * _STATE.size) for n in self.buffered_inserts
+            n: MutableDirectory(self._state_lines, self.states.index(n) * _STATE.size) for n in self.buffered_inserts
         }
         self._max_ticks = BUFFER_LIMITS.ticks
         self._arenas = _allocate_words(2 * kr.ARENA_WORDS)
@@ -214,7 +214,7 @@ class OperatorVM:
     def _add_input(self, node: Node, registers: Registers) -> None:
         if node.kind == "delta" and not node.schema.nested:
             self.inputs[node.id] = registers.of[node.id] = register = registers.new()
-            registers.given.add(register)
+            registers.external.add(register)
 
     def _set_steps(self, pieces: Sequence[tuple[int, int] | Node]) -> None:
         """Join adjacent pieces of code into steps."""
@@ -424,7 +424,7 @@ class VmRun:
         assert node.operator is not None
         inputs = [self.value(i) for i in node.inputs]
         before = self.before[node.id]
-        if node.quiet and not any(value.rows for value in inputs):
+        if node.skips_empty_input and not any(value.rows for value in inputs):
             self._values[node.id] = Delta.empty(node.schema)
             return
         state, self._values[node.id] = node.operator.step(before, inputs)
@@ -502,11 +502,12 @@ def _compile_in_order(
     while pending:
         rest = []
         for node in pending:
-            found = instruction(node, registers) if all(i.id in done for i in node.inputs) else None
+            found = _instruction(node, registers) if all(i.id in done for i in node.inputs) else None
             if found is None:
                 rest.append(node)
             else:
                 compiled[node.id] = found
+                registers.of[node.id] = found.out
                 order.append(node)
                 done.add(node.id)
         if len(rest) == len(pending):  # none has an instruction: the first whose inputs are there steps by itself
@@ -517,6 +518,20 @@ def _compile_in_order(
             add_input(ready)
         pending = rest
     return order
+
+
+def _instruction(node: Node, registers: Registers) -> Instruction | None:
+    """How the VM does the step of a node whose inputs have registers; None where it cannot."""
+    operator = node.operator
+    if operator is None or operator.schema.nested or any(i.schema.nested for i in node.inputs):
+        return None
+    if any(i.id not in registers.of for i in node.inputs) or node.kind not in ("delta", "arranged"):
+        return None
+    inputs = tuple([i.id for i in node.inputs])
+    computed = tuple([i.kind == "delta" and registers.of[i.id] not in registers.external for i in node.inputs])
+    return operator.instruction(
+        InstructionSite(node.id, inputs, tuple([i.schema for i in node.inputs]), computed, registers)
+    )
 
 
 def _with_shared_memory(nodes: Collection[str], compiled: Mapping[str, Instruction]) -> set[str]:

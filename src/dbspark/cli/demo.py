@@ -37,13 +37,13 @@ __all__ = ["TABLES", "VIEWS", "Workload", "differences", "logs", "run"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MEASURED = 2
-"""How often Spark computes the views from scratch, at most; the last time is the check."""
-PATIENCE = 12.0
-"""Seconds that Spark may take for it without being spared the next time."""
+MAX_RECOMPUTATIONS = 2
+"""How often Spark recomputes the views at most, the final check included."""
+MAX_RECOMPUTE_SECONDS = 12.0
+"""After a recomputation that takes longer, only the final check recomputes again."""
 
 
-class TableOf(NamedTuple):
+class TableSpec(NamedTuple):
     """A table of the shop, and the Spark SQL of its log."""
 
     key: str
@@ -51,8 +51,8 @@ class TableOf(NamedTuple):
     log: str
 
 
-class ViewOf(NamedTuple):
-    """A view of the shop. A recursive one has its columns, and its query in the words that Spark has for it."""
+class ViewSpec(NamedTuple):
+    """A view of the shop. A recursive one also has its columns, and its query as Spark's `WITH RECURSIVE`."""
 
     query: str
     recursive: str | None = None
@@ -60,7 +60,7 @@ class ViewOf(NamedTuple):
 
 
 TABLES = {
-    "customers": TableOf(
+    "customers": TableSpec(
         "customer_id",
         "customer_id BIGINT, region STRING, referred_by BIGINT",
         """
@@ -74,7 +74,7 @@ TABLES = {
               SELECT DISTINCT 1 + id DIV {moving}, 'update', pmod(xxhash64(id, 'moves'), {customers})
               FROM range({ticks} * {moving}))""",
     ),
-    "products": TableOf(
+    "products": TableSpec(
         "product_id",
         "product_id BIGINT, category STRING, price DECIMAL(8,2)",
         """
@@ -86,7 +86,7 @@ TABLES = {
               UNION ALL
               SELECT 1 + id, 'update', pmod(xxhash64(id, 'price'), {products}) FROM range({ticks}))""",
     ),
-    "orders": TableOf(
+    "orders": TableSpec(
         "order_id",
         "order_id BIGINT, customer_id BIGINT, product_id BIGINT, quantity INT, placed DATE",
         """
@@ -114,38 +114,42 @@ TABLES = {
     ),
 }
 
-_BROUGHT = "SELECT referred_by AS customer_id, customer_id AS brought FROM customers WHERE referred_by IS NOT NULL"
-_FURTHER = "SELECT r.customer_id, c.customer_id FROM referrals r JOIN customers c ON c.referred_by = r.brought"
+_DIRECT_REFERRALS = (
+    "SELECT referred_by AS customer_id, customer_id AS brought FROM customers WHERE referred_by IS NOT NULL"
+)
+_INDIRECT_REFERRALS = (
+    "SELECT r.customer_id, c.customer_id FROM referrals r JOIN customers c ON c.referred_by = r.brought"
+)
 
 VIEWS = {
-    "revenue": ViewOf("""
+    "revenue": ViewSpec("""
         SELECT region, category, count(*) AS orders, sum(quantity * price) AS revenue
         FROM orders JOIN customers USING (customer_id) JOIN products USING (product_id)
         GROUP BY region, category"""),
-    "spending": ViewOf("""
+    "spending": ViewSpec("""
         SELECT customer_id, region, sum(quantity * price) AS spent
         FROM orders JOIN customers USING (customer_id) JOIN products USING (product_id)
         GROUP BY customer_id, region"""),
-    "best_customers": ViewOf("""
+    "best_customers": ViewSpec("""
         SELECT region, place, customer_id, spent FROM (
             SELECT *, row_number() OVER (PARTITION BY region ORDER BY spent DESC, customer_id) AS place FROM spending)
         WHERE place <= 3"""),
-    "audience": ViewOf("""
+    "audience": ViewSpec("""
         SELECT category, count(DISTINCT customer_id) AS customers
         FROM orders JOIN products USING (product_id) GROUP BY category"""),
-    "trend": ViewOf("""
+    "trend": ViewSpec("""
         SELECT placed, revenue,
                sum(revenue) OVER (ORDER BY placed ROWS BETWEEN 6 PRECEDING AND CURRENT ROW) AS week
         FROM (SELECT placed, sum(quantity * price) AS revenue
               FROM orders JOIN products USING (product_id) GROUP BY placed)"""),
-    "referrals": ViewOf(
-        f"{_BROUGHT} UNION {_FURTHER}",
+    "referrals": ViewSpec(
+        f"{_DIRECT_REFERRALS} UNION {_INDIRECT_REFERRALS}",
         recursive="customer_id BIGINT, brought BIGINT",
         in_spark=f"""
-        WITH RECURSIVE referrals(customer_id, brought) AS ({_BROUGHT} UNION ALL {_FURTHER})
+        WITH RECURSIVE referrals(customer_id, brought) AS ({_DIRECT_REFERRALS} UNION ALL {_INDIRECT_REFERRALS})
         SELECT * FROM referrals""",
     ),
-    "networks": ViewOf("""
+    "networks": ViewSpec("""
         SELECT r.customer_id, count(*) AS people, sum(spent) AS spent
         FROM referrals r JOIN spending s ON s.customer_id = r.brought
         GROUP BY r.customer_id ORDER BY spent DESC, r.customer_id LIMIT 10"""),
@@ -160,10 +164,10 @@ _CHANGES = """
     FROM (SELECT *, lead(tick) OVER history AS then, lead(kind) OVER history AS what FROM {{log}}
           WINDOW history AS (PARTITION BY {key} ORDER BY tick))
     WHERE then IS NOT NULL AND kind <> 'delete'"""
-"""What a log changes: every version of a row comes, and goes when the next one does."""
+"""The changes of a log: every version of a row is inserted, and deleted when the next one is inserted."""
 
 _SHARED = {"spending", "referrals"}
-"""Views that other views read: Spark keeps these rather than compute them twice."""
+"""Views that other views read: Spark caches them rather than compute them twice."""
 
 _TABLE_AT = """
     SELECT * EXCEPT (tick, kind, nth) FROM (
@@ -182,7 +186,7 @@ class Workload:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """What the logs are made with."""
+        """The parameters of the logs' queries."""
         inserted = max(1, self.changes // 4)
         return {
             "rows": self.rows,
@@ -197,7 +201,7 @@ class Workload:
     @property
     def measured(self) -> set[int]:
         """The ticks after which Spark computes the views, spread evenly; the last is one of them."""
-        return {self.ticks * n // MEASURED for n in range(1, MEASURED + 1)} - {0}
+        return {self.ticks * n // MAX_RECOMPUTATIONS for n in range(1, MAX_RECOMPUTATIONS + 1)} - {0}
 
 
 @dataclass
@@ -224,7 +228,7 @@ class _Spark:
     answers: dict[str, pa.Table] = field(default_factory=dict)
 
     def compute(self, tick: int) -> float:
-        """Answer all views as of a tick; the seconds do not include making the tables."""
+        """Compute all views as of a tick; returns the seconds, without those for making the tables."""
         held: dict[str, DataFrame] = {}
 
         def hold(name: str, frame: "DataFrame") -> "DataFrame":
@@ -254,7 +258,7 @@ def run(
     location: str | None = None,
     shards: int | None = 2,
 ) -> bool:
-    """Run the demo and show it; whether every view was what Spark computes."""
+    """Run the demo and print it; returns whether every view equals what Spark computes."""
     # Adaptive execution costs more than it can save on queries of a second.
     settings = {"spark.log.level": "ERROR", "spark.sql.adaptive.enabled": "false"}
     with _step(console, "Spark is starting", "Spark has started"):
@@ -270,8 +274,8 @@ def run(
 
 
 def logs(spark: "SparkSession", workload: Workload) -> dict[str, "DataFrame"]:
-    """For each table all that happens to it: `tick`, `kind` (insert, update or delete) and the row."""
-    # By key, because so is what Spark makes of it: the shuffle of every recomputation is spared, and many tiny tasks.
+    """By table, the log of its changes: `tick`, `kind` (insert, update or delete) and the row."""
+    # Partitioned by key, which spares Spark a shuffle with many small tasks in every recomputation.
     return {
         name: spark.sql(table.log.format(**workload.sizes)).repartition(table.key) for name, table in TABLES.items()
     }
@@ -279,8 +283,8 @@ def logs(spark: "SparkSession", workload: Workload) -> dict[str, "DataFrame"]:
 
 def differences(actual: pa.Table, expected: pa.Table) -> list[str]:
     """How a view's rows differ from Spark's, in a few lines; none if they are the same."""
-    expected = _in_order(expected)
-    actual = _in_order(actual.select(expected.column_names).cast(expected.schema))
+    expected = _sorted_rows(expected)
+    actual = _sorted_rows(actual.select(expected.column_names).cast(expected.schema))
     if actual.equals(expected):
         return []
     ours, sparks = ({tuple(row.values()) for row in table.to_pylist()} for table in (actual, expected))
@@ -292,13 +296,13 @@ def differences(actual: pa.Table, expected: pa.Table) -> list[str]:
 
 @dataclass
 class _Shop:
-    """Where the shop writes down what happens, and where the streams look for it."""
+    """The folders of the shop: the files of all ticks, and those delivered to the streams."""
 
     folder: Path
     streams: list["StreamingQuery"] = field(default_factory=list)
 
     def write(self, logs: Mapping[str, "DataFrame"], ticks: int) -> int:
-        """Write the files of all ticks; how many changes there are."""
+        """Write the files of all ticks; returns the number of changes."""
         total = 0
         for name, log in logs.items():
             changes = log.sparkSession.sql(_CHANGES.format(key=TABLES[name].key), log=log)
@@ -309,7 +313,7 @@ class _Shop:
         return total
 
     def open(self, pipe: Pipeline, spark: "SparkSession") -> None:
-        """Make the tables, and start their streams."""
+        """Create the tables, and start their streams."""
         for name, (key, columns, _) in TABLES.items():
             pipe.create_table(name, columns, primary_key=[key])
             files = spark.readStream.schema(f"_change_type STRING, {columns}").option("maxFilesPerTrigger", 1)
@@ -317,7 +321,7 @@ class _Shop:
             self.streams.append(pipe.ingest(name, stream, mode="changes"))
 
     def deliver(self, tick: int) -> None:
-        """Hand the files of a tick to the streams, and wait until they have been taken."""
+        """Deliver the files of a tick to the streams, and wait until they have been processed."""
         for name in TABLES:
             for number, file in enumerate(sorted((self.folder / "written" / name).glob(f"tick={tick}/*.parquet"))):
                 file.rename(self.folder / "delivered" / name / f"{tick:06d}-{number}.parquet")
@@ -340,13 +344,13 @@ def _run(pipe: Pipeline, spark: _Spark, shop: _Shop, workload: Workload, console
 
     ticks: list[Tick] = []
     slowest = 0.0
-    with _shown(console, ticks) as show:
+    with _tick_table(console, ticks) as show:
         for number in range(1, workload.ticks + 1):
             before = pipe.tick
             shop.deliver(number)
             ticks += [_tick_of(progress) for progress in pipe.recent_progress if progress["tick"] > before]
             show()
-            if number == workload.ticks or (number in workload.measured and slowest < PATIENCE):
+            if number == workload.ticks or (number in workload.measured and slowest < MAX_RECOMPUTE_SECONDS):
                 ticks[-1].recompute = spark.compute(number)
                 slowest = max(slowest, ticks[-1].recompute)
                 show()
@@ -375,17 +379,17 @@ def _check(pipe: Pipeline, spark: _Spark, console: Console) -> bool:
 
 @contextmanager
 def _step(console: Console, doing: str, said: str) -> Iterator[Callable[[str], None]]:
-    """Show that something is being done, and then what was and how long it took."""
-    told: list[str] = []
+    """Show a step in progress, and then its result and how long it took."""
+    result: list[str] = []
     begun = perf_counter()
     with console.status(doing):
-        yield told.append
-    console.print(f"{perf_counter() - begun:6.1f} s  {said.format(*told)}", highlight=False, soft_wrap=True)
+        yield result.append
+    console.print(f"{perf_counter() - begun:6.1f} s  {said.format(*result)}", highlight=False, soft_wrap=True)
 
 
 @contextmanager
-def _shown(console: Console, ticks: list[Tick]) -> Iterator[Callable[[], None]]:
-    """The table of ticks: it grows on a terminal, and is printed once elsewhere."""
+def _tick_table(console: Console, ticks: list[Tick]) -> Iterator[Callable[[], None]]:
+    """Show the table of ticks: updated live on a terminal, printed once elsewhere."""
     if not console.is_terminal:
         yield lambda: None
         console.print(_report(ticks, terminal=False))
@@ -394,7 +398,7 @@ def _shown(console: Console, ticks: list[Tick]) -> Iterator[Callable[[], None]]:
         yield lambda: live.update(_report(ticks, terminal=True), refresh=True)
 
 
-def _in_order(table: pa.Table) -> pa.Table:
+def _sorted_rows(table: pa.Table) -> pa.Table:
     return table.sort_by([(name, "ascending") for name in table.column_names]).combine_chunks()
 
 

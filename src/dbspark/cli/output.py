@@ -1,4 +1,4 @@
-"""Rows on the screen: a table on a terminal, and lines with tabs for other programs."""
+"""Output of rows: a table on a terminal, tab-separated lines for other programs."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,12 +14,12 @@ _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
 def line(console: Console, text: str) -> None:
-    """A line as it is, however long."""
+    """Print a line without wrapping or markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_rows(console: Console, headings: Sequence[str], rows: Iterable[Sequence[object]], numeric: set[int]) -> None:
-    """Rows under headings; columns in `numeric` are aligned to the right."""
+    """Print rows under headings; columns in `numeric` are aligned to the right."""
     texts = [["NULL" if value is None else str(value) for value in row] for row in rows]
     if not console.is_terminal:
         for row in [list(headings), *texts]:
@@ -34,7 +34,7 @@ def show_rows(console: Console, headings: Sequence[str], rows: Iterable[Sequence
 
 
 def show_arrow(console: Console, table: pa.Table, limit: int | None) -> None:
-    """The rows of a table, at most `limit` of them, and a word on those left out."""
+    """Print the rows of a table, at most `limit`, and say if there are more."""
     shown = table if limit is None else table.slice(0, limit)
     numeric = {i for i, f in enumerate(table.schema) if _is_number(f.type)}
     columns = [column.to_pylist() for column in shown.columns]

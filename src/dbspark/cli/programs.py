@@ -18,10 +18,10 @@ from pyspark.errors import AnalysisException
 from rich.console import Console
 
 from dbspark.cli.output import line, show_rows
-from dbspark.cli.statements import Shell, opened, spark_errors
+from dbspark.cli.statements import Shell, open_pipeline, spark_errors
 from dbspark.cli.status import read_status
 from dbspark.errors import ConfigError, DbsparkError, StoreError
-from dbspark.pipeline.flows import FLOW, STREAMING_TABLE, create_streaming_table, reads_a_stream, refuse
+from dbspark.pipeline.flows import FLOW, STREAMING_TABLE, check_supported, create_streaming_table, reads_a_stream
 from dbspark.pipeline.pipeline import Pipeline
 from dbspark.pipeline.statements import SOURCE, VIEW, statements
 
@@ -58,21 +58,21 @@ SELECT * FROM revenue;
 
 @dataclass(frozen=True)
 class Program:
-    """What is run."""
+    """The statements to run, and where their state is."""
 
     name: str
     statements: Sequence[tuple[Path, str]]
-    """With the files that they are from."""
+    """Each with its file."""
     location: str | None = None
     any_order: bool = False
     catalog: str | None = None
     database: str | None = None
-    """Where in Spark's catalogue sources are looked for."""
+    """The database of Spark's catalogue in which sources are looked up."""
     configuration: Mapping[str, str] = field(default_factory=dict)
     """Settings of the Spark session."""
 
     def defined(self, *patterns: re.Pattern[str]) -> list[str]:
-        """The names that statements of some kinds define."""
+        """The names that statements matching the patterns define."""
         found = (p.fullmatch(s) for _, s in self.statements for p in patterns)
         return [f["name"] for f in found if f is not None]
 
@@ -84,7 +84,7 @@ class _Spec:
     catalog: str | None = None
     database: str | None = None
     schema: str | None = None
-    """Another word for the database."""
+    """A synonym of `database`."""
     configuration: dict[str, str] = field(default_factory=dict)
     include: list[str] = field(default_factory=list)
 
@@ -94,17 +94,17 @@ _KEYS = ("name", "storage", "catalog", "database", "schema", "configuration", "l
 
 @dataclass(frozen=True)
 class Refresh:
-    """What of a program is brought up to date, and what is made anew."""
+    """Which streaming tables are brought up to date, and which tables and views are created again."""
 
     only: Sequence[str] = ()
-    """Streaming tables whose flows are run; all of them if none is named."""
+    """Streaming tables whose flows are run; all of them if it is empty."""
     full: Sequence[str] = ()
-    """Streaming tables and views that are made again from their beginning."""
+    """Streaming tables and views that are dropped and created again."""
     full_all: bool = False
 
     @staticmethod
     def of(only: str | None, full: str | None, full_all: bool, program: Program) -> "Refresh":
-        """Of names with commas; refused where the program does not define them."""
+        """Parse lists of names with commas; raises `ConfigError` for names that the program does not define."""
         streaming = program.defined(STREAMING_TABLE)
         for option, given, allowed in (
             ("--refresh", only, streaming), ("--full-refresh", full, [*streaming, *program.defined(VIEW)]),
@@ -119,7 +119,7 @@ class Refresh:
         return Refresh(_names(only), _names(full), full_all)
 
     def again(self, program: Program) -> list[str]:
-        """What is made again."""
+        """The names of the tables and views that are created again."""
         return [*program.defined(STREAMING_TABLE), *program.defined(VIEW)] if self.full_all else list(self.full)
 
 
@@ -142,20 +142,23 @@ def run(
     path: Path, location: str | None, console: Console, *, limit: int, refresh: str | None = None,
     full_refresh: str | None = None, full_refresh_all: bool = False, shards: int | None = None,
 ) -> None:  # fmt: skip
-    """Run a program and say what its views hold."""
+    """Run a program and print the row counts of its views."""
     program = read_program(path)
-    wanted = Refresh.of(refresh, full_refresh, full_refresh_all, program)
+    requested = Refresh.of(refresh, full_refresh, full_refresh_all, program)
     where = program.location if location is None else location
     name = program.name
     if where is not None:
         with suppress(StoreError):  # nothing there yet, or nothing that can be read; opening it says which
             status = read_status(where)
             name, shards = status.name, status.shards if shards is None else shards
-    with opened(name, where, console, config=program.configuration, shards=shards) as pipe, _place(pipe, program):
-        _drop(pipe, wanted.again(program), program, console)
+    with (
+        open_pipeline(name, where, console, config=program.configuration, shards=shards) as pipe,
+        _use_catalog(pipe, program),
+    ):
+        _drop(pipe, requested.again(program), program, console)
         known = {view: str(pipe._definitions[view]["query"]) for view in pipe.views}
         shell = Shell(pipe, console, limit=limit, known=known)
-        _run_all(shell, program, wanted)
+        _run_all(shell, program, requested)
         rows = [(view, len(pipe.view(view).to_arrow())) for view in pipe.views]
         rows += [(table, len(pipe.table(table).to_arrow())) for table in program.defined(STREAMING_TABLE)]
         line(console, f"Tick {pipe.tick}, {'in memory' if where is None else where}")
@@ -164,8 +167,8 @@ def run(
 
 
 @contextmanager
-def _place(pipe: Pipeline, program: Program) -> Iterator[None]:
-    """The catalogue and database in which the program looks for sources."""
+def _use_catalog(pipe: Pipeline, program: Program) -> Iterator[None]:
+    """Use the catalogue and database of the program while the block runs."""
     if program.catalog is None and program.database is None:
         yield
         return
@@ -183,24 +186,24 @@ def _place(pipe: Pipeline, program: Program) -> Iterator[None]:
 
 
 def _drop(pipe: Pipeline, names: Sequence[str], program: Program, console: Console) -> None:
-    """Drop what is made again, and the views that read it, those that read most first."""
+    """Drop what is created again and the views that read it, readers first."""
     reads = {name: plan.reads for name, plan in pipe._program.views.items()}
-    gone = {name for name in names if name in pipe.views or name in pipe.tables}
-    while more := {view for view, read in reads.items() if view not in gone and read & gone}:
-        gone |= more
-    lost = sorted(gone - set(program.defined(STREAMING_TABLE, VIEW)))
+    dropped = {name for name in names if name in pipe.views or name in pipe.tables}
+    while more := {view for view, read in reads.items() if view not in dropped and read & dropped}:
+        dropped |= more
+    lost = sorted(dropped - set(program.defined(STREAMING_TABLE, VIEW)))
     if lost:
         raise ConfigError(
             f"a full refresh would drop {', '.join(lost)}, which reads what is made again and is not in the program; "
             "add it to the program, or drop it first"
         )
     for view in reversed(pipe.views):
-        if view in gone:
+        if view in dropped:
             pipe.drop_view(view)
-    for table in [table for table in pipe.tables if table in gone]:
+    for table in [table for table in pipe.tables if table in dropped]:
         pipe.drop_table(table)
-    if gone:
-        line(console, f"Made again: {', '.join(sorted(gone))}")
+    if dropped:
+        line(console, f"Made again: {', '.join(sorted(dropped))}")
 
 
 def _run_all(shell: Shell, program: Program, refresh: Refresh) -> None:
@@ -248,7 +251,7 @@ def _run_one(shell: Shell, statement: str, refresh: Refresh) -> None:
 
 @contextmanager
 def _named(file: Path) -> Iterator[None]:
-    """Name the file in errors."""
+    """Prefix errors with the name of the file."""
     try:
         yield
     except DbsparkError as error:
@@ -256,7 +259,7 @@ def _named(file: Path) -> Iterator[None]:
 
 
 def read_program(path: Path) -> Program:
-    """A file, a directory of files, or a declarative pipeline; everything that can be refused is refused here."""
+    """Read a file, a directory of files, or a declarative pipeline; refuse all that can be refused before a run."""
     if path.is_file():
         if path.name in SPEC:
             return read_program(path.parent)
@@ -306,13 +309,13 @@ def _read(files: Sequence[Path]) -> list[tuple[Path, str]]:
             raise ConfigError(f"{file} cannot be read: {error}") from None
         for statement in statements(script):
             with _named(file):
-                refuse(statement)
+                check_supported(statement)
             out.append((file, statement))
     return out
 
 
 def _read_spec(file: Path) -> _Spec:
-    """The few keys that count here. The file is YAML; of that only `key: value` and lists of globs are understood."""
+    """Read the supported keys. Of YAML, only `key: value` and lists of globs are understood."""
     spec = _Spec()
     section = ""
     for number, text in enumerate(file.read_text().splitlines(), 1):

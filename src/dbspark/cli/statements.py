@@ -1,6 +1,6 @@
-"""Statements from the command line: queries are shown, everything else changes the pipeline.
+"""Statements from the command line: answers of queries are printed, all other statements change the pipeline.
 
-A `Shell` runs them one by one. A definition that is there already, word for word, is passed over, so that a program
+A `Shell` runs them one by one. A definition that exists already, word for word, is skipped, so that a program
 can be run again at its location.
 """
 
@@ -18,14 +18,14 @@ from dbspark.cli.output import line, show_arrow, show_rows
 from dbspark.cli.status import read_status
 from dbspark.columnar.frames import arrow_of
 from dbspark.errors import DbsparkError, LockError, StoreError
-from dbspark.pipeline.flows import refuse
+from dbspark.pipeline.flows import check_supported
 from dbspark.pipeline.pipeline import Pipeline
 from dbspark.pipeline.statements import SOURCE, VIEW, statements, view_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Shell", "explain", "opened", "prompt", "spark_errors", "sql"]
+__all__ = ["Shell", "explain", "open_pipeline", "prompt", "spark_errors", "sql"]
 
 _QUERY = re.compile(r"\(|(SELECT|WITH|VALUES|FROM|TABLE|DESCRIBE|DESC)\b", re.IGNORECASE)
 _SHOW = re.compile(r"SHOW\s+(TABLES|VIEWS)", re.IGNORECASE)
@@ -35,12 +35,12 @@ _QUIT = {"quit", "exit", "\\q"}
 
 
 class Shell:
-    """Runs statements on a pipeline and shows what they give."""
+    """Runs statements on a pipeline and prints their results."""
 
     def __init__(
         self, pipe: Pipeline, console: Console, *, limit: int | None, known: Mapping[str, str] | None = None
     ) -> None:
-        """`known`: queries of views that may be defined once more, by name."""
+        """`known`: by view, the query with which it may be defined once more."""
         self.pipe = pipe
         self.console = console
         self.limit = limit if console.is_terminal else None
@@ -74,14 +74,14 @@ class Shell:
         show_rows(self.console, ("name", "kind"), [*rows, *((name, "view") for name in self.pipe.views)], set())
 
     def _is_there(self, statement: str) -> bool:
-        """Whether this was defined, just so, before; of a program that defines it twice the second time is an error."""
+        """Whether the same definition exists since before this run; defining it twice in one run is an error."""
         if (view := VIEW.fullmatch(statement)) is not None:
             name = view["name"]
             same = name in self._known and self._known[name].split() == view_query(view).split()
             if same:
                 del self._known[name]
             return same
-        if SOURCE.fullmatch(statement) is not None:  # Spark's, for as long as the session lasts
+        if SOURCE.fullmatch(statement) is not None:  # a table of Spark's catalogue, which lasts as long as the session
             return False
         if (table := _TABLE.match(statement)) is not None and table[1] in self._old_tables:
             with Pipeline("scratch") as scratch:
@@ -95,7 +95,7 @@ class Shell:
 
 
 def prompt(shell: Shell, read: Callable[[str], str] = input) -> None:
-    """Read statements, each up to its semicolon, and run them; an error is shown and the next one read."""
+    """Read statements, each up to its semicolon, and run them; an error is printed and the next one is read."""
     lines: list[str] = []
     while True:
         try:
@@ -126,11 +126,11 @@ Access = Literal["write", "write if possible", "read"]
 
 
 @contextmanager
-def opened(
+def open_pipeline(
     name: str, location: str | None, console: Console, access: Access = "write",
     config: Mapping[str, str] | None = None, shards: int | None = None,
 ) -> Iterator[Pipeline]:  # fmt: skip
-    """A pipeline and a quiet Spark session, with further settings, for as long as the block runs."""
+    """Open a pipeline with a Spark session that logs errors only, while the block runs."""
     from dbspark.spark import get_session
 
     with console.status("Starting Spark"):
@@ -148,14 +148,14 @@ def _pipeline(
         except LockError as error:
             if access == "write":
                 raise
-            told = f"Reading only, each query at the newest tick: {error}"
-            Console(stderr=True, soft_wrap=True).print(told, style="yellow", markup=False, highlight=False)
+            message = f"Reading only, each query at the newest tick: {error}"
+            Console(stderr=True, soft_wrap=True).print(message, style="yellow", markup=False, highlight=False)
     return Pipeline(name, location=location, spark=spark, config={"read_only": True})
 
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """What Spark says against a query is for the user as well."""
+    """Turn errors of Spark into `DbsparkError`, which are printed without a traceback."""
     from pyspark.errors import PySparkException
 
     try:
@@ -178,8 +178,8 @@ def sql(location: str, script: str | None, console: Console, *, limit: int, crea
         script = sys.stdin.read()
     given = None if script is None else list(statements(script))
     for statement in given or ():
-        refuse(statement)
-    with opened(name, location, console, "write if possible", shards=shards) as pipe:
+        check_supported(statement)
+    with open_pipeline(name, location, console, "write if possible", shards=shards) as pipe:
         shell = Shell(pipe, console, limit=limit)
         if given is not None:
             for statement in given:
@@ -192,9 +192,9 @@ def sql(location: str, script: str | None, console: Console, *, limit: int, crea
 
 
 def explain(location: str, view: str, console: Console) -> None:
-    """How a view, or a query, is kept."""
+    """Print how a view is maintained, or how a query would be."""
     name = read_status(location).name
-    with opened(name, location, console, "read") as pipe:
+    with open_pipeline(name, location, console, "read") as pipe:
         line(console, pipe.view(view).explain() if view.isidentifier() else pipe.explain(view))
 
 

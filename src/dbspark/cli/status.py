@@ -1,4 +1,4 @@
-"""What is at a location, read from its files alone: no Spark, and nobody who writes there is disturbed."""
+"""The status of a location, read from its files alone: without Spark, and without a lock."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,7 +7,7 @@ import pyarrow.fs as pafs
 from rich.console import Console
 
 from dbspark.cli.output import line, show_rows
-from dbspark.runtime.reslicing import trace_of
+from dbspark.runtime.reslicing import split_trace_name
 from dbspark.sql.explain import in_bytes
 from dbspark.storage.files import Files, RemoteFiles
 from dbspark.storage.lock import NAME as LOCK
@@ -25,29 +25,29 @@ class Status:
     name: str
     tick: int
     oldest: int
-    """The oldest tick that is kept."""
+    """The oldest tick whose manifest is stored."""
     rows: dict[tuple[str, str], int]
-    """By kind, `table` or `view`, and name."""
+    """By kind (`table` or `view`) and name."""
     queries: dict[str, str]
-    """Of the views."""
+    """The query of each view."""
     files: int
     size: int
     """In bytes."""
     writer: str | None
-    """The process that has it open for writing."""
+    """The process that holds the lock for writing."""
     shards: int | None = None
-    """On how many it lies; None: on none, in one process."""
+    """The number of shards; None for an embedded pipeline."""
 
 
 def read_status(location: str) -> Status:
-    """Raises `StoreError` if there is nothing."""
+    """Read the status of a location; raises `StoreError` if there is no pipeline."""
     with Store.open(location, write=False) as store:
         found = store.load()
         program: dict[str, Any] = found.program or {"name": "", "tables": [], "views": []}
         shards = program.get("shards")
         kept: dict[str, list[Spine]] = {}
         for name, spines in found.states.items():
-            kept.setdefault(name if shards is None else trace_of(name)[0], []).append(spines[0])
+            kept.setdefault(name if shards is None else split_trace_name(name)[0], []).append(spines[0])
         rows = {
             (kind, given["name"]): sum(_rows(spine) for spine in kept.get(f"{kind} {given['name']}", ()))
             for kind in ("table", "view")
@@ -63,7 +63,7 @@ def read_status(location: str) -> Status:
 
 
 def show_status(location: str, console: Console) -> None:
-    """A line on the location, and one for each table and view."""
+    """Print the location, tick and size, and a line for each table and view."""
     status = read_status(location)
     on = "" if status.shards is None else f", on {status.shards} shards"
     line(console, f"Pipeline {status.name} at {location}{on}")
@@ -76,7 +76,7 @@ def show_status(location: str, console: Console) -> None:
 
 
 def _rows(spine: Spine) -> int:
-    """Rows come and go by weights, so those of all times add up to what is there now."""
+    """The rows now: the sum of the weights of all times."""
     return sum(int(batch.weights().sum()) for batch in spine.batches if batch.rows)
 
 

@@ -119,6 +119,8 @@ class Chunk:
         lanes = []
         for c, coordinate in enumerate(times):
             line = table[nd.TIME + c]
+            if not len(coordinate):  # a chunk without rows
+                coordinate = (0,)
             constant = len(coordinate) == 1 or bool((coordinate == coordinate[0]).all())
             lanes.append(np.array(coordinate[:1] if constant else coordinate, np.int64))
             line[nd.DATA], line[nd.START], line[nd.MASK] = lanes[-1].ctypes.data, 0, 0 if constant else -1

@@ -1,8 +1,8 @@
-"""The change feed: what ticks change in a view or table, in the columns in which Spark names changes.
+"""The change feed: the deltas of a view or table in the columns that change feeds have in Spark.
 
 After the view's own columns come `_change_type` (`insert` or `delete`), `_commit_version` (the tick),
-`_commit_timestamp` (when it was committed; NULL where that is no longer known) and `_weight` (1 or -1). A change that
-happens twice in a tick is two rows, as in the view, so readers that know only `_change_type` count right as well.
+`_commit_timestamp` (the time of its commit; NULL where it is not stored any more) and `_weight` (1 or -1). A change of
+weight 2 is two rows, as in the view, so readers that know only `_change_type` count right as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMMIT_TIMESTAMP = "_commit_timestamp"
 WEIGHT = "_weight"
 TICK = "_tick"
 
-ADDED = pa.schema(
+FEED_FIELDS = pa.schema(
     [
         pa.field(CHANGE_TYPE, pa.string(), False),
         pa.field(COMMIT_VERSION, pa.int64(), False),
@@ -29,25 +29,25 @@ ADDED = pa.schema(
         pa.field(WEIGHT, pa.int64(), False),
     ]
 )
-"""What the feed adds to the columns of a view."""
+"""The columns that the feed adds to those of a view."""
 
 
 def feed_schema(schema: pa.Schema) -> pa.Schema:
     """The columns of the change feed of a view with these columns."""
-    taken = sorted(set(schema.names) & set(ADDED.names))
-    if taken:
-        raise SchemaError(f"the change feed adds the column(s) {', '.join(taken)}, which are there; rename yours")
-    return pa.schema([*schema, *ADDED])
+    clashes = sorted(set(schema.names) & set(FEED_FIELDS.names))
+    if clashes:
+        raise SchemaError(f"the change feed adds the column(s) {', '.join(clashes)}, which are there; rename yours")
+    return pa.schema([*schema, *FEED_FIELDS])
 
 
-def as_feed(changes: pa.Table, times: Mapping[int, float]) -> pa.Table:
-    """The feed of changes that have `_tick` and `_weight`; `times` are those of the commits, in seconds."""
+def to_feed(changes: pa.Table, times: Mapping[int, float]) -> pa.Table:
+    """The feed of changes with `_tick` and `_weight`; `times`: by tick, the time of its commit in seconds."""
     weights = np.asarray(changes.column(WEIGHT).combine_chunks().to_numpy(zero_copy_only=False), np.int64)
     rows = changes.drop_columns([TICK, WEIGHT])
     ticks = np.asarray(changes.column(TICK).combine_chunks().to_numpy(zero_copy_only=False), np.int64)
     if (np.abs(weights) != 1).any():
-        often = np.repeat(np.arange(len(weights)), np.abs(weights))
-        rows, ticks, weights = rows.take(pa.array(often)), ticks[often], weights[often]
+        repeated = np.repeat(np.arange(len(weights)), np.abs(weights))
+        rows, ticks, weights = rows.take(pa.array(repeated)), ticks[repeated], weights[repeated]
     signs = np.sign(weights)
     distinct, at = np.unique(ticks, return_inverse=True)
     stamps = pa.array(
@@ -58,15 +58,22 @@ def as_feed(changes: pa.Table, times: Mapping[int, float]) -> pa.Table:
     return pa.Table.from_arrays([*rows.columns, *added], schema=feed_schema(rows.schema))
 
 
-def as_inserts(rows: pa.Table, tick: int, times: Mapping[int, float]) -> pa.Table:
-    """The feed that brings a view from nothing to what it holds at a tick."""
+def to_inserts(rows: pa.Table, tick: int, times: Mapping[int, float]) -> pa.Table:
+    """The feed that inserts all rows of a view at a tick."""
     numbers = [np.full(len(rows), tick, np.int64), np.ones(len(rows), np.int64)]
     for name, column in zip((TICK, WEIGHT), numbers, strict=True):
         rows = rows.append_column(name, pa.array(column))
-    return as_feed(rows, times)
+    return to_feed(rows, times)
 
 
 __all__ = [
-    "ADDED", "CHANGE_TYPE", "COMMIT_TIMESTAMP", "COMMIT_VERSION", "TICK", "WEIGHT", "as_feed", "as_inserts",
+    "CHANGE_TYPE",
+    "COMMIT_TIMESTAMP",
+    "COMMIT_VERSION",
+    "FEED_FIELDS",
+    "TICK",
+    "WEIGHT",
     "feed_schema",
+    "to_feed",
+    "to_inserts",
 ]  # fmt: skip

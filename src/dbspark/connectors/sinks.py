@@ -1,20 +1,21 @@
 """Streams out: the changes of a view, tick by tick, to a function or to a format that Spark writes.
 
-A feed runs on a thread of its own and takes the committed ticks in order; a tick that does not change the view is
-passed over. Its position, the last tick that it is through with, is committed with the ticks of the pipeline and when
-the pipeline is closed, so it goes on there after a restart. What that means for the sink:
+A feed runs on a thread of its own and delivers the committed ticks in order; a tick that does not change the view is
+skipped. Its position, the last tick that it has delivered, is committed with the ticks of the pipeline and when the
+pipeline is closed; after a restart it continues from there. Delivery guarantees:
 
 * A *function* is called at least once for a tick: if the process dies after it has returned and before the next
-  commit, the tick is given to it again. With the tick as a key of its own, it can tell.
+  commit, it is called again with that tick. It can recognise the repetition by the tick.
 * A *format* is written exactly once: a tick is a folder `tick=N`, and a repetition replaces the folder by one with the
   same changes (only `_commit_timestamp` may have been forgotten).
 
-A feed may fall behind by any number of ticks: the pipeline keeps the history of the view from the position of each of
-its sinks on, of those too that are not running, and lets go of it as positions are saved. A manifest holds the
-positions and the histories of one moment, so what a sink has not read is there when the location is opened again.
+A feed may fall behind by any number of ticks: the pipeline keeps the history of the view from the oldest position of
+its sinks on, whether they run or not, and drops it as positions advance. Positions and histories are committed in one
+manifest, so the ticks that a sink has not read are there when the location is opened again.
 
-A new feed begins with what the view holds then, as inserts of that tick, so the changes always add up to the view. The
-tick is committed before anything is given out, so a feed that dies on its first rows begins with the same ones again.
+A new feed begins with the rows of the view, as inserts of the present tick, so its changes always add up to the view.
+That position is committed before anything is delivered, so a feed that dies on its first rows begins with the same ones
+again.
 """
 
 from __future__ import annotations
@@ -30,45 +31,45 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbspark.columnar.frames import frame_of
-from dbspark.connectors.feed import TICK, as_feed, as_inserts
+from dbspark.connectors.feed import TICK, to_feed, to_inserts
 from dbspark.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger("dbspark")
-_TIMES = 1 << 14
-"""How many times of commits are remembered."""
+_MAX_COMMIT_TIMES = 1 << 14
+"""Commit times that a feed remembers, for `_commit_timestamp`."""
 
 Position = dict[str, Any]
-"""`tick`: through with that one; with `snapshot`: what the view held then is still to come."""
+"""`tick`: the last delivered tick; with `snapshot`, the rows of the view at that tick are still to be delivered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where changes come from and where positions are kept."""
+class ChangeSource:
+    """The view that a feed reads, and where it saves its position."""
 
     changes: Callable[[int, int], pa.Table]
-    """What the ticks after one and up to another changed, with `_tick` and `_weight`."""
+    """`changes(since, upto)`: the changes of the ticks in (since, upto], with `_tick` and `_weight`."""
     rows: Callable[[int], pa.Table]
-    """What there was at a tick."""
+    """The rows at a tick."""
     times: Callable[[], Mapping[int, float]]
-    """When earlier ticks were committed, as far as that is known."""
+    """The commit times of earlier ticks, as far as they are stored."""
     save: Callable[[Position], None]
-    """Keep a position with the next commit."""
+    """Save a position with the next commit."""
 
 
 class Feed:
-    """A sink that is being fed: a handle in the manner of Spark's StreamingQuery."""
+    """A running sink: a handle with the interface of Spark's `StreamingQuery`."""
 
     def __init__(
-        self, name: str, origin: Origin, deliver: Callable[[pa.Table, int], None], position: Position, latest: int
+        self, name: str, origin: ChangeSource, deliver: Callable[[pa.Table, int], None], position: Position, latest: int
     ) -> None:
-        """`latest` is the last tick that is committed; `committed` tells of those that come after it."""
+        """`latest` is the last committed tick; `committed` announces later ones."""
         self.name = name
         self._latest = latest
-        self._origin = origin
-        self._give = deliver
+        self._source = origin
+        self._deliver = deliver
         self._position = position
         self._times: dict[int, float] = dict(origin.times())
         self._error: BaseException | None = None
@@ -81,7 +82,7 @@ class Feed:
 
     @property
     def position(self) -> int:
-        """The last tick that the sink has, or -1 while it has nothing."""
+        """The last tick that the sink has received, or -1 before its first rows."""
         position = self._position
         return int(position["tick"]) if not position.get("snapshot") else -1
 
@@ -109,7 +110,7 @@ class Feed:
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """End it after the tick that it is at."""
+        """Stop after the tick in progress."""
         with self._state:
             self._stopping = True
             self._state.notify_all()
@@ -123,11 +124,11 @@ class Feed:
     # ------------------------------------------------------------------ inside
 
     def committed(self, tick: int) -> None:
-        """A tick has been committed."""
+        """Announce a committed tick."""
         with self._state:
             self._latest = tick
             self._times[tick] = time.time()
-            if len(self._times) > _TIMES:
+            if len(self._times) > _MAX_COMMIT_TIMES:
                 del self._times[next(iter(self._times))]
             self._state.notify_all()
 
@@ -136,16 +137,16 @@ class Feed:
             while True:
                 with self._state:
                     self._state.wait_for(lambda: self._stopping or self.position < self._latest)
-                for tick, changes in self._due():
+                for tick, changes in self._pending_ticks():
                     if self._stopping:
                         return
                     if len(changes):
-                        self._give(changes, tick)
-                    self._reached(tick)
+                        self._deliver(changes, tick)
+                    self._advance(tick)
                 if self._stopping:
                     return
         except BaseException as error:
-            # The ticks have happened; what is wrong with a sink is told where it was started.
+            # The ticks are committed; the error concerns the sink only.
             _log.exception("feed %s stops after tick %d", self.name, self.position)
             self._error = error
         finally:
@@ -153,35 +154,35 @@ class Feed:
                 self._stopping = True
                 self._state.notify_all()
 
-    def _due(self) -> Iterator[tuple[int, pa.Table]]:
-        """What is to be given out now, by tick; the last tick comes even if it has no changes."""
+    def _pending_ticks(self) -> Iterator[tuple[int, pa.Table]]:
+        """The feeds to deliver, by tick; the latest tick is included without changes too, to advance the position."""
         if self._position.get("snapshot"):
             tick = int(self._position["tick"])
-            yield tick, as_inserts(self._origin.rows(tick), tick, dict(self._times))
+            yield tick, to_inserts(self._source.rows(tick), tick, dict(self._times))
             return
         latest = self._latest
         if latest <= self.position:
             return
-        changes = self._origin.changes(self.position, latest)
+        changes = self._source.changes(self.position, latest)
         for tick in sorted({*pc.unique(changes.column(TICK)).to_pylist(), latest}):
-            yield tick, as_feed(changes.filter(pc.equal(changes.column(TICK), tick)), dict(self._times))
+            yield tick, to_feed(changes.filter(pc.equal(changes.column(TICK), tick)), dict(self._times))
 
-    def _reached(self, tick: int) -> None:
+    def _advance(self, tick: int) -> None:
         position = {"tick": tick}
-        self._origin.save(position)
+        self._source.save(position)
         with self._state:
             self._position = position
             self._state.notify_all()
 
 
-def sink_of(
+def make_sink(
     spark: Callable[[], SparkSession],
     function: Callable[[DataFrame, int], None] | None,
     format: str | None,
     path: str | None,
     options: Mapping[str, Any],
 ) -> Callable[[pa.Table, int], None]:
-    """What to call with the changes of a tick."""
+    """The function that delivers the feed of a tick, from the arguments of `write_stream`."""
     if (function is None) == (format is None):
         raise ConfigError("write_stream takes a function, or format=… with path=…; give one of them")
     if function is not None:
@@ -198,4 +199,4 @@ def sink_of(
     return write
 
 
-__all__ = ["Feed", "Origin", "Position", "sink_of"]
+__all__ = ["ChangeSource", "Feed", "Position", "make_sink"]

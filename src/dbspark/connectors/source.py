@@ -12,8 +12,8 @@ A stream is always the change feed. Spark asks a source for its columns before i
 so `spark.readStream.format("dbspark")` sets the option `changes` itself: the one method of Spark's that `register`
 adds to. Where the source was not registered, say so with the option.
 
-The driver decides which tick is read, and every task reads its range of key hashes. Where the rows come from is an
-`Origin`, which whoever registers the source gives (`dbspark.connectors.stored_tables`).
+The driver chooses the tick, and every task reads its range of key hashes. The rows come from a `SourceTable`;
+`dbspark.connectors.stored_tables` implements it over the files of a location.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from dbspark.columnar.frames import as_pyspark_has_it, in_months, struct_of
-from dbspark.connectors.feed import as_feed, as_inserts, feed_schema
+from dbspark.connectors.feed import feed_schema, to_feed, to_inserts
 from dbspark.errors import ConfigError, TimeError
 
 if TYPE_CHECKING:
@@ -39,26 +39,28 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS_PER_PARTITION = 500_000
-MOST_PARTITIONS = 64
-NOTHING = -1
-"""As a tick: before there was anything."""
+"""Rows of a partition, unless the option `partitions` asks for another number of partitions."""
+MAX_PARTITIONS = 64
+"""Partitions, unless the option `partitions` asks for another number."""
+BEFORE_FIRST_TICK = -1
+"""The tick before the first one: a feed from here begins with the rows of the view as inserts."""
 
 _REGISTERED: weakref.WeakSet[SparkSession] = weakref.WeakSet()
-Times = Mapping[int, float]
-"""When ticks were committed, as far as that is known."""
+CommitTimes = Mapping[int, float]
+"""By tick, the time of its commit in seconds, as far as it is stored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """A range of key hashes: the `number`-th of `of` equal ones."""
+class HashRange:
+    """A range of key hashes: number `number` of `of` equal ranges."""
 
     number: int = 0
     of: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Origin(ABC):
-    """A view or table at a location, on the driver and in every task."""
+class SourceTable(ABC):
+    """A view or table at a location; pickled with the reader, so it is opened anew on the driver and in every task."""
 
     location: str
     kind: str
@@ -71,22 +73,22 @@ class Origin(ABC):
 
     @abstractmethod
     def extent(self) -> tuple[int, int]:
-        """The last tick, and about how many rows there are to read."""
+        """The last tick, and an upper bound of the rows to read."""
 
     @abstractmethod
-    def rows(self, tick: int, part: Range) -> tuple[pa.Table, Times]:
-        """What there was at a tick."""
+    def rows(self, tick: int, part: HashRange) -> tuple[pa.Table, CommitTimes]:
+        """The rows at a tick."""
 
     @abstractmethod
-    def changes(self, since: int, upto: int, part: Range) -> tuple[pa.Table, Times]:
-        """What the ticks after one and up to another changed, with `_tick` and `_weight`."""
+    def changes(self, since: int, upto: int, part: HashRange) -> tuple[pa.Table, CommitTimes]:
+        """The changes of the ticks in (since, upto], with `_tick` and `_weight`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What a user has asked for; travels with the reader to the tasks."""
+class ReadOptions:
+    """The options of a read; pickled with the reader."""
 
-    origin: Origin
+    table: SourceTable
     as_of: int | None
     changes: bool
     since: int
@@ -95,7 +97,7 @@ class Options:
     months_as_int: bool
 
     @staticmethod
-    def of(given: Any, origin: type[Origin]) -> Options:
+    def of(given: Any, origin: type[SourceTable]) -> ReadOptions:
         location = given.get("location") or given.get("path")
         if not location:
             raise ConfigError("format dbspark: give .option('location', …), the location of a pipeline")
@@ -110,18 +112,18 @@ class Options:
             raise ConfigError(f"format dbspark: option 'changes' is {changes!r}; it can be 'true' or 'false'")
         if since is not None and changes == "false":
             raise ConfigError("format dbspark: option 'since' is for the change feed; add .option('changes', 'true')")
-        return Options(
+        return ReadOptions(
             origin(location, kinds[0], str(given[kinds[0]])), _number(given, "asOf", 0), changes == "true",
-            NOTHING if since is None else since, most, _number(given, "partitions", 1),
+            BEFORE_FIRST_TICK if since is None else since, most, _number(given, "partitions", 1),
             str(given.get("monthsAsInt", "false")).lower() == "true",
         )  # fmt: skip
 
     def schema(self) -> StructType:
-        """Its columns, as Spark has them.
+        """The columns, as Spark types.
 
         PySpark's data sources cannot give year-month intervals, and of other intervals and times only the widest.
         """
-        schema = self.origin.schema()
+        schema = self.table.schema()
         found = struct_of(feed_schema(schema) if self.changes else schema)
         plain: StructType = in_months(found)
         if plain != found and not self.months_as_int:
@@ -134,52 +136,52 @@ class Options:
         wide: StructType = in_months(found, wide=True)
         return wide
 
-    def planned(self, since: int, upto: int | None) -> list[Part]:
-        """The parts that together are the rows, or the changes after `since`, at a tick."""
-        now, rows = self.origin.extent()
+    def plan_partitions(self, since: int, upto: int | None) -> list[ReadPartition]:
+        """Partitions that together have the rows at a tick, or the changes after `since`."""
+        now, rows = self.table.extent()
         tick = now if upto is None else upto
         if tick > now:
-            raise TimeError(f"tick {tick} has not happened yet at {self.origin.location}; the last one is {now}")
-        number = self.partitions or min(MOST_PARTITIONS, 1 + rows // ROWS_PER_PARTITION)
-        return [Part(since, tick, Range(i, number)) for i in range(number)]
+            raise TimeError(f"tick {tick} has not happened yet at {self.table.location}; the last one is {now}")
+        number = self.partitions or min(MAX_PARTITIONS, 1 + rows // ROWS_PER_PARTITION)
+        return [ReadPartition(since, tick, HashRange(i, number)) for i in range(number)]
 
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """The rows of a part, or its changes."""
-        if self.changes and part.since != NOTHING:
-            table = as_feed(*self.origin.changes(part.since, max(part.tick, part.since), part.range))
+    def read(self, part: ReadPartition) -> Iterator[pa.RecordBatch]:
+        """The rows or the changes of one partition."""
+        if self.changes and part.since != BEFORE_FIRST_TICK:
+            table = to_feed(*self.table.changes(part.since, max(part.tick, part.since), part.range))
         else:
-            table, times = self.origin.rows(part.tick, part.range)
+            table, times = self.table.rows(part.tick, part.range)
             if self.changes:
-                table = as_inserts(table, part.tick, times)
+                table = to_inserts(table, part.tick, times)
         table = as_pyspark_has_it(table, in_months(struct_of(table.schema)))
         yield from table.to_batches(max_chunksize=1 << 16)
 
 
-class Part(InputPartition):
-    """What one task reads."""
+class ReadPartition(InputPartition):
+    """The partition that one task reads."""
 
-    def __init__(self, since: int, tick: int, range: Range) -> None:
+    def __init__(self, since: int, tick: int, range: HashRange) -> None:
         super().__init__((since, tick, range.number, range.of))
         self.since, self.tick, self.range = since, tick, range
 
 
 class DbsparkSource(DataSource):
-    """See the module's preface. A subclass says where the rows come from."""
+    """The data source; a subclass says which `SourceTable` it reads."""
 
-    origin: ClassVar[type[Origin]]
+    origin: ClassVar[type[SourceTable]]
 
     @classmethod
     def name(cls) -> str:
         return "dbspark"
 
     def schema(self) -> StructType:
-        return self._asked().schema()
+        return self._options().schema()
 
-    def reader(self, schema: StructType) -> Reader:
-        return Reader(self._asked())
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(self._options())
 
-    def streamReader(self, schema: StructType) -> StreamReader:
-        options = self._asked()
+    def streamReader(self, schema: StructType) -> FeedReader:
+        options = self._options()
         if not options.changes:
             raise ConfigError(
                 "format dbspark: a stream is the change feed; leave the option 'changes' at 'true', so that Spark "
@@ -187,30 +189,30 @@ class DbsparkSource(DataSource):
             )
         if options.as_of is not None:
             raise ConfigError("format dbspark: 'asOf' is for spark.read; a stream begins after 'since' and goes on")
-        return StreamReader(options)
+        return FeedReader(options)
 
-    def _asked(self) -> Options:
-        return Options.of(self.options, self.origin)
+    def _options(self) -> ReadOptions:
+        return ReadOptions.of(self.options, self.origin)
 
 
-class Reader(DataSourceReader):
-    """Rows at a tick, or the changes up to it."""
+class BatchReader(DataSourceReader):
+    """Reads the rows at a tick, or the changes up to it."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self.options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        return self.options.planned(self.options.since, self.options.as_of)
+        return self.options.plan_partitions(self.options.since, self.options.as_of)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Part)
+        assert isinstance(partition, ReadPartition)
         return self.options.read(partition)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The change feed; an offset is the tick up to which it has been read."""
+class FeedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the change feed as a stream; its offset is the last tick that has been read."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self._until: int | None = None
 
@@ -218,20 +220,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"tick": self.options.since}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        latest = self.options.origin.extent()[0] if self._until is None else self._until
+        latest = self.options.table.extent()[0] if self._until is None else self._until
         after, most = start["tick"], self.options.most_ticks
-        if most is not None and after != NOTHING:
+        if most is not None and after != BEFORE_FIRST_TICK:
             latest = min(latest, after + most)
         return {"tick": max(latest, after)}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._until = self.options.origin.extent()[0]
+        self._until = self.options.table.extent()[0]
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return self.options.planned(start["tick"], end["tick"])
+        return self.options.plan_partitions(start["tick"], end["tick"])
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Part)
+        assert isinstance(partition, ReadPartition)
         return self.options.read(partition)
 
 
@@ -268,4 +270,4 @@ def _number(given: Any, name: str, least: int) -> int | None:
     return number
 
 
-__all__ = ["DbsparkSource", "Options", "Origin", "Part", "Range", "Times", "register"]
+__all__ = ["CommitTimes", "DbsparkSource", "HashRange", "ReadOptions", "ReadPartition", "SourceTable", "register"]

@@ -1,11 +1,10 @@
-"""Streams in: every micro-batch of a Spark stream becomes one transaction, and becomes it once.
+"""Streams in: every micro-batch of a Spark stream becomes exactly one transaction.
 
-Spark runs a micro-batch again, with the same id, if it does not know that it was done. So the id of the micro-batch is
-committed with the tick, under the table and the id that the query has by its checkpoint, and one that is committed
-already is passed over. The other way round, a checkpoint that is further than the pipeline means that rows are missing;
-that is an error.
+Spark repeats a micro-batch with the same id if it does not know that it was finished. So the id is committed with the
+tick, under the table and the id that the query has from its checkpoint, and a micro-batch whose id is committed already
+is skipped. A checkpoint that is ahead of the pipeline means that rows are missing, and is an error.
 
-A stream waits for its transaction, so a pipeline that is busy slows its sources down.
+Back-pressure: a stream waits for its transaction, so a busy pipeline slows its sources down.
 """
 
 from __future__ import annotations
@@ -33,24 +32,24 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 Mode = Literal["append", "upsert", "changes"]
-Kind = Literal["insert", "upsert", "apply"]
+StreamOperation = Literal["insert", "upsert", "apply"]
 
-Apply = Callable[[Kind, Any, str | None, tuple[str, int] | None], None]
-"""Apply rows of a kind, a table or a DataFrame, with weights in a column, and commit an offset with them; without one
-only check the rows."""
+Apply = Callable[[StreamOperation, Any, str | None, tuple[str, int] | None], None]
+"""`apply(operation, rows, weight column, offset)`: apply rows (a table or a DataFrame) and commit the offset with them;
+without an offset, only check the rows."""
 
 _log = logging.getLogger("dbspark")
-_WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
+_WEIGHT_BY_CHANGE_TYPE = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
 
 
 class Streams:
-    """The streams into one pipeline. Their checkpoints are kept in `folder`, or for as long as this is open."""
+    """The streams into one pipeline. Checkpoints are stored in `folder`; without one, in a temporary directory."""
 
     def __init__(self, folder: str | None) -> None:
         self._folder = folder
         self._temporary: str | None = None
         self._running: dict[str, tuple[str, StreamingQuery]] = {}
-        """By checkpoint, with the table."""
+        """By checkpoint, the table and the query."""
 
     def start(
         self,
@@ -58,16 +57,17 @@ class Streams:
         table: str,
         mode: Mode,
         apply: Apply,
-        applied: Callable[[str], int | None],
+        last_applied: Callable[[str], int | None],
         *,
         trigger: Mapping[str, Any] | str | None = None,
         name: str | None = None,
         checkpoint: str | None = None,
         collect: bool = True,
     ) -> StreamingQuery:
-        """Start a query that hands its micro-batches to `apply`; `applied` gives the last one that is committed.
+        """Start a query that calls `apply` with its micro-batches; `last_applied` gives the id of the last committed
+        one.
 
-        Micro-batches are handed over as Arrow tables, or, without `collect`, as the DataFrames that they are.
+        Micro-batches are collected as Arrow tables, or, without `collect`, passed as DataFrames.
         """
         if not getattr(stream, "isStreaming", False):
             raise ConfigError(f"table {table!r}: ingest takes a streaming DataFrame; use a transaction for other data")
@@ -82,12 +82,12 @@ class Streams:
                 "another name or checkpoint"
             )
         if checkpoint is None:
-            _forget_unknown(place, lambda query: applied(f"{table}.{query}") is not None)
+            _remove_orphaned_checkpoint(place, lambda query: last_applied(f"{table}.{query}") is not None)
         identity: Future[str] = Future()
 
-        def each(rows: DataFrame, batch: int) -> None:
+        def apply_micro_batch(rows: DataFrame, batch: int) -> None:
             key = identity.result(timeout=600)
-            last = applied(key)
+            last = last_applied(key)
             if last is not None and batch <= last:
                 _log.info("table %s: micro-batch %d of %s is committed already", table, batch, place)
                 return
@@ -101,7 +101,7 @@ class Streams:
             kind, given, weight = as_operation(arrow_of(rows), mode, table) if collect else as_frame(rows, mode)
             apply(kind, given, weight, (key, batch))
 
-        writer = stream.writeStream.foreachBatch(each).option("checkpointLocation", place)
+        writer = stream.writeStream.foreachBatch(apply_micro_batch).option("checkpointLocation", place)
         if name is not None:
             writer = writer.queryName(name)
         if trigger is not None:
@@ -136,20 +136,20 @@ class Streams:
             try:
                 if query.isActive:
                     query.stop()
-            except Exception as error:  # Spark is gone already, and the stream with it
+            except Exception as error:  # Spark has stopped already, and the stream with it
                 _log.warning("the stream with the checkpoint %s could not be stopped: %s", place, error)
             del self._running[place]
 
     def close(self) -> None:
-        """Stop the streams; the micro-batch that is being applied is finished first."""
+        """Stop all streams, after the micro-batch in progress, and remove temporary checkpoints."""
         self.stop()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
 
-def as_operation(rows: pa.Table, mode: Mode, table: str) -> tuple[Kind, pa.Table, str | None]:
-    """What rows of a stream are to a table: the kind of operation, the rows, and the column of their weights."""
+def as_operation(rows: pa.Table, mode: Mode, table: str) -> tuple[StreamOperation, pa.Table, str | None]:
+    """The operation on a table that rows of a stream are: its kind, the rows, and the column of their weights."""
     if mode != "changes":
         return ("insert" if mode == "append" else "upsert"), rows, None
     names = set(rows.column_names)
@@ -163,13 +163,15 @@ def as_operation(rows: pa.Table, mode: Mode, table: str) -> tuple[Kind, pa.Table
     return "apply", rows.drop_columns(sorted(names & {CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP})), WEIGHT
 
 
-def as_frame(rows: DataFrame, mode: Mode) -> tuple[Kind, DataFrame, str | None]:
-    """The same of rows that stay where they are. Another word in `_change_type` fails when they are read."""
+def as_frame(rows: DataFrame, mode: Mode) -> tuple[StreamOperation, DataFrame, str | None]:
+    """`as_operation` for a DataFrame. An unknown `_change_type` fails when Spark reads the rows."""
     if mode != "changes":
         return ("insert" if mode == "append" else "upsert"), rows, None
     if WEIGHT not in rows.columns:
-        cases = " ".join(f"WHEN '{kind}' THEN {weight}L" for kind, weight in _WEIGHTS.items())
-        other = f"raise_error(concat('{CHANGE_TYPE} is ', {CHANGE_TYPE}, ', none of {', '.join(_WEIGHTS)}'))"
+        cases = " ".join(f"WHEN '{kind}' THEN {weight}L" for kind, weight in _WEIGHT_BY_CHANGE_TYPE.items())
+        other = (
+            f"raise_error(concat('{CHANGE_TYPE} is ', {CHANGE_TYPE}, ', none of {', '.join(_WEIGHT_BY_CHANGE_TYPE)}'))"
+        )
         rows = rows.selectExpr("*", f"CASE {CHANGE_TYPE} {cases} ELSE CAST({other} AS BIGINT) END AS {WEIGHT}")
     return "apply", rows.drop(CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP), WEIGHT
 
@@ -178,17 +180,17 @@ def _weights(kinds: pa.ChunkedArray, table: str) -> pa.ChunkedArray:
     if not pa.types.is_string(kinds.type) and not pa.types.is_large_string(kinds.type):
         raise SchemaError(f"table {table!r}: column {CHANGE_TYPE} has to be a string, not {kinds.type}")
     kinds = kinds.cast(pa.string())
-    at = pc.index_in(kinds, pa.array(list(_WEIGHTS)))
+    at = pc.index_in(kinds, pa.array(list(_WEIGHT_BY_CHANGE_TYPE)))
     if at.null_count:
         other = kinds.filter(pc.is_null(at))[0].as_py()
-        raise SchemaError(f"table {table!r}: {other!r} in {CHANGE_TYPE} is none of {', '.join(_WEIGHTS)}")
-    return pa.array(list(_WEIGHTS.values()), pa.int64()).take(at)
+        raise SchemaError(f"table {table!r}: {other!r} in {CHANGE_TYPE} is none of {', '.join(_WEIGHT_BY_CHANGE_TYPE)}")
+    return pa.array(list(_WEIGHT_BY_CHANGE_TYPE.values()), pa.int64()).take(at)
 
 
-def _forget_unknown(checkpoint: str, known: Callable[[str], bool]) -> None:
-    """Remove a checkpoint of ours of which no micro-batch is in the pipeline: its table was dropped, or never got one.
+def _remove_orphaned_checkpoint(checkpoint: str, known: Callable[[str], bool]) -> None:
+    """Remove a checkpoint of which the pipeline has no micro-batch: its table was dropped, or never got one.
 
-    Nothing of the stream is there then, so it is read from its beginning.
+    No row of the stream is in the table then, so the stream is read from its beginning.
     """
     filesystem, folder = pafs.FileSystem.from_uri(checkpoint) if "://" in checkpoint else (None, checkpoint)
     filesystem = filesystem or pafs.LocalFileSystem()
@@ -197,7 +199,7 @@ def _forget_unknown(checkpoint: str, known: Callable[[str], bool]) -> None:
             query = str(json.loads(file.read())["id"])
     except FileNotFoundError:
         return
-    except (KeyError, TypeError, ValueError):  # what Spark itself says of it is the better message
+    except (KeyError, TypeError, ValueError):  # damaged: Spark's own error is the better message
         return
     if not known(query):
         _log.info("the checkpoint %s has no part in the pipeline and is begun anew", checkpoint)
@@ -208,4 +210,4 @@ def _empty(stream: DataFrame) -> pa.Table:
     return arrow_schema(stream.schema).empty_table()
 
 
-__all__ = ["Apply", "Kind", "Mode", "Streams", "as_frame", "as_operation"]
+__all__ = ["Apply", "Mode", "StreamOperation", "Streams", "as_frame", "as_operation"]

@@ -5,14 +5,14 @@ A tick groups the delta, looks up the rows of the groups it touches, makes new o
 of their results. A group without rows is gone, accumulator and all; a global aggregate (no keys) is never gone, and
 answers for no rows as well.
 
-How an aggregate makes its new accumulator is its own affair:
+Each aggregate updates its accumulator in its own way:
 
 * *linear* ones (count, sum, avg, variance …) add what the delta adds: O(delta). Sums are exact, of floats too
   (`kernels.aggregate.exact_sums`), so there is nothing that an emptied group could leave behind and no drift. Where all
-  of them are counts and sums of integers or decimals, one kernel does it (`dbspark.operators.fold`), and one min or max
-  with them;
+  of them are counts and sums of integers or decimals, one kernel does it (`dbspark.operators.accumulator_kernel`), and
+  one min or max with them;
 * *ordered* ones (min, max) look at the end of the group in an arrangement ordered by their column: O(log n);
-* others are given all rows of the groups that are touched.
+* others read all rows of the touched groups (`dbspark.operators.collect`).
 """
 
 from __future__ import annotations
@@ -32,16 +32,31 @@ from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.memory import INT64_MAX, Int64s, allocate, int64s
 from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_key import hash_rows
-from dbspark.errors import DbsparkError, SchemaError, WeightOverflowError
+from dbspark.errors import CircuitError, DbsparkError, SchemaError, WeightOverflowError
 from dbspark.kernels.aggregate import accumulators as kf
 from dbspark.kernels.aggregate import exact_sums as ke
 from dbspark.kernels.aggregate import group as kg
 from dbspark.kernels.memory import layout as nd
-from dbspark.operators.fold import Addition, Fold
-from dbspark.operators.join import keys_of, union_of_keys
+from dbspark.kernels.vm import expressions as kv
+from dbspark.kernels.vm import interpreter as km
+from dbspark.kernels.vm import result_columns as ks
+from dbspark.operators.accumulator_kernel import AccumulatorKernel, KernelAccumulator
+from dbspark.operators.instruction import (
+    ALWAYS,
+    Instruction,
+    InstructionSite,
+    line,
+    pass_through,
+    projection_line,
+    sort_line,
+)
+from dbspark.operators.keyed import KeyedOperator
+from dbspark.operators.keys import keys_of, union_of_keys
 from dbspark.operators.linear import true_rows
-from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.lookup import Hits, Keys, ends, ends_unordered
+from dbspark.operators.nested import Nested, NestedReduce, NestedSite, Path
+from dbspark.operators.operator import Arranged, State
+from dbspark.operators.placement import Key, Placed, Policy
+from dbspark.trace.lookup import FoundRows, Keys, first_rows_in_order, first_rows_unordered
 
 _NO_MASK = np.empty(0, np.uint8)
 _BIGINT = pa.int64()
@@ -49,7 +64,7 @@ _BIGINT = pa.int64()
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What an aggregate may look at: the delta by group, the old accumulators, and the groups' rows where asked for."""
+    """What an aggregate may look at: the delta by group, the old accumulators, and the arranged rows of the input."""
 
     delta: Delta
     chunk: Chunk
@@ -118,8 +133,12 @@ class Aggregate(ABC):
         """The order in which it wants the rows of a group arranged; None: it does not want them."""
         return None
 
-    def addition(self) -> Addition | None:
-        """Where its accumulator is no more than a count, a sum and a count, or a least or greatest value: of what."""
+    def kernel_accumulator(self) -> KernelAccumulator | None:
+        """What `AccumulatorKernel` needs to update its accumulator; None where the kernel cannot."""
+        return None
+
+    def result_column(self, node: int) -> list[int] | None:
+        """Its result column from a row of state whose accumulator begins at a node; None where the VM has none."""
         return None
 
 
@@ -147,8 +166,11 @@ class Count(Aggregate):
         kg.count_rows(chunk.table, chunk.rows, node, touched.mask(self.where), touched.ids, counts)
         return [pa.array(counts)]
 
-    def addition(self) -> Addition:
+    def kernel_accumulator(self) -> KernelAccumulator:
         return kf.COUNT, self.column, self.where
+
+    def result_column(self, node: int) -> list[int]:
+        return [ks.PASS_THROUGH, 0, node, 0, 0]
 
     def parameters(self) -> tuple[Any, ...]:
         return self.column, self.where
@@ -193,8 +215,15 @@ class Sum(Aggregate):
             raise DbsparkError("a sum is beyond 38 digits, which no decimal holds; nothing was applied")
         return [pa.Array.from_buffers(self.total, groups, [None, sums]), pa.array(counts)]
 
-    def addition(self) -> Addition:
+    def kernel_accumulator(self) -> KernelAccumulator:
         return kf.SUM, self.column, self.where
+
+    def result_column(self, node: int) -> list[int]:
+        if self.out == _BIGINT:
+            return [ks.SUM64, nd.FIXED, node, node + 1, 0]
+        digits = self.out.precision
+        limit = 0 if digits == 38 else min(10**digits, INT64_MAX)
+        return [ks.SUM128, nd.FIXED, node, node + 1, limit]
 
     def parameters(self) -> tuple[Any, ...]:
         return self.column, self.total, self.out, self.where
@@ -234,16 +263,16 @@ class FloatSum(Aggregate):
         else:
             old_at = 0, 0
         offsets = np.empty(groups + 1, np.int32)
-        room = 8 * groups + 64
+        capacity = 8 * groups + 64
         while True:
-            out = np.empty(room, np.int32)
+            out = np.empty(capacity, np.int32)
             used = ke.sum_floats(
                 touched.chunk.table, nd.LANES + self.column, touched.mask(self.where), order, starts,
                 *old_at, touched.old_row, counts, special, offsets, out,
             )  # fmt: skip
             if used >= 0:
                 break
-            room *= 4
+            capacity *= 4
             counts = touched.old_numbers(at + 1)
             special = np.stack([touched.old_numbers(at + 2 + i) for i in range(3)], 1)
         sums = pa.Array.from_buffers(pa.binary(), groups, [None, pa.py_buffer(offsets), pa.py_buffer(out[:used])])
@@ -295,20 +324,25 @@ class Average(Aggregate):
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         return self.sum.update(touched, at)
 
-    def addition(self) -> Addition | None:
-        return self.sum.addition()
+    def kernel_accumulator(self) -> KernelAccumulator | None:
+        return self.sum.kernel_accumulator()
+
+    def result_column(self, node: int) -> list[int] | None:
+        if isinstance(self.sum, Sum) and self.out == pa.float64():
+            return [ks.AVERAGE, nd.FLOAT64, node, node + 1, 0]
+        return None
 
     def parameters(self) -> tuple[Any, ...]:
         return self.sum, self.out
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         counts = columns[1].to_numpy()
-        some = np.where(counts == 0, 1, counts)
+        divisors = np.where(counts == 0, 1, counts)
         if isinstance(self.sum, FloatSum):
-            return _null_where_none(pa.array(self.sum.rounded(columns) / some), columns[1])
+            return _null_where_none(pa.array(self.sum.rounded(columns) / divisors), columns[1])
         if pa.types.is_decimal(self.out):
-            return _null_where_none(_divided(columns[0], some, self.out), columns[1])
-        return _null_where_none(pa.array(pc.cast(columns[0], pa.float64()).to_numpy() / some), columns[1])
+            return _null_where_none(_divided(columns[0], divisors, self.out), columns[1])
+        return _null_where_none(pa.array(pc.cast(columns[0], pa.float64()).to_numpy() / divisors), columns[1])
 
 
 class Extreme(Aggregate):
@@ -329,8 +363,11 @@ class Extreme(Aggregate):
     def order(self) -> tuple[tuple[int, bool, bool], ...]:
         return ((self.column, self.largest, True),)
 
-    def addition(self) -> Addition | None:
+    def kernel_accumulator(self) -> KernelAccumulator | None:
         return kf.GREATEST if self.largest else kf.LEAST, self.column, None
+
+    def result_column(self, node: int) -> list[int]:
+        return [ks.PASS_THROUGH, 0, node, 0, 0]
 
     def parameters(self) -> tuple[Any, ...]:
         return self.column, self.largest, self.out
@@ -338,7 +375,7 @@ class Extreme(Aggregate):
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         order = self.order()
         spine = next(a.after for a in touched.arranged if a.sort_key.order == order)
-        hits = ends(spine, touched.keys, 1)
+        hits = first_rows_in_order(spine, touched.keys, 1)
         values = gather_columns(spine.sort_key.schema, spine.sources[0], hits.pos, (self.column,))[0]
         where = np.full(touched.groups, -1, np.int64)
         where[hits.which] = np.arange(len(hits))
@@ -348,7 +385,7 @@ class Extreme(Aggregate):
         return columns[0]
 
 
-class GroupAggregate(Operator):
+class GroupAggregate(KeyedOperator):
     """Grouped aggregation. Inputs: the stream, then one arranged stream for each order that aggregates want."""
 
     kind: ClassVar[str] = "group-aggregate"
@@ -374,23 +411,23 @@ class GroupAggregate(Operator):
         self.accumulators = SortKey(Schema(pa.schema(fields)), range(width))
         self._key_nodes = np.array([nd.LANES + c for c in self.key], np.int64)
         self._own_nodes = np.arange(nd.LANES, nd.LANES + width)
-        additions = [a.addition() for a in self.aggregates]
-        plain = [a for a in additions if a is not None]
-        self.fold: Fold | None = None
+        found = [a.kernel_accumulator() for a in self.aggregates]
+        by_kernel = [a for a in found if a is not None]
+        self.kernel: AccumulatorKernel | None = None
         flat = not source.nested and not self.accumulators.schema.nested
-        if self.key and len(plain) == len(additions) and flat and Fold.possible(plain):
-            self.fold = Fold(self.key, source, self.accumulators, plain)
+        if self.key and len(by_kernel) == len(found) and flat and AccumulatorKernel.supports(by_kernel):
+            self.kernel = AccumulatorKernel(self.key, source, self.accumulators, by_kernel)
 
     def orders(self) -> list[SortKey]:
         """The arrangements of the input that its aggregates want, once each."""
         found = [a.order() for a in self.aggregates]
         return [SortKey(self.source, self.key, o) for o in dict.fromkeys(f for f in found if f is not None)]
 
-    def kept(self) -> tuple[SortKey, ...]:
+    def state_sort_keys(self) -> tuple[SortKey, ...]:
         return (self.accumulators,)
 
     @property
-    def quiet(self) -> bool:
+    def skips_empty_input(self) -> bool:
         return bool(self.key)  # without keys it answers for no rows as well
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
@@ -401,9 +438,9 @@ class GroupAggregate(Operator):
             delta = Delta.of(inputs[1].delta)
         if not delta.rows and (self.key or state[0].entries):
             return state, Delta.empty(self.schema)
-        folded = None if self.fold is None else self.fold.step(delta, state[0], inputs[1:])
-        if folded is not None:
-            return (state[0].insert(folded.sorted_by(self.accumulators)),), self._results(folded)
+        changes = None if self.kernel is None else self.kernel.step(delta, state[0], inputs[1:])
+        if changes is not None:
+            return (state[0].insert(changes.sorted_by(self.accumulators)),), self._results(changes)
         after, _, rows = self._accumulated(state, delta, inputs[1:])
         return after, self._results(rows)
 
@@ -416,7 +453,7 @@ class GroupAggregate(Operator):
             found = [union_of_keys([*found, keys])]
         if not found:  # no part had rows after all
             return self.step(state, [Delta.empty(self.source), *arranged])
-        old, new = (_columns_of(ends_unordered(spine, found[0], 1)) for spine in (state[0], after[0]))
+        old, new = (_columns_of(first_rows_unordered(spine, found[0], 1)) for spine in (state[0], after[0]))
         return after, self._results(self._replacing(old, new))
 
     def _accumulated(self, state: State, delta: Delta, arranged: Sequence[Arranged]) -> tuple[State, Keys, Delta]:
@@ -459,7 +496,7 @@ class GroupAggregate(Operator):
         else:
             ids[:] = 0
             groups, keys = 1, keys_of(self.key_schema, [], 1)
-        hits = ends_unordered(spine, keys, 1)
+        hits = first_rows_unordered(spine, keys, 1)
         old = _columns_of(hits)
         old_row = np.full(groups, -1, np.int64)
         old_row[hits.which] = np.arange(len(hits))
@@ -485,17 +522,80 @@ class GroupAggregate(Operator):
             raise WeightOverflowError("the weights of a group add up to more than int64 holds; nothing was applied")
 
     def _results(self, rows: Delta) -> Delta:
-        """What rows of state say, with their weights; groups without rows say nothing."""
+        """The results of rows of state, with their weights; groups without rows have none."""
         if self.key:
-            shown = rows.column(len(self.key)).to_numpy() != 0
-            if not shown.all():
+            not_empty = rows.column(len(self.key)).to_numpy() != 0
+            if not not_empty.all():
                 schema = self.accumulators.schema
-                rows = rows.at(np.flatnonzero(shown), range(schema.columns), schema)
+                rows = rows.at(np.flatnonzero(not_empty), range(schema.columns), schema)
         columns = rows.columns
         out = list(columns[: len(self.key)])
         for aggregate, (begin, end) in zip(self.aggregates, self.spans, strict=True):
             out.append(aggregate.result(columns[begin:end]))
         return Delta(self.schema, out, rows.weights)
+
+    # ------------------------------------------------------------------ in the VM, on shards, inside fixpoints
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        kernel, result_columns = self.kernel, self._result_columns()
+        if kernel is None or result_columns is None or len(site.inputs) > 2:
+            return None
+        state_schema = self.accumulators.schema
+        source, arranged, arranged_state = site.input(), ALWAYS, 0
+        if len(site.inputs) == 2:
+            arranged, arranged_state = site.input(1), site.input_state(1)
+        state, rows, inserted, out = site.state(), site.register(), site.register(), site.register()
+        origins = [word for side, n in kernel.origins.tolist() for word in (ks.PASS_THROUGH, side, n, 0, 0)]
+        template = state_schema.template
+        folds, values = kernel.folds.ravel().tolist(), kernel.value.tolist()
+        described = [word for pair in kernel.described for word in pair]
+        head = (
+            km.AGGREGATE, source, state, arranged, arranged_state, rows, site.mask, self.source.columns,
+            state_schema.columns, kernel.nodes, kernel.count, kernel.words, template.ctypes.data,
+            state_schema.node_count, len(kernel.key_nodes), len(folds) // 5, len(values), len(described) // 2,
+        )  # fmt: skip
+        details = (*kernel.key_nodes.tolist(), *kernel.state_keys.tolist(), *folds, *values, *described, *origins)
+        not_empty = [
+            *kv.line(kv.LOAD, 1, 0, kernel.count), *kv.line(kv.CONSTANT, 2, 0, 0), *kv.line(kv.EQUAL, 3, 1, 2),
+            *kv.line(kv.NOT, 0, 3),
+        ]  # fmt: skip
+
+        def lines(retained: int) -> list[int]:
+            return [
+                *line(*head, retained, *details),  # results may lie in the memory of the rows of state
+                *sort_line(self.accumulators, rows, inserted, 1, site.mask),
+                *projection_line(rows, out, retained, self.schema, not_empty, (), result_columns),
+            ]
+
+        return Instruction(lines, out, inserts=inserted, references=template)
+
+    def _result_columns(self) -> list[int] | None:
+        """The result columns from rows of state; None where the VM has none for some aggregate."""
+        columns = pass_through([(0, c) for c in range(len(self.key))])
+        for aggregate, (begin, _) in zip(self.aggregates, self.spans, strict=True):
+            column = aggregate.result_column(nd.LANES + begin)
+            if column is None:
+                return None
+            columns += column
+        return columns
+
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        return [self.key, *(None for _ in inputs[1:])]
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return frozenset({tuple(range(len(self.key)))})
+
+    @property
+    def emits_without_input(self) -> bool:
+        return not self.key
+
+    def nested_traces(self) -> dict[str, SortKey]:
+        if not self.key:  # it has a row where nothing has come, so no iteration could be its first
+            raise CircuitError(f"{self.label()!r} cannot stand inside a fixpoint; give it a key")
+        return {"/0": SortKey(self.source, self.key)}
+
+    def nested(self, site: NestedSite) -> Nested:
+        return _NestedAggregate(self, site)
 
     def parameters(self) -> tuple[Any, ...]:
         return self.key, self.aggregates, self.schema.names
@@ -506,7 +606,21 @@ class GroupAggregate(Operator):
         return f"aggregate {', '.join(calls)}" + (f" by ({', '.join(names[c] for c in self.key)})" if self.key else "")
 
 
-def _columns_of(hits: Hits) -> list[pa.Array]:
+class _NestedAggregate(NestedReduce):
+    """Grouped aggregation inside a fixpoint. It takes deltas, so it keeps the rows of its input by key itself."""
+
+    def __init__(self, operator: GroupAggregate, site: NestedSite) -> None:
+        super().__init__(operator, site.pending, deltas=1)
+        self._rows = site.trace("/0")
+
+    def step(self, path: Path, inputs: Sequence[Any]) -> Delta:
+        return super().step(path, [self._rows.step(path, inputs[:1]), *inputs[1:]])
+
+    def deferred_sort_key(self, inputs: Sequence[Any]) -> SortKey:
+        return super().deferred_sort_key([self._rows])
+
+
+def _columns_of(hits: FoundRows) -> list[pa.Array]:
     schema = hits.spine.sort_key.schema
     return gather_columns(schema, hits.spine.sources[0], hits.pos, range(schema.columns))
 

@@ -22,6 +22,7 @@ from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_key import hash_rows
 from dbspark.kernels.memory import layout as nd
 from dbspark.operators.linear import Stateless
+from dbspark.operators.placement import Placed, Policy
 
 BITS = 10
 """Of a hash, those that say its bucket."""
@@ -48,6 +49,10 @@ class Bucket(Stateless):
             return Delta.empty(self.schema)
         numbers = _numbers()[hash_rows(delta.chunk(), self._nodes) >> _SHIFT]
         return Delta(self.schema, [*delta.columns, pa.array(numbers)], delta.weights)
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        before = inputs[0]
+        return before | {(self.schema.columns - 1,)} if self.key in before else before
 
     def parameters(self) -> tuple[Any, ...]:
         return self.key, BITS, self.schema

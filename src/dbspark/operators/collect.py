@@ -1,10 +1,10 @@
-"""Aggregates that look at the rows of the groups they are asked about.
+"""Aggregates that read the rows of touched groups.
 
-They keep no sums: the rows of a group are in an arrangement by the group's key, and when a group is touched its answer
-is made anew, for all touched groups at once. The accumulator is the answer. Two ways of looking:
+They keep no sums: the rows of a group are in an arrangement by the group's key, and when a group is touched its result
+is computed anew, for all touched groups at once. The accumulator is the result. Two ways of reading:
 
-* `First`, `By` (first, last, any_value, min_by, max_by) look at an end of the group: O(log n), and with a FILTER or
-  without NULLs as many rows as come before the one wanted;
+* `First`, `MinMaxBy` (first, last, any_value, min_by, max_by) look at an end of the group: O(log n), and with a FILTER
+  or without NULLs as many rows as come before the one wanted;
 * the others read all rows of the touched groups, in the order of the arrangement. Where that is the order of the
   aggregated column, equal values follow each other: distinct values, modes and percentiles are found in one pass.
 
@@ -36,24 +36,24 @@ from dbspark.kernels.aggregate import group as kg
 from dbspark.kernels.memory import layout as nd
 from dbspark.operators.aggregate import Aggregate, Average, Count, FloatSum, Sum, Touched
 from dbspark.operators.function import Function
-from dbspark.operators.join import keys_of
+from dbspark.operators.keys import keys_of
 from dbspark.operators.linear import true_rows
 from dbspark.operators.statistics import as_floats, valid_rows
-from dbspark.trace.lookup import Hits, Keys, ends_unordered, taken
+from dbspark.trace.lookup import FoundRows, Keys, columns_of, first_rows_unordered
 from dbspark.trace.spine import Spine
 
 Order = tuple[OrderColumn, ...]
 _ALL = 1 << 62
 _SEARCH = 16
-"""By how many times more rows are looked at where the one wanted is not among the first."""
+"""By how many times more rows are read where the first ones do not hold the one that is looked for."""
 
 
 def spine_of(touched: Touched, order: Order) -> Spine:
-    """The rows of the input by group, in an order that an aggregate has asked for."""
+    """The rows of the input by group, in the row order of an aggregate."""
     return next(a.after for a in touched.arranged if a.sort_key.order == order)
 
 
-def runs(hits: Hits, columns: Sequence[int]) -> Any:
+def runs(hits: FoundRows, columns: Sequence[int]) -> Any:
     """Where the rows begin to be of another group than before, or to differ in some columns."""
     schema = hits.spine.sort_key.schema
     out = np.empty(len(hits), np.uint8)
@@ -75,32 +75,32 @@ def _ordered(order: Sequence[OrderColumn]) -> Order:
     return tuple((int(c), bool(descending), bool(last)) for c, descending, last in order)
 
 
-class Reading(Aggregate):
+class GroupReadingAggregate(Aggregate):
     """An aggregate that reads all rows of the touched groups that a FILTER lets through, in an order."""
 
     out: pa.DataType
-    asked: Order = ()
+    row_order: Order = ()
     where: int | None = None
 
     def order(self) -> Order:
-        return self.asked
+        return self.row_order
 
-    def rows(self, touched: Touched) -> Hits:
-        hits = ends_unordered(spine_of(touched, self.asked), touched.keys, _ALL)
-        return _only(hits, self._wanted(hits))
+    def rows(self, touched: Touched) -> FoundRows:
+        hits = first_rows_unordered(spine_of(touched, self.row_order), touched.keys, _ALL)
+        return _only(hits, self._accepted(hits))
 
-    def _wanted(self, hits: Hits) -> Any:
-        wanted = hits.weights > 0
+    def _accepted(self, hits: FoundRows) -> Any:
+        accepted = hits.weights > 0
         if self.where is not None:
-            wanted &= true_rows(taken(hits, (self.where,))[0], len(hits))
-        return wanted
+            accepted &= true_rows(columns_of(hits, (self.where,))[0], len(hits))
+        return accepted
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.argument(), self.out, self.asked, self.where
+        return self.argument(), self.out, self.row_order, self.where
 
 
-class Gathered(Reading):
-    """A reading aggregate whose accumulator is its answer."""
+class ResultAsAccumulator(GroupReadingAggregate):
+    """An aggregate of the rows of a group whose accumulator is its result."""
 
     def fields(self) -> list[pa.DataType]:
         return [self.out]
@@ -109,20 +109,20 @@ class Gathered(Reading):
         return [self.answers(self.rows(touched), touched.groups)]
 
     @abstractmethod
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         """The answer for each group, from its rows: `hits.which` are the groups, ascending."""
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         return columns[0]
 
 
-def _only(hits: Hits, mask: Any) -> Hits:
+def _only(hits: FoundRows, mask: Any) -> FoundRows:
     return hits if mask.all() else hits.only(mask)
 
 
-def _with_values(hits: Hits, columns: Sequence[int]) -> tuple[Hits, list[pa.Array]]:
+def _with_values(hits: FoundRows, columns: Sequence[int]) -> tuple[FoundRows, list[pa.Array]]:
     """The rows without a NULL in some columns, and those columns."""
-    values = taken(hits, columns)
+    values = columns_of(hits, columns)
     if not any(v.null_count for v in values):
         return hits, values
     valid = np.logical_and.reduce([valid_rows(v) for v in values])
@@ -130,7 +130,7 @@ def _with_values(hits: Hits, columns: Sequence[int]) -> tuple[Hits, list[pa.Arra
     return hits.only(valid), [v.filter(mask) for v in values]
 
 
-class Recompute(Gathered):
+class Recompute(ResultAsAccumulator):
     """Any function of the rows of a group: the general fall-back.
 
     The function is given (starts, columns, weights): group g has rows starts[g] … starts[g+1]-1 of the columns, in the
@@ -152,28 +152,28 @@ class Recompute(Gathered):
         self.name = self.function.name
         self.out = out
         self.columns = tuple(columns)
-        self.asked = _ordered(order)
+        self.row_order = _ordered(order)
         self.where = where
 
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         starts = _starts(hits.which, groups)
-        given = self.function.call(starts, taken(hits, self.columns), hits.weights)
-        if isinstance(given, pa.ChunkedArray):
-            given = given.combine_chunks()
-        if not isinstance(given, pa.Array):
-            given = pa.array(given, self.out)
-        if len(given) != groups:
-            raise SchemaError(f"{self.name} gave {len(given)} values for {groups} groups")
-        return given if given.type == self.out else given.cast(self.out)
+        results = self.function.call(starts, columns_of(hits, self.columns), hits.weights)
+        if isinstance(results, pa.ChunkedArray):
+            results = results.combine_chunks()
+        if not isinstance(results, pa.Array):
+            results = pa.array(results, self.out)
+        if len(results) != groups:
+            raise SchemaError(f"{self.name} gave {len(results)} values for {groups} groups")
+        return results if results.type == self.out else results.cast(self.out)
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.function, self.out, self.columns, self.asked, self.where
+        return self.function, self.out, self.columns, self.row_order, self.where
 
 
 # ---------------------------------------------------------------------- ends of groups
 
 
-class First(Gathered):
+class First(ResultAsAccumulator):
     """first and last, with or without NULLs, by an order; without one by the order of the arrangement."""
 
     kind: ClassVar[str] = "first-last"
@@ -194,23 +194,23 @@ class First(Gathered):
         self.out = dtype
         self.last = last
         self.ignore_nulls = ignore_nulls
-        self.asked = _ordered(order)
+        self.row_order = _ordered(order)
         self.where = where
 
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
-        spine = spine_of(touched, self.asked)
+        spine = spine_of(touched, self.row_order)
         pos = self._found(spine, touched.keys)
         there = np.flatnonzero(pos >= 0)
-        found = Hits(spine, there, pos[there])
+        found = FoundRows(spine, there, pos[there])
         return [self.answers(found, touched.groups)]
 
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         where = np.full(groups, -1, np.int64)
         where[hits.which] = np.arange(len(hits))
         return self.values(hits).take(pa.array(where, mask=where < 0))
 
-    def values(self, hits: Hits) -> pa.Array:
-        return taken(hits, (self.column,))[0]
+    def values(self, hits: FoundRows) -> pa.Array:
+        return columns_of(hits, (self.column,))[0]
 
     def _found(self, spine: Spine, keys: Keys) -> Int64s:
         """The position of the first row wanted of each key, -1 where there is none."""
@@ -218,22 +218,22 @@ class First(Gathered):
         open_keys = np.arange(len(keys))
         limit = 1
         while len(open_keys):
-            some = keys if len(open_keys) == len(keys) else _some(keys, open_keys)
-            hits = ends_unordered(spine, some, limit, self.last)
-            wanted = np.flatnonzero(self._wanted(hits))
-            which, at = np.unique(hits.which[wanted], return_index=True)
-            out[open_keys[which]] = hits.pos[wanted[at]]
+            searched = keys if len(open_keys) == len(keys) else _keys_at(keys, open_keys)
+            hits = first_rows_unordered(spine, searched, limit, self.last)
+            accepted = np.flatnonzero(self._accepted(hits))
+            which, at = np.unique(hits.which[accepted], return_index=True)
+            out[open_keys[which]] = hits.pos[accepted[at]]
             more = np.bincount(hits.which, minlength=len(open_keys)) == limit
             more[which] = False
             open_keys = open_keys[more]
             limit *= _SEARCH
         return out
 
-    def _wanted(self, hits: Hits) -> Any:
-        wanted = super()._wanted(hits)
+    def _accepted(self, hits: FoundRows) -> Any:
+        accepted = super()._accepted(hits)
         if self.ignore_nulls:
-            wanted &= valid_rows(taken(hits, (self.column,))[0])
-        return wanted
+            accepted &= valid_rows(columns_of(hits, (self.column,))[0])
+        return accepted
 
     def parameters(self) -> tuple[Any, ...]:
         return (*super().parameters(), self.last, self.ignore_nulls)
@@ -244,7 +244,7 @@ def any_value(column: int, dtype: pa.DataType, where: int | None = None) -> Firs
     return First(column, dtype, order=((column, False, True),), where=where)
 
 
-class By(First):
+class MinMaxBy(First):
     """max_by and min_by: a column of the row in which another one is largest or least.
 
     Rows where the other one is NULL do not count. With `by` = `column` it is max or min with a FILTER.
@@ -263,16 +263,16 @@ class By(First):
     def parameters(self) -> tuple[Any, ...]:
         return (*super().parameters(), self.by)
 
-    def values(self, hits: Hits) -> pa.Array:
+    def values(self, hits: FoundRows) -> pa.Array:
         # NULLs are last: where one is found first, there is nothing else.
-        values, by = taken(hits, (self.column, self.by))
+        values, by = columns_of(hits, (self.column, self.by))
         if not by.null_count:
             return values
         rows = np.arange(len(hits))
         return values.take(pa.array(rows, mask=~valid_rows(by)))
 
 
-def _some(keys: Keys, rows: Int64s) -> Keys:
+def _keys_at(keys: Keys, rows: Int64s) -> Keys:
     chunk = keys.chunk
     tables = np.array((chunk.table,), np.int64)
     return keys_of(chunk.schema, gather_columns(chunk.schema, tables, rows, range(chunk.schema.columns)), len(rows))
@@ -281,7 +281,7 @@ def _some(keys: Keys, rows: Int64s) -> Keys:
 # ---------------------------------------------------------------------- lists
 
 
-class CollectList(Gathered):
+class CollectList(ResultAsAccumulator):
     """collect_list, array_agg and, with `distinct`, collect_set. NULLs are left out; an empty list where none is left.
 
     Without an order it follows the arrangement; a set is in the order of its values.
@@ -304,13 +304,13 @@ class CollectList(Gathered):
         self.out = self.lists = list_type(dtype)
         self.distinct = distinct
         self.where = where
-        self.asked = _ordered(order)
+        self.row_order = _ordered(order)
         if distinct and not order:
-            self.asked = ((column, False, True),)
-        if distinct and self.asked[0][0] != column:
+            self.row_order = ((column, False, True),)
+        if distinct and self.row_order[0][0] != column:
             raise SchemaError("distinct values are ordered by themselves; order by the aggregated column first")
 
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         hits, values = _with_values(hits, (self.column,))
         elements, which = values[0], hits.which
         if self.distinct:
@@ -355,7 +355,7 @@ class ListAgg(CollectList):
         if type(self.separator) is not type(empty):
             raise SchemaError(f"the separator of {dtype} values cannot be {separator!r}")
 
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         lists = super().answers(hits, groups)
         empty = pc.equal(pc.list_value_length(lists), 0)
         plain = pa.ListArray.from_arrays(lists.offsets, lists.values)  # all that binary_join takes
@@ -369,7 +369,7 @@ class ListAgg(CollectList):
 # ---------------------------------------------------------------------- values in order
 
 
-class Mode(Gathered):
+class Mode(ResultAsAccumulator):
     """mode: the most frequent value; of several the least, or the largest with `descending`."""
 
     kind: ClassVar[str] = "mode"
@@ -380,10 +380,10 @@ class Mode(Gathered):
     def __init__(self, column: int, dtype: pa.DataType, *, descending: bool = False, where: int | None = None) -> None:
         self.column = column
         self.out = dtype
-        self.asked = ((column, descending, True),)
+        self.row_order = ((column, descending, True),)
         self.where = where
 
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         hits, values = _with_values(hits, (self.column,))
         if not len(hits):
             return pa.nulls(groups, self.out)
@@ -397,7 +397,7 @@ class Mode(Gathered):
         return values[0].take(pa.array(rows, mask=rows < 0))
 
 
-class Percentile(Gathered):
+class Percentile(ResultAsAccumulator):
     """percentile, percentile_cont, median; percentile_disc; percentile_approx, which is exact here.
 
     One fraction gives a value, several give a list; NULL where there are no values. `cont` interpolates, `disc` takes
@@ -424,18 +424,18 @@ class Percentile(Gathered):
             raise SchemaError(f"a percentile is of numbers, not of {dtype}; cast the column to a number")
         self.name = {"cont": "percentile", "disc": "percentile_disc", "approx": "percentile_approx"}[kind]
         self.several = isinstance(fractions, Sequence)
-        given = fractions if isinstance(fractions, Sequence) else [fractions]
-        self.fractions = tuple(float(f) for f in given)
+        values = fractions if isinstance(fractions, Sequence) else [fractions]
+        self.fractions = tuple(float(f) for f in values)
         if not all(0.0 <= f <= 1.0 for f in self.fractions):
             raise SchemaError(f"the fractions of a percentile are from 0 to 1; given {list(self.fractions)}")
         self.method = kind
         self.column = column
         self.element = dtype if kind == "approx" else pa.float64()
         self.out = list_type(self.element) if self.several else self.element
-        self.asked = ((column, descending, True),)
+        self.row_order = ((column, descending, True),)
         self.where = where
 
-    def answers(self, hits: Hits, groups: int) -> pa.Array:
+    def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         hits, values = _with_values(hits, (self.column,))
         width = len(self.fractions)
         if not len(hits):
@@ -485,7 +485,7 @@ def median(column: int, dtype: pa.DataType, where: int | None = None) -> Percent
 # ---------------------------------------------------------------------- distinct
 
 
-class OfDistinct(Reading):
+class OfDistinct(GroupReadingAggregate):
     """A linear aggregate of the distinct values of some columns; rows with a NULL in one of them do not count.
 
     `inner` sees those columns only: its column numbers count within `columns`.
@@ -499,7 +499,7 @@ class OfDistinct(Reading):
         self.inner = inner
         self.out = inner.out
         self.columns = tuple(columns)
-        self.asked = tuple((c, False, False) for c in self.columns)
+        self.row_order = tuple((c, False, False) for c in self.columns)
         self.where = where
 
     def fields(self) -> list[pa.DataType]:
@@ -509,7 +509,7 @@ class OfDistinct(Reading):
         hits, _ = _with_values(self.rows(touched), self.columns)
         hits = _only(hits, runs(hits, self.columns))
         schema = hits.spine.sort_key.schema.select(self.columns)
-        delta = Delta(schema, taken(hits, self.columns), np.ones(len(hits), np.int64))
+        delta = Delta(schema, columns_of(hits, self.columns), np.ones(len(hits), np.int64))
         old = [pa.array([], t) for t in self.inner.fields()]
         none = np.full(touched.groups, -1, np.int64)
         fresh = replace(
@@ -521,7 +521,7 @@ class OfDistinct(Reading):
         return self.inner.result(columns)
 
     def parameters(self) -> tuple[Any, ...]:
-        return self.inner, self.columns, self.asked, self.where
+        return self.inner, self.columns, self.row_order, self.where
 
 
 def count_distinct(columns: Sequence[int], where: int | None = None) -> OfDistinct:
@@ -540,6 +540,7 @@ def average_distinct(column: int, dtype: pa.DataType, where: int | None = None) 
 
 
 __all__ = [
-    "By", "CollectList", "First", "Gathered", "ListAgg", "Mode", "OfDistinct", "Percentile", "Recompute",
-    "any_value", "average_distinct", "count_distinct", "list_type", "median", "runs", "spine_of", "sum_distinct",
+    "CollectList", "First", "GroupReadingAggregate", "ListAgg", "MinMaxBy", "Mode", "OfDistinct", "Percentile",
+    "Recompute", "ResultAsAccumulator", "any_value", "average_distinct", "count_distinct", "list_type", "median",
+    "runs", "spine_of", "sum_distinct",
 ]  # fmt: skip

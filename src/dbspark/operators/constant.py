@@ -1,6 +1,6 @@
 """Rows that are part of a query: they come in the first tick and stay.
 
-State: the rows, once they have been given. Cost: nothing after the first tick.
+State: the rows, once they have been emitted. Cost: nothing after the first tick.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.identity import encoded_value
 from dbspark.operators.operator import Operator, State
+from dbspark.operators.placement import Key, Placed, Policy
 
 
 class Constant(Operator):
@@ -25,13 +26,20 @@ class Constant(Operator):
         self.rows = rows
         self.schema = rows.schema
 
-    def kept(self) -> tuple[SortKey, ...]:
+    def state_sort_keys(self) -> tuple[SortKey, ...]:
         return (self.rows.sort_key,)
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
         if state[0].entries or not self.rows.rows:
             return state, Delta.empty(self.schema)
         return (state[0].insert(self.rows),), Delta.of(self.rows)
+
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        return []
+
+    @property
+    def emits_without_input(self) -> bool:
+        return True
 
     def parameters(self) -> tuple[Any, ...]:
         rows = sorted(encoded_value(item, self.kind) for item in Delta.of(self.rows).items())

@@ -15,17 +15,24 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from dbspark.columnar import Batch, SortKey
+from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta, merge_or_empty
-from dbspark.columnar.memory import Int64s
-from dbspark.operators.operator import Arranged, Operator, State
+from dbspark.columnar.memory import INT64_MAX as NEVER
+from dbspark.columnar.memory import Int64s, int64s
+from dbspark.kernels.merge import merge_timed as kt
+from dbspark.kernels.vm import interpreter as km
+from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, line
+from dbspark.operators.keyed import KeyedOperator
+from dbspark.operators.nested import Nested, NestedArranged, NestedSite, NestedStateful, Path, numbers_by_time
+from dbspark.operators.operator import Arranged, State
+from dbspark.operators.placement import Placed, Policy, whole_row
 from dbspark.trace.row_positions import row_positions
 from dbspark.trace.spine import Spine
 
 SetOperation = Literal["intersect", "intersect all", "except", "except all"]
 
 
-class Distinct(Operator):
+class Distinct(KeyedOperator):
     """The set of a Z-set: every row of positive weight once. Takes a stream arranged by whole rows."""
 
     kind: ClassVar[str] = "distinct"
@@ -35,12 +42,27 @@ class Distinct(Operator):
         self.schema = sort_key.schema
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
-        given = inputs[0]
-        delta = given.delta
+        arranged = inputs[0]
+        delta = arranged.delta
         if not delta.rows:
             return (), Delta.empty(self.schema)
-        before = weights_before(given.before, delta)
+        before = weights_before(arranged.before, delta)
         return (), changed(delta, (before > 0).astype(np.int64), (before + delta.weights() > 0).astype(np.int64))
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return frozenset({whole_row(self.schema)})
+
+    def nested(self, site: NestedSite) -> Nested:
+        return NestedDistinct(self.schema, site.pending)
+
+    def instruction(self, site: InstructionSite) -> Instruction:
+        source, state, out, schema = site.input(), site.input_state(), site.register(), self.schema
+
+        def lines(retained: int) -> list[int]:
+            columns = all_columns(schema)
+            return line(km.DISTINCT, source, state, out, retained, schema.columns, schema.node_count, *columns)
+
+        return Instruction(lines, out, passes=site.inputs)
 
     def parameters(self) -> tuple[Any, ...]:
         return ()
@@ -49,7 +71,62 @@ class Distinct(Operator):
         return "distinct"
 
 
-class Combine(Operator):
+class NestedDistinct(NestedStateful):
+    """Distinct: the reduction for single rows, which needs only sums. Its deferred work is rows to evaluate again."""
+
+    def to_batch(self, work: Batch, sort_key: SortKey) -> Batch:
+        return work
+
+    def from_batch(self, batch: Batch) -> Batch:
+        return batch
+
+    def evaluate(self, path: Path, inputs: Sequence[NestedArranged], deferred: list[Batch]) -> Delta:
+        arranged = inputs[0]
+        if arranged.delta.rows:
+            deferred.append(arranged.rows)
+        rows = deferred[0] if len(deferred) == 1 else merge([_with_ones(b) for b in deferred])
+        spine = arranged.after()
+        change = int64s(rows.rows)
+        following = np.full(rows.rows, NEVER, np.int64)
+        at = 0
+        for chunk in rows.chunks:
+            end = at + chunk.rows
+            which, times = self._presence_changes(spine, arranged.old, chunk, path, change[at:end], following[at:end])
+            for later, numbers in numbers_by_time(which, times):
+                self.defer(later, _with_ones(rows.select(row_positions(rows)[at:end][numbers])))
+            at = end
+        if following.min() < NEVER:
+            where = row_positions(rows)
+            for iteration in np.unique(following).tolist():
+                if iteration != NEVER:
+                    again = _with_ones(rows.select(where[following == iteration]))
+                    self.defer((*path[:-1], iteration), again)
+        if change.all():  # as it is for most rows of most recursions
+            return Delta.of(rows if np.array_equal(change, rows.weights()) else rows.with_weights(change))
+        here = np.flatnonzero(change)
+        if not len(here):
+            return Delta.empty(self.schema)
+        return Delta.of(rows.select(row_positions(rows)[here], change[here]))
+
+    def _presence_changes(
+        self, spine: Spine, old: int, chunk: Any, path: Path, change: Int64s, following: Int64s
+    ) -> tuple[Int64s, Int64s]:
+        """Fill `change` and `following`; returns rows and the paths, of later outer iterations, to judge them at."""
+        capacity, depth = 0 if len(path) == 1 else 2 * chunk.rows, len(path)
+        time = np.array(path, np.int64)
+        spine.stats.record_lookups(chunk.rows)
+        while True:
+            which, later = int64s(capacity), int64s(capacity * depth).reshape(capacity, depth)
+            found = kt.presence_changes(
+                *spine.sources, old, chunk.table, chunk.rows, self.schema.columns, self.schema.node_count,
+                time, depth, change, following, which, later,
+            )  # fmt: skip
+            if found <= capacity:
+                return which[:found], later[:found]
+            capacity = found
+
+
+class SetOperator(KeyedOperator):
     """INTERSECT and EXCEPT of two streams arranged by whole rows."""
 
     kind: ClassVar[str] = "set-operation"
@@ -62,7 +139,7 @@ class Combine(Operator):
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
         left, right = inputs
-        rows = merge_or_empty(self.sort_key, [_ones(left.delta), _ones(right.delta)])
+        rows = merge_or_empty(self.sort_key, [_with_ones(left.delta), _with_ones(right.delta)])
         if not rows.rows:
             return (), Delta.empty(self.schema)
         before = self._combined(weights_before(left.before, rows), weights_before(right.before, rows))
@@ -78,6 +155,9 @@ class Combine(Operator):
         if self.operation == "intersect":
             return ((left > 0) & (right > 0)).astype(np.int64)
         return ((left > 0) & (right == 0)).astype(np.int64)
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return frozenset({whole_row(self.schema)})
 
     def parameters(self) -> tuple[Any, ...]:
         return (self.operation,)
@@ -100,5 +180,5 @@ def changed(rows: Batch, before: Int64s, after: Int64s) -> Delta:
     return Delta.of(rows.with_weights(change))
 
 
-def _ones(batch: Batch) -> Batch:
+def _with_ones(batch: Batch) -> Batch:
     return batch.with_weights(np.ones(batch.rows, np.int64)) if batch.rows else batch

@@ -39,24 +39,24 @@ class _UndescribedError(Exception):
     """A value that has no exact description."""
 
 
-class Shown(NamedTuple):
-    """A column that a function gives: one that it is given, or the values of a slot, of a kind and so many bytes."""
+class BytecodeColumn(NamedTuple):
+    """An output column of bytecode: a column of the input, or a slot with values of a kind and so many bytes."""
 
     number: int
     kind: int = -1
-    """-1: it is a column that is given."""
+    """-1: a column of the input."""
     width: int = 0
 
 
-class Coded(NamedTuple):
-    """What a function does, as code for `kernels.vm.expressions`; columns are those that it is given."""
+class ExpressionBytecode(NamedTuple):
+    """A function as bytecode for `kernels.vm.expressions`; columns are numbered as in its input."""
 
     test: tuple[int, ...]
-    """Slot 0 says which rows stay; without it all do."""
+    """Leaves in slot 0 which rows stay; empty: all rows."""
     code: tuple[int, ...]
-    columns: tuple[Shown, ...]
-    kept: Any = None
-    """What code names by address."""
+    columns: tuple[BytecodeColumn, ...]
+    references: Any = None
+    """Objects whose memory the bytecode names by address."""
 
 
 class Function:
@@ -64,21 +64,21 @@ class Function:
 
     `name` is for people, and the identity where no other is given.
 
-    `kept` says which columns it gives as it gets them, as {number going out: number coming in}; those that it does not
-    name may be anything. `coded` is the same function for small deltas.
+    `passed_columns`: output columns that are input columns as they are, {output column: input column}; others may be
+    anything. `bytecode` is the same function for the operator VM, which runs small deltas.
     """
 
     kind: ClassVar[str] = "function"
     version: ClassVar[int] = 1
 
-    __slots__ = ("call", "coded", "identity", "kept", "name")
+    __slots__ = ("bytecode", "call", "identity", "name", "passed_columns")
 
     def __init__(
         self,
         call: Callable[..., Any],
         name: str | None = None,
-        kept: Mapping[int, int] | None = None,
-        coded: Coded | None = None,
+        passed_columns: Mapping[int, int] | None = None,
+        bytecode: ExpressionBytecode | None = None,
         identity: Any = None,
     ) -> None:
         self.call = call
@@ -88,11 +88,12 @@ class Function:
                 identity = unshared()
         self.name = name or _label(call, identity)
         self.identity = identity if isinstance(identity, bytes) else encoded(identity, self.name)
-        self.kept = dict(kept or {})
-        self.coded = coded
+        self.passed_columns = dict(passed_columns or {})
+        self.bytecode = bytecode
 
     def __reduce__(self) -> Any:
-        return Function, (self.call, self.name, self.kept, None, self.identity)  # code names memory of this process
+        # Bytecode names memory of this process, so it does not travel.
+        return Function, (self.call, self.name, self.passed_columns, None, self.identity)
 
     def parameters(self) -> tuple[Any, ...]:
         return (self.identity,)

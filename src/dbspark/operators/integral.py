@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from dbspark.columnar.delta import Delta
-from dbspark.columnar.rows import Row, row_normaliser
 from dbspark.columnar.schema import Schema
-from dbspark.trace.lookup import Keys, probe
 from dbspark.trace.spine import Spine
 
 
@@ -23,17 +18,6 @@ class ZSetRef:
     @property
     def schema(self) -> Schema:
         return self.spine.sort_key.schema
-
-    def iter(self) -> Iterator[tuple[Row, int]]:
-        """Rows and weights as Python values."""
-        return Delta.of(self.spine.consolidated()).items()
-
-    def lookup_by_key(self, *key: Any) -> list[tuple[Row, int]]:
-        """The rows of one key."""
-        columns = self.spine.sort_key.key
-        form = row_normaliser(self.schema if columns is None else self.schema.select(columns))
-        hits = probe(self.spine, Keys.of(self.spine.sort_key, [form(key)]))
-        return list(Delta.of(hits.batch()).items())
 
     def delta(self) -> Delta:
         """Everything, as what a stream of values carries."""

@@ -8,13 +8,13 @@ Which rows of a side have a partner is a function of their key, say s (0 or 1), 
 
     semi:  dL s' + L (s' - s)        anti:  dL (1 - s') + L (s - s')
 
-so beside the delta only the rows of keys whose answer has changed are touched. With a residual condition s is a
-function of the row; then the rows of L that match a row of dR are judged before and after. An outer join is the product
+so besides the delta only the rows of keys whose s has changed are touched. With a residual condition s is a function of
+the row; then it is evaluated before and after for the rows of L that match a row of dR. An outer join is the product
 and the rows without partner, with NULLs for the other side; an existence join is the semi join and the anti join with a
 flag.
 
 A delta is looked up row by row, or by walking along delta and integral where deltas are usually large beside it
-(`Spine.walks`): another way through the same state to the same rows.
+(`Spine.prefers_walk`): another way through the same state to the same rows.
 
 A NULL in a key matches nothing, unless the join is NULL-safe.
 
@@ -33,33 +33,49 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar import Batch, SortKey
-from dbspark.columnar.chunk import Chunk, check_plan, describe_arrays, gather_columns, gather_pairs
+from dbspark.columnar.chunk import Chunk, check_plan, gather_columns, gather_pairs
 from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.memory import Int64s, int64s
 from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
-from dbspark.kernels.aggregate import group as kg
 from dbspark.kernels.lookup import probe as kp
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.memory.layout import OVERFLOW
+from dbspark.kernels.merge import merge_timed as kt
+from dbspark.kernels.vm import expressions as kv
+from dbspark.kernels.vm import interpreter as km
+from dbspark.kernels.vm import result_columns as ks
 from dbspark.operators.function import Columns, Function
+from dbspark.operators.instruction import Instruction, InstructionSite, line, pass_through, relocated
+from dbspark.operators.keyed import KeyedOperator
+from dbspark.operators.keys import distinct_keys, weights_in_ranges, weights_of_keys
 from dbspark.operators.linear import true_rows
-from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.lookup import Hits, Keys, expanded, key_columns, probe, ranges_of
+from dbspark.operators.nested import (
+    Nested,
+    NestedArranged,
+    NestedSite,
+    NestedStateful,
+    Path,
+    PendingIterations,
+    runs_of_equal_times,
+)
+from dbspark.operators.operator import Arranged, State
+from dbspark.operators.placement import Key, Placed, Policy, key_of
+from dbspark.trace.lookup import FoundRows, Keys, found_rows, key_columns, probe, ranges_of
 from dbspark.trace.spine import Spine
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "existence"]
 Found = tuple[Chunk, Keys, Int64s, int]
 """A chunk of a delta, its keys, the ranges of rows they may match, and how many those are."""
-SMALL = 1024
-"""Rows of a delta up to which it is searched for in any case."""
-PAIRS = 1 << 20
-"""Pairs of rows that are made at once."""
-MANY = 4
-"""From so many times as many on, the result of a join is handed on part by part."""
+MAX_SEARCHED_ROWS = 1024
+"""Rows of a delta that are looked up one by one even where walking along both sides is the rule."""
+MAX_PAIRS = 1 << 20
+"""Pairs of rows that are made at once, which bounds the memory of a term."""
+CHUNKED_RESULT_FACTOR = 4
+"""A product of more than so many times `MAX_PAIRS` pairs is a `ChunkedDelta`, made part by part as it is read."""
 
 
-class Met(NamedTuple):
+class Matches(NamedTuple):
     """Pairs of rows of a delta and rows of an integral."""
 
     which: Int64s
@@ -70,10 +86,10 @@ class Met(NamedTuple):
 
 
 _NONE = np.empty(0, np.int64)
-NOBODY = Met(_NONE, _NONE, _NONE, None)
+NO_MATCHES = Matches(_NONE, _NONE, _NONE, None)
 
 
-class Join(Operator):
+class Join(KeyedOperator):
     """A join of two arranged streams; see the module's preface."""
 
     kind: ClassVar[str] = "join"
@@ -104,10 +120,10 @@ class Join(Operator):
         if columns is None:
             columns = [(0, c) for c in range(left.schema.columns)]
             columns += [] if one_sided else [(1, c) for c in range(right.schema.columns)]
-        self._give(columns, names)
+        self._set_columns(columns, names)
 
-    def _give(self, columns: Sequence[tuple[int, int]], names: Sequence[str] | None) -> None:
-        """Say which columns go out."""
+    def _set_columns(self, columns: Sequence[tuple[int, int]], names: Sequence[str] | None) -> None:
+        """Set the output columns."""
         left, right = self.sides
         self.columns = tuple(columns)
         self._origins = [np.array([(int(s != side), nd.LANES + c) for s, c in columns], np.int64) for side in (0, 1)]
@@ -123,7 +139,7 @@ class Join(Operator):
                 raise
             self._judge_new_pairs(left, right)
         lenient = copy.copy(self)
-        lenient.residual = Function(_where_it_does_not_fail(self.residual), self.residual.name)
+        lenient.residual = Function(_false_where_it_fails(self.residual), self.residual.name)
         return (), lenient._change(left, right)
 
     def _judge_new_pairs(self, left: Arranged, right: Arranged) -> None:
@@ -132,7 +148,7 @@ class Join(Operator):
         pairs = copy.copy(self)
         columns = [(s, c) for s in (0, 1) for c in range(self.sides[s].schema.columns)]
         pairs.how, pairs.residual = "inner", None
-        pairs._give(columns, [f"c{i}" for i in range(len(columns))])
+        pairs._set_columns(columns, [f"c{i}" for i in range(len(columns))])
         added = Delta.sum(pairs.schema, pairs._product(left, right)).consolidated()
         rows = np.flatnonzero(added.weights > 0)
         if len(rows):
@@ -144,22 +160,70 @@ class Join(Operator):
         if how in ("inner", "left", "right", "full"):
             out += self._product(left, right)
         if how in ("left", "full", "anti", "existence"):
-            out += self._alone(0, left, right, 0)
+            out += self._rows_by_partner(0, left, right, 0)
         if how in ("right", "full"):
-            out += self._alone(1, right, left, 0)
+            out += self._rows_by_partner(1, right, left, 0)
         if how in ("semi", "existence"):
-            out += self._alone(0, left, right, 1)
+            out += self._rows_by_partner(0, left, right, 1)
         return Delta.sum(self.schema, out)
 
     @property
-    def quiet(self) -> bool:
+    def skips_empty_input(self) -> bool:
         return True
 
-    def giving(self, columns: Sequence[tuple[int, int]], names: Sequence[str]) -> Join:
-        """The same join, of which other columns go out."""
-        return Join(
-            *self.sides, self.how, columns=columns, names=names, residual=self.residual, null_safe=self.null_safe
-        )
+    @property
+    def broadcastable_sides(self) -> tuple[int, ...]:
+        """The sides that may be whole on every shard."""
+        return {"inner": (0, 1), "right": (0,), "full": ()}.get(self.how, (1,))
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        """By a side's key columns, where no row has NULLs instead of them; with a broadcast side, as the other one."""
+        if "balance" in policies:
+            return self._placed_as(policies.index("balance"), inputs)
+        sides = {"inner": (0, 1), "left": (0,), "right": (1,), "full": ()}.get(self.how, (0,))
+        out: set[Key] = set()
+        for side in sides:
+            key = key_of(self.sides[side])
+            if not key:
+                out.add(())
+            elif all((side, c) in self.columns for c in key):
+                out.add(tuple(self.columns.index((side, c)) for c in key))
+        if not key_of(self.sides[0]):
+            out.add(())
+        return frozenset(out)
+
+    def _placed_as(self, side: int, inputs: Sequence[Placed]) -> Placed:
+        where = {c: i for i, (s, c) in reversed(list(enumerate(self.columns))) if s == side}
+        return frozenset(tuple(where[c] for c in key) for key in inputs[side] if all(c in where for c in key))
+
+    def nested(self, site: NestedSite) -> Nested:
+        return NestedJoin(self, site.pending) if self.how == "inner" else super().nested(site)
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        if self.how != "inner":
+            return None
+        residual = self.residual
+        if residual is not None and (residual.bytecode is None or not residual.bytecode.test):
+            return None
+        code: list[int] = []
+        if residual is not None:
+            assert residual.bytecode is not None
+            wide = self.sides[0].schema.columns
+            code = relocated(residual.bytecode.test, lambda c: (0, c) if c < wide else (1, c - wide))
+        sides, states = [site.input(0), site.input(1)], [site.input_state(0), site.input_state(1)]
+        keys = [a.key_nodes.tolist() for a in self.sides]
+        nodes = max(a.schema.node_count for a in self.sides)
+        columns = pass_through(self.columns)
+        out = site.register()
+
+        def lines(retained: int) -> list[int]:
+            return line(
+                km.JOIN, *sides, *states, out, retained, int(self.null_safe), nodes, self.schema.node_count,
+                len(keys[0]), len(code), kv.slot_count(code), len(columns) // ks.COLUMN_WORDS, *keys[0], *keys[1],
+                *code, *columns,
+            )  # fmt: skip
+
+        return Instruction(lines, out, references=None if residual is None else residual.bytecode)
 
     def parameters(self) -> tuple[Any, ...]:
         return self.how, self.columns, self.schema.names, self.residual, self.null_safe
@@ -185,7 +249,7 @@ class Join(Operator):
                 return [made]
         return [*self.products(0, left.delta, right.after), *self.products(1, right.delta, left.before)]
 
-    def _gathered(self, left: Arranged, right: Arranged, first: Met, second: Met) -> Delta | None:
+    def _gathered(self, left: Arranged, right: Arranged, first: Matches, second: Matches) -> Delta | None:
         """The pairs of both terms in one chunk: of either side, rows of the delta are found before those there."""
         if not len(first.which) and not len(second.which):
             return Delta.empty(self.schema)
@@ -201,9 +265,9 @@ class Join(Operator):
 
     def products(self, side: int, delta: Batch, spine: Spine) -> list[Delta]:
         """Rows of a delta of one side times rows of the integral of the other."""
-        quick = self.met(side, delta, spine, ())
-        if quick is not None:
-            return [quick[0]]
+        product = self.small_product(side, delta, spine, ())
+        if product is not None:
+            return [product[0]]
         found = list(self.found(side, delta, spine))
         total = sum(rows for _, _, _, rows in found)
 
@@ -211,14 +275,16 @@ class Join(Operator):
             for chunk, which, hits in self._expanded(side, delta.sort_key, spine, found):
                 yield self.output(side, chunk, which, hits, pair_weights(chunk, hits))
 
-        return [ChunkedDelta(self.schema, total, make)] if total > MANY * PAIRS else list(make())
+        return [ChunkedDelta(self.schema, total, make)] if total > CHUNKED_RESULT_FACTOR * MAX_PAIRS else list(make())
 
-    def met(self, side: int, delta: Batch, spine: Spine, path: Sequence[int]) -> tuple[Delta, Int64s | None] | None:
+    def small_product(
+        self, side: int, delta: Batch, spine: Spine, path: Sequence[int]
+    ) -> tuple[Delta, Int64s | None] | None:
         """The product of a small delta, in few calls, and the joins of a time with those of the rows that it meets.
 
-        No times where all of them are that time itself. None where this is not for small hands.
+        No times where all of them are that time itself. None where the delta is too large, or not flat.
         """
-        found = self._met(side, delta, spine, path)
+        found = self._small_matches(side, delta, spine, path)
         if found is None:
             return None
         if not len(found.which):
@@ -228,41 +294,41 @@ class Join(Operator):
         )
         return None if pairs is None else (Delta.of_chunk(pairs), found.times)
 
-    def _met(self, side: int, delta: Batch, spine: Spine, path: Sequence[int]) -> Met | None:
+    def _small_matches(self, side: int, delta: Batch, spine: Spine, path: Sequence[int]) -> Matches | None:
         """The pairs of a small delta; None where they are too many, there is a condition, or columns are nested."""
         if not delta.rows or not spine.entries:
-            return NOBODY
+            return NO_MATCHES
         if len(delta.chunks) > 1 or not self.by_key or self.schema.nested:
             return None
-        if spine.walks(delta.rows) and delta.rows > SMALL:
+        if spine.prefers_walk(delta.rows) and delta.rows > MAX_SEARCHED_ROWS:
             return None
         chunk, mine, here = delta.chunks[0], delta.sort_key, spine.sort_key
         nodes = max(mine.schema.node_count, here.schema.node_count)
         info = np.empty(3, np.int64)
         lines = kp.match_rows(
             spine.directory, chunk.table, chunk.rows, mine.key_nodes, here.key_nodes, nodes, int(self.null_safe),
-            np.array(path, np.int64), PAIRS, info,
+            np.array(path, np.int64), MAX_PAIRS, info,
         )  # fmt: skip
         n, overflow, later = info.tolist()
-        if n > PAIRS:
+        if n > MAX_PAIRS:
             return None
         if overflow:
             check_plan(info[1:])
-        return Met(lines[0, :n], lines[1, :n], lines[2, :n], lines[3:, :n].T if later else None)
+        return Matches(lines[0, :n], lines[1, :n], lines[2, :n], lines[3:, :n].T if later else None)
 
-    def _paired(self, side: int, delta: Batch, spine: Spine) -> Met | None:
+    def _paired(self, side: int, delta: Batch, spine: Spine) -> Matches | None:
         """The pairs of a delta of one chunk, by whichever way; None where they are too many or columns are nested."""
-        met = self._met(side, delta, spine, ())
-        if met is not None or len(delta.chunks) > 1 or self.schema.nested:
-            return met
+        matches = self._small_matches(side, delta, spine, ())
+        if matches is not None or len(delta.chunks) > 1 or self.schema.nested:
+            return matches
         found = list(self.found(side, delta, spine))
-        if sum(rows for _, _, _, rows in found) > PAIRS:
+        if sum(rows for _, _, _, rows in found) > MAX_PAIRS:
             return None
         for chunk, which, hits in self._expanded(side, delta.sort_key, spine, found):  # one, or none
-            return Met(which, hits.pos, pair_weights(chunk, hits), None)
-        return NOBODY
+            return Matches(which, hits.pos, pair_weights(chunk, hits), None)
+        return NO_MATCHES
 
-    def pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, Hits]]:
+    def pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, FoundRows]]:
         """(chunk of the delta, row in it, row of the spine) for every pair that matches, some at a time."""
         return self._expanded(side, delta.sort_key, spine, self.found(side, delta, spine))
 
@@ -270,30 +336,30 @@ class Join(Operator):
         """For each chunk of a delta of one side, where the rows it may match are in the integral of the other."""
         if not spine.entries:
             return
-        given = [Keys(chunk, chunk.lane(nd.KEY), delta.sort_key.key_nodes) for chunk in delta.chunks]
-        different = sum(1 + int(np.count_nonzero(keys.hashes[1:] != keys.hashes[:-1])) for keys in given)
-        walk = spine.walks(different)
-        for keys in given:
+        chunk_keys = [Keys(chunk, chunk.lane(nd.KEY), delta.sort_key.key_nodes) for chunk in delta.chunks]
+        distinct_key_count = sum(1 + int(np.count_nonzero(keys.hashes[1:] != keys.hashes[:-1])) for keys in chunk_keys)
+        walk = spine.prefers_walk(distinct_key_count)
+        for keys in chunk_keys:
             yield keys.chunk, keys, *ranges_of(spine, keys, walk)
 
-    def expanded(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Hits:
+    def expanded(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> FoundRows:
         """The pairs that ranges stand for, without those that do not match."""
-        return expanded(spine, keys, ranges, total)
+        return found_rows(spine, keys, ranges, total)
 
     def _expanded(
         self, side: int, sort_key: SortKey, spine: Spine, found: Iterable[Found]
-    ) -> Iterator[tuple[Chunk, Int64s, Hits]]:
+    ) -> Iterator[tuple[Chunk, Int64s, FoundRows]]:
         for chunk, keys, ranges, total in found:
             if not total:
                 continue
             valid = None if self.null_safe else _valid_keys(chunk, sort_key)
-            for begin, end, some_ranges, rows in _slices(ranges, total):
+            for begin, end, part_ranges, rows in _slices(ranges, total):
                 if begin == 0 and end == chunk.rows:
-                    part, some = chunk, keys
+                    part, part_keys = chunk, keys
                 else:
                     part = chunk.slice(begin, end - begin)
-                    some = Keys(part, keys.hashes[begin:end], keys.nodes)
-                hits = self.expanded(side, spine, some, some_ranges, rows)
+                    part_keys = Keys(part, keys.hashes[begin:end], keys.nodes)
+                hits = self.expanded(side, spine, part_keys, part_ranges, rows)
                 if valid is not None and len(hits):
                     hits = hits.only(valid[begin:end][hits.which])
                 if len(hits) and self.residual is not None:
@@ -301,14 +367,14 @@ class Join(Operator):
                 if len(hits):
                     yield part, hits.which, hits
 
-    def _accepted(self, side: int, chunk: Chunk, hits: Hits) -> Any:
+    def _accepted(self, side: int, chunk: Chunk, hits: FoundRows) -> Any:
         """Which pairs satisfy the residual condition."""
         assert self.residual is not None
         mine = _Gathered(chunk.schema, np.array((chunk.table,), np.int64), hits.which)
         theirs = _Gathered(hits.spine.sort_key.schema, hits.spine.sources[0], hits.pos)
         return true_rows(self.residual(_Columns((mine, theirs) if side == 0 else (theirs, mine))), len(hits))
 
-    def output(self, side: int, chunk: Chunk, which: Int64s, hits: Hits, weights: Int64s) -> Delta:
+    def output(self, side: int, chunk: Chunk, which: Int64s, hits: FoundRows, weights: Int64s) -> Delta:
         tables, there = np.array((chunk.table,), np.int64), hits.spine.sources[0]
         if not self.schema.nested:
             pairs = gather_pairs(self.schema, self._origins[side], tables, which, there, hits.pos, weights)
@@ -324,7 +390,7 @@ class Join(Operator):
 
     # ------------------------------------------------------------------ rows with and without partner
 
-    def _alone(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
+    def _rows_by_partner(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
         """The change of the rows of one side that have a partner (`wanted` = 1) or none (0)."""
         for chunk, has in self.partners(side, mine.delta, other.after):
             rows = np.flatnonzero(has == wanted)
@@ -332,9 +398,9 @@ class Join(Operator):
                 yield self._one_sided(side, chunk, rows, lane_at(chunk, rows), wanted)
         if not other.delta.rows or not mine.before.entries:
             return
-        yield from (self._turned_keys if self.by_key else self._turned_rows)(side, mine, other, wanted)
+        yield from (self._rows_of_changed_keys if self.by_key else self._changed_rows)(side, mine, other, wanted)
 
-    def _turned_keys(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
+    def _rows_of_changed_keys(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
         """Rows from before the tick, of keys that have a partner now and had none, or the other way round."""
         keys = distinct_keys(other.delta)
         sort_key = SortKey(keys.chunk.schema, range(keys.chunk.schema.columns))
@@ -351,14 +417,14 @@ class Join(Operator):
             sign = np.where(after == wanted, 1, -1)[hits.which]
             yield self._one_sided_hits(side, hits, hits.weights * sign, wanted)
 
-    def _turned_rows(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
+    def _changed_rows(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
         """The same by rows, among those that match a row of the other side's delta."""
         pos = self.touched(side, mine.before, other)
         if not len(pos):
             return
-        rows = Hits(mine.before, pos, pos).batch()
-        judged = (self.partners(side, rows, spine) for spine in (other.before, other.after))
-        for (chunk, before), (_, after) in zip(*judged, strict=True):
+        rows = FoundRows(mine.before, pos, pos).batch()
+        has_partner = (self.partners(side, rows, spine) for spine in (other.before, other.after))
+        for (chunk, before), (_, after) in zip(*has_partner, strict=True):
             changed = np.flatnonzero(before != after)
             if len(changed):
                 sign = np.where(after[changed] == wanted, 1, -1)
@@ -369,7 +435,7 @@ class Join(Operator):
         found: list[Int64s] = []
         for _, _, hits in self.pairs(1 - side, other.delta, spine):
             found.append(hits.pos)
-            if sum(map(len, found)) > PAIRS:
+            if sum(map(len, found)) > MAX_PAIRS:
                 found = [np.unique(np.concatenate(found))]
         return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
@@ -378,7 +444,7 @@ class Join(Operator):
         if not spine.entries:
             yield from ((chunk, np.zeros(chunk.rows, np.int64)) for chunk in rows.chunks)
         elif self.residual is not None:
-            yield from self._judged(side, rows, spine)
+            yield from self._with_partner_by_condition(side, rows, spine)
         else:
             for chunk, keys, ranges, total in self.found(side, rows, spine):
                 yield chunk, self._with_partner(chunk, rows.sort_key, self.weigh(side, spine, keys, ranges, total))
@@ -396,7 +462,7 @@ class Join(Operator):
                 has[~valid] = 0
         return has
 
-    def _judged(self, side: int, rows: Batch, spine: Spine) -> Iterator[tuple[Chunk, Any]]:
+    def _with_partner_by_condition(self, side: int, rows: Batch, spine: Spine) -> Iterator[tuple[Chunk, Any]]:
         """The same with a residual condition: by the weight of the pairs, as near to it as int64 comes."""
         for chunk in rows.chunks:
             high, low = np.zeros(chunk.rows, np.int64), np.zeros(chunk.rows, np.int64)
@@ -411,7 +477,7 @@ class Join(Operator):
         tables = np.array((chunk.table,), np.int64)
         return self._padded(side, lambda c: gather_columns(chunk.schema, tables, rows, (c,))[0], weights, flag)
 
-    def _one_sided_hits(self, side: int, hits: Hits, weights: Int64s, flag: int) -> Delta:
+    def _one_sided_hits(self, side: int, hits: FoundRows, weights: Int64s, flag: int) -> Delta:
         schema, tables = hits.spine.sort_key.schema, hits.spine.sources[0]
         return self._padded(side, lambda c: gather_columns(schema, tables, hits.pos, (c,))[0], weights, flag)
 
@@ -424,7 +490,59 @@ class Join(Operator):
         return Delta(self.schema, columns, weights)
 
 
-def _where_it_does_not_fail(condition: Function) -> Callable[[Columns], pa.Array]:
+class NestedJoin(NestedStateful):
+    """An inner join; its deferred work is output."""
+
+    def __init__(self, join: Join, pending: PendingIterations) -> None:
+        super().__init__(join.schema, pending)
+        self.join = join
+
+    def to_batch(self, work: Delta, sort_key: SortKey) -> Batch:
+        return work.sorted_by(sort_key)
+
+    def from_batch(self, batch: Batch) -> Delta:
+        return Delta.of(batch)
+
+    def evaluate(self, path: Path, inputs: Sequence[NestedArranged], deferred: list[Delta]) -> Delta:
+        left, right = inputs
+        out = deferred
+        if left.delta.rows:
+            out += self._products(path, 0, left.rows, right.after())
+        if right.delta.rows:
+            out += self._products(path, 1, right.rows, left.before())
+        return Delta.sum(self.schema, out)
+
+    def _products(self, path: Path, side: int, rows: Batch, spine: Spine) -> list[Delta]:
+        small = self.join.small_product(side, rows, spine, path)
+        if small is not None:
+            return self._sorted(path, *small)
+        now: list[Delta] = []
+        time, depth = np.array(path, np.int64), len(path)
+        for chunk, which, hits in self.join.pairs(side, rows, spine):
+            pairs = self.join.output(side, chunk, which, hits, pair_weights(chunk, hits))
+            times = int64s(len(hits) * depth).reshape(-1, depth)
+            later = kt.join_times(spine.sources[0], hits.pos, time, depth, times)
+            now += self._sorted(path, pairs, times if later else None)
+        return now
+
+    def _sorted(self, path: Path, pairs: Delta, times: Int64s | None) -> list[Delta]:
+        """The pairs of this path; those of other paths are deferred."""
+        if times is None:
+            return [pairs]
+        now: list[Delta] = []
+        order = np.lexsort(times.T[::-1])
+        indices = pa.array(order)
+        columns, weights = [c.take(indices) for c in pairs.columns], pairs.weights[order]
+        for at, begin, end in runs_of_equal_times(times[order]):
+            part = Delta(self.schema, [c.slice(begin, end - begin) for c in columns], weights[begin:end])
+            if at == path:
+                now.append(part)
+            else:
+                self.defer(at, part)
+        return now
+
+
+def _false_where_it_fails(condition: Function) -> Callable[[Columns], pa.Array]:
     """A condition that is false where it would fail: the rows are halved until those are found."""
 
     def judge(columns: Columns) -> pa.Array:
@@ -495,7 +613,7 @@ def lane_at(chunk: Chunk, rows: Int64s) -> Int64s:
     return weights
 
 
-def pair_weights(chunk: Chunk, hits: Hits) -> Int64s:
+def pair_weights(chunk: Chunk, hits: FoundRows) -> Int64s:
     """The weight of each pair of a row of a chunk and a row that was found for it."""
     out = int64s(len(hits))
     if kp.pair_weights(chunk.table, hits.which, hits.spine.sources[0], hits.pos, out) == OVERFLOW:
@@ -519,15 +637,15 @@ def _valid_keys(chunk: Chunk, sort_key: SortKey) -> Any:
 def _slices(ranges: Int64s, total: int) -> Iterator[tuple[int, int, Int64s, int]]:
     """(begin, end, ranges, pairs) of slices of the rows of ranges, of a bounded number of pairs each."""
     rows = len(ranges)
-    if total <= PAIRS:
+    if total <= MAX_PAIRS:
         yield 0, rows, ranges, total
         return
     counts = np.cumsum(ranges[:, :, 2].sum(axis=1))
     begin = done = 0
     while begin < rows:
-        end = max(int(np.searchsorted(counts, done + PAIRS, "right")), begin + 1)
+        end = max(int(np.searchsorted(counts, done + MAX_PAIRS, "right")), begin + 1)
         pairs = int(counts[end - 1]) - done
-        if pairs <= PAIRS:
+        if pairs <= MAX_PAIRS:
             yield begin, end, ranges[begin:end], pairs
         else:  # of one row
             yield from ((begin, end, part, int(part[0, :, 2].sum())) for part in _pieces(ranges[begin]))
@@ -537,69 +655,10 @@ def _slices(ranges: Int64s, total: int) -> Iterator[tuple[int, int, Int64s, int]
 def _pieces(ranges: Int64s) -> Iterator[Int64s]:
     """The ranges of one row in pieces of a bounded number of pairs."""
     for b, (chunk, row, count) in enumerate(ranges.tolist()):
-        for at in range(0, count, PAIRS):
+        for at in range(0, count, MAX_PAIRS):
             piece = np.zeros((1, *ranges.shape), np.int64)
-            piece[0, b] = chunk, row + at, min(PAIRS, count - at)
+            piece[0, b] = chunk, row + at, min(MAX_PAIRS, count - at)
             yield piece
 
 
-def distinct_keys(batch: Batch) -> Keys:
-    """The keys that occur in a batch, once each."""
-    sort_key = batch.sort_key
-    pos = int64s(batch.rows)
-    n = kg.distinct_keys(batch.tables, batch.lens, sort_key.key_nodes, batch.schema.node_count, pos)
-    columns = key_columns(sort_key)
-    return keys_of(batch.schema.select(columns), gather_columns(batch.schema, batch.tables, pos[:n], columns), n)
-
-
-def keys_of(schema: Schema, columns: Sequence[pa.Array], rows: int) -> Keys:
-    """Keys in columns of their own."""
-    return Keys.in_chunk(describe_arrays(schema, columns, rows, None), range(schema.columns))
-
-
-def keys_at(keys: Keys, rows: Int64s) -> Keys:
-    """Some of the keys."""
-    chunk = keys.chunk
-    tables = np.array((chunk.table,), np.int64)
-    return keys_of(chunk.schema, gather_columns(chunk.schema, tables, rows, range(chunk.schema.columns)), len(rows))
-
-
-def union_of_keys(keys: Sequence[Keys]) -> Keys:
-    """All of several sets of keys, once each."""
-    schema = keys[0].chunk.schema
-    if len(keys) == 1 or not schema.columns:
-        return keys[0]
-    deltas = [Delta(schema, k.chunk.arrays(), np.ones(len(k), np.int64)) for k in keys]
-    batch = Delta.sum(schema, deltas).sorted_by(SortKey(schema))
-    return keys_of(schema, Delta.of(batch).columns, batch.rows)
-
-
-def weights_of_keys(spine: Spine, keys: Keys) -> Int64s:
-    """The sum of the weights of all rows of each key."""
-    if not spine.entries or not len(keys):
-        return np.zeros(len(keys), np.int64)
-    return weights_in_ranges(spine, keys, *ranges_of(spine, keys))
-
-
-def weights_in_ranges(spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Int64s:
-    """The same where the rows of each key have been found."""
-    out = np.zeros(len(keys), np.int64)
-    if total:
-        nodes = max(spine.sort_key.schema.node_count, keys.chunk.schema.node_count)
-        tables, lens = spine.sources[0], spine.sources[1]
-        here = spine.sort_key.key_nodes
-        kg.sum_of_keys(tables, lens, ranges, keys.chunk.table, keys.nodes, here, nodes, out)
-    return out
-
-
-__all__ = [
-    "How",
-    "Join",
-    "distinct_keys",
-    "keys_at",
-    "keys_of",
-    "lane_at",
-    "pair_weights",
-    "union_of_keys",
-    "weights_of_keys",
-]
+__all__ = ["How", "Join", "NestedJoin", "lane_at", "pair_weights"]

@@ -9,46 +9,69 @@ whole.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbspark.columnar import SortKey
 from dbspark.columnar.conform import conform
 from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
+from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.vm import interpreter as km
+from dbspark.kernels.vm import result_columns as ks
 from dbspark.operators.function import Columns, Function
+from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, line, pass_through, relocated
 from dbspark.operators.integral import ZSetRef
+from dbspark.operators.nested import Nested, NestedSite, NestedStateless
 from dbspark.operators.operator import Operator, State
-from dbspark.zset.payload import exact_product
+from dbspark.operators.placement import Key, Placed, Policy, after_projection
+from dbspark.zset.weights import multiply_weights
 
 
 class Stateless(Operator):
     """An operator without state."""
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Any]:
-        given = [i.delta() if isinstance(i, ZSetRef) else i for i in inputs]
-        if len(given) == 1 and isinstance(given[0], ChunkedDelta):
-            return (), given[0].map_parts(self.schema, lambda part: self.applied([part]))
-        return (), self.applied(given)
+        deltas = [i.delta() if isinstance(i, ZSetRef) else i for i in inputs]
+        if len(deltas) == 1 and isinstance(deltas[0], ChunkedDelta):
+            return (), deltas[0].map_parts(self.schema, lambda part: self.applied([part]))
+        return (), self.applied(deltas)
 
-    def applied(self, given: Sequence[Delta]) -> Delta:
+    def applied(self, deltas: Sequence[Delta]) -> Delta:
         """What goes out, whichever rows of the deltas cancel."""
-        return self.apply(given)
+        return self.apply(deltas)
 
     @property
-    def quiet(self) -> bool:
+    def skips_empty_input(self) -> bool:
         return True
 
     @abstractmethod
     def apply(self, inputs: Sequence[Any]) -> Delta:
         """What goes out for what has come."""
 
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        return [None] * len(inputs)
 
-class OfFunction(Stateless):
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return after_projection(self.passed_columns(), inputs[0])
+
+    def passed_columns(self) -> Mapping[int, int]:
+        """The columns of its only input that go out as they are, as {number going out: number coming in}."""
+        return {}
+
+    def nested_traces(self) -> dict[str, SortKey]:
+        return {}
+
+    def nested(self, site: NestedSite) -> Nested:
+        return NestedStateless(self.schema, self.apply)
+
+
+class FunctionOperator(Stateless):
     """An operator that is a function on columns."""
 
     verb: str
@@ -57,16 +80,16 @@ class OfFunction(Stateless):
         self.schema = schema
         self.function = function
 
-    def applied(self, given: Sequence[Delta]) -> Delta:
-        """As `apply`; where the function fails on rows that cancel, it is asked about the others only.
+    def applied(self, deltas: Sequence[Delta]) -> Delta:
+        """As `apply`; where the function fails on rows that cancel, it is evaluated on the others only.
 
         Rows that cancel are there neither before the tick nor after it, so a query from scratch does not see them.
         """
         try:
-            return self.apply(given)
+            return self.apply(deltas)
         except Exception:
-            net = [delta.consolidated() for delta in given]
-            if all(n.rows == delta.rows for n, delta in zip(net, given, strict=True)):
+            net = [delta.consolidated() for delta in deltas]
+            if all(n.rows == delta.rows for n, delta in zip(net, deltas, strict=True)):
                 raise
             return self.apply(net)
 
@@ -77,7 +100,29 @@ class OfFunction(Stateless):
         return f"{self.verb} {self.function.name}"
 
 
-class Map(OfFunction):
+class RowFunction(FunctionOperator):
+    """A function that gives columns."""
+
+    def passed_columns(self) -> Mapping[int, int]:
+        return self.function.passed_columns
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        bytecode = self.function.bytecode
+        if bytecode is None or not bytecode.columns:
+            return None
+        if not bytecode.test and site.is_identity([c.number if c.kind < 0 else -1 for c in bytecode.columns]):
+            return site.same_rows()
+        test, code = (relocated(part, lambda c: (0, c)) for part in (bytecode.test, bytecode.code))
+        columns: list[int] = []
+        for column in bytecode.columns:
+            if column.kind < 0:
+                columns += pass_through([(0, column.number)])
+            else:
+                columns += [ks.COMPUTED, column.kind, column.number, column.width, 0]
+        return site.projection(self.schema, test, code, columns, bytecode)
+
+
+class Map(RowFunction):
     """A function of each row: every row becomes one row."""
 
     kind: ClassVar[str] = "map"
@@ -89,11 +134,11 @@ class Map(OfFunction):
         delta = inputs[0]
         if not delta.rows:
             return Delta.empty(self.schema)
-        given = [_one_array(c) for c in self.function(delta.columns)]
-        return Delta(self.schema, fitting(self.schema, given, delta.rows), delta.weights)
+        columns = [_one_array(c) for c in self.function(delta.columns)]
+        return Delta(self.schema, fitting(self.schema, columns, delta.rows), delta.weights)
 
 
-class Filter(OfFunction):
+class Filter(FunctionOperator):
     """A filter: the rows for which a function is true; NULL is not true."""
 
     kind: ClassVar[str] = "filter"
@@ -110,8 +155,11 @@ class Filter(OfFunction):
             return delta
         return delta.at(np.flatnonzero(mask), range(delta.schema.columns), delta.schema)
 
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return inputs[0]
 
-class Select(OfFunction):
+
+class Select(FunctionOperator):
     """A filter and a projection in one: some columns of the rows for which a function, of some columns, is true."""
 
     kind: ClassVar[str] = "filter-project"
@@ -119,10 +167,12 @@ class Select(OfFunction):
 
     verb = "select"
 
-    def __init__(self, schema: Schema, function: Function, given: Sequence[int], columns: Sequence[int]) -> None:
-        """The function takes the columns `given`; `columns` go out."""
+    def __init__(
+        self, schema: Schema, function: Function, condition_columns: Sequence[int], columns: Sequence[int]
+    ) -> None:
+        """The function takes the `condition_columns`; `columns` go out."""
         super().__init__(schema, function)
-        self.given = tuple(given)
+        self.condition_columns = tuple(condition_columns)
         self.columns = tuple(columns)
         self.all_columns = self.columns == tuple(range(schema.columns))
 
@@ -130,14 +180,24 @@ class Select(OfFunction):
         delta = inputs[0]
         if not delta.rows:
             return Delta.empty(self.schema)
-        mask = true_rows(self.function([delta.column(c) for c in self.given]), delta.rows)
+        mask = true_rows(self.function([delta.column(c) for c in self.condition_columns]), delta.rows)
         if mask.all():
             same = self.all_columns and delta.schema is self.schema
             return delta if same else delta.select(self.columns, self.schema)
         return delta.at(np.flatnonzero(mask), self.columns, self.schema)
 
+    def passed_columns(self) -> Mapping[int, int]:
+        return dict(enumerate(self.columns))
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        bytecode = self.function.bytecode
+        if bytecode is None or not bytecode.test:
+            return None
+        test = relocated(bytecode.test, lambda c: (0, self.condition_columns[c]))
+        return site.projection(self.schema, test, (), pass_through([(0, c) for c in self.columns]), bytecode)
+
     def parameters(self) -> tuple[Any, ...]:
-        return *super().parameters(), self.given, self.columns
+        return *super().parameters(), self.condition_columns, self.columns
 
     def label(self) -> str:
         return f"project {', '.join(f'c{c}' for c in self.columns)} where {self.function.name}"
@@ -168,6 +228,14 @@ class Project(Stateless):
     def apply(self, inputs: Sequence[Delta]) -> Delta:
         return inputs[0].select(self.columns, self.schema)
 
+    def passed_columns(self) -> Mapping[int, int]:
+        return dict(enumerate(self.columns))
+
+    def instruction(self, site: InstructionSite) -> Instruction:
+        if site.is_identity(self.columns):
+            return site.same_rows()
+        return site.projection(self.schema, (), (), pass_through([(0, c) for c in self.columns]))
+
     def parameters(self) -> tuple[Any, ...]:
         return self.columns, self.schema
 
@@ -175,7 +243,7 @@ class Project(Stateless):
         return f"project {', '.join(self.schema.names)}"
 
 
-class FlatMap(OfFunction):
+class FlatMap(RowFunction):
     """A flat map: every row becomes any number of rows. The function gives (columns, row each one comes from).
 
     None for the rows: each has become one.
@@ -198,8 +266,8 @@ class FlatMap(OfFunction):
             raise SchemaError(
                 f"a flat map says which row each row comes from, 0 to {delta.rows - 1}; it said otherwise"
             )
-        given = fitting(self.schema, [_one_array(c) for c in columns], len(origin))
-        return Delta(self.schema, given, delta.weights[origin])
+        fitted = fitting(self.schema, [_one_array(c) for c in columns], len(origin))
+        return Delta(self.schema, fitted, delta.weights[origin])
 
 
 class Scale(Stateless):
@@ -216,7 +284,10 @@ class Scale(Stateless):
         delta = inputs[0]
         if not delta.rows or self.factor == 0:
             return Delta.empty(self.schema)
-        return Delta(self.schema, delta.columns, exact_product(delta.weights, self.factor))
+        return Delta(self.schema, delta.columns, multiply_weights(delta.weights, self.factor))
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return inputs[0]
 
     def parameters(self) -> tuple[Any, ...]:
         return (self.factor,)
@@ -225,7 +296,7 @@ class Scale(Stateless):
         return "negate" if self.factor == -1 else f"times {self.factor}"
 
 
-class Sum(Stateless):
+class WeightedUnion(Stateless):
     """The sum of any number of streams of one schema; `signs` makes it a difference."""
 
     kind: ClassVar[str] = "weighted-union"
@@ -237,10 +308,24 @@ class Sum(Stateless):
 
     def apply(self, inputs: Sequence[Delta]) -> Delta:
         signed = [
-            d if s == 1 or not d.rows else Delta(self.schema, d.columns, exact_product(d.weights, s))
+            d if s == 1 or not d.rows else Delta(self.schema, d.columns, multiply_weights(d.weights, s))
             for d, s in zip(inputs, self.signs, strict=True)
         ]
         return Delta.sum(self.schema, signed)
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return frozenset.intersection(*inputs)
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        if any(sign != 1 for sign in self.signs):
+            return None
+        sources, out, schema = [site.input(i) for i in range(len(site.inputs))], site.register(), self.schema
+
+        def lines(retained: int) -> list[int]:
+            columns = all_columns(schema)
+            return line(km.SUM, out, retained, schema.columns, schema.node_count, len(sources), *sources, *columns)
+
+        return Instruction(lines, out)
 
     def parameters(self) -> tuple[Any, ...]:
         return (self.signs,)
@@ -262,6 +347,21 @@ class Consolidate(Stateless):
         delta: Delta = inputs[0]
         return delta.consolidated()
 
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return inputs[0]
+
+    def instruction(self, site: InstructionSite) -> Instruction:
+        source, out, schema = site.input(), site.register(), self.schema
+        nodes = range(nd.LANES, nd.LANES + schema.columns)
+
+        def lines(retained: int) -> list[int]:
+            return line(
+                km.CONSOLIDATE, source, out, retained, site.mask, schema.node_count, schema.columns, *nodes,
+                *all_columns(schema),
+            )  # fmt: skip
+
+        return Instruction(lines, out, passes=site.inputs)
+
     def parameters(self) -> tuple[Any, ...]:
         return ()
 
@@ -281,6 +381,15 @@ class Exchange(Stateless):
 
     def apply(self, inputs: Sequence[Delta]) -> Delta:
         return inputs[0]
+
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        return [self.key]
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return frozenset({self.key})
+
+    def instruction(self, site: InstructionSite) -> Instruction:
+        return site.same_rows()
 
     def parameters(self) -> tuple[Any, ...]:
         return (self.key,)
@@ -306,5 +415,5 @@ def fitting(schema: Schema, columns: list[pa.Array], rows: int | None) -> Column
             raise SchemaError(f"a function gave {len(column)} values for the {rows} rows of column {name!r}")
     if schema.fits(columns):
         return columns
-    given = pa.schema([pa.field(n, c.type) for n, c in zip(schema.names, columns, strict=True)])
-    return conform(schema, given, columns)
+    source = pa.schema([pa.field(n, c.type) for n, c in zip(schema.names, columns, strict=True)])
+    return conform(schema, source, columns)

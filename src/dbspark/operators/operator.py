@@ -1,12 +1,15 @@
 """The contract of operators.
 
-An operator is a pure step: from the spines it keeps and the deltas that have come it computes new spines and what
-goes out, and changes nothing. Spines are values, so the executor can run a whole tick and only then decide that it has
-happened; a step that raises leaves no trace of the tick. All state is in the spines: an operator object holds
-nothing but its parameters.
+An operator is a pure step, `(state, inputs) -> (state, output)`. State is spines, and spines are values, so the
+executor can run a whole tick and only then commit it; a step that raises leaves nothing of the tick behind. An operator
+object holds nothing but its parameters.
 
-`Arranged` is what an arrange operator gives: the delta in order, and the integral before and after it. Operators that
-need an integral take it from there, so consumers of the same keys share one.
+The output of an arrange operator is `Arranged`: the delta in order, and the integral before and after it. Operators
+that need an integral take it from there, so consumers of the same keys share one.
+
+A new operator is one file: besides its step it says here how it runs in the operator VM (`instruction`), where its rows
+lie on shards (`input_placements`, `output_placement`, `emits_without_input`), and what stands for it inside a fixpoint
+(`nested_traces`, `nested`).
 """
 
 from __future__ import annotations
@@ -14,19 +17,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
+from dbspark.errors import CircuitError
+from dbspark.operators.instruction import Instruction, InstructionSite, sort_line
+from dbspark.operators.placement import ANYWHERE, Key, Placed, Policy, key_of, whole_row
 from dbspark.trace.spine import Spine
+
+if TYPE_CHECKING:
+    from dbspark.operators.nested import Nested, NestedSite
 
 State = tuple[Spine, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """A change in the order of an arrangement, and what it changes."""
+    """A delta in the order of a sort key, with the integral before and after it."""
 
     delta: Batch
     before: Spine
@@ -43,7 +52,7 @@ class Arranged:
 
 
 class Operator(ABC):
-    """A pure step from the spines it keeps and the deltas that have come to new ones; see the module's preface."""
+    """A pure step from state and inputs to new state and an output."""
 
     kind: ClassVar[str]
     """What it is, in one word that stays for ever (`dbspark.identity`): state finds its operator by it."""
@@ -56,13 +65,13 @@ class Operator(ABC):
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Any]:
         """One tick: new state and output."""
 
-    def kept(self) -> tuple[SortKey, ...]:
-        """The arrangement of each spine of the state."""
+    def state_sort_keys(self) -> tuple[SortKey, ...]:
+        """The sort key of each spine of the state."""
         return ()
 
-    def fresh(self) -> State:
+    def initial_state(self) -> State:
         """The state before the first tick."""
-        return tuple(Spine(sort_key) for sort_key in self.kept())
+        return tuple(Spine(sort_key) for sort_key in self.state_sort_keys())
 
     @abstractmethod
     def parameters(self) -> tuple[Any, ...]:
@@ -76,9 +85,45 @@ class Operator(ABC):
     """False for operators that take values rather than deltas."""
 
     @property
-    def quiet(self) -> bool:
-        """Whether nothing goes out and nothing is kept anew where nothing comes in: then there is no need to step."""
+    def skips_empty_input(self) -> bool:
+        """Whether its step may be skipped where nothing comes in: then nothing goes out and its state stays."""
         return False
+
+    # How it runs in the operator VM, on shards, and inside a fixpoint.
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        """Its code for the operator VM; None where it has to step by itself."""
+        return None
+
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        """By which columns it needs each of its inputs placed; None: it takes them as they lie.
+
+        `policy` is that of an arrange operator; one that is broadcast is not asked.
+        """
+        raise CircuitError(
+            f"{self.label()!r} works on whole values, which are not sharded; build the circuit from streams of changes "
+            "(`Builder.source`), or run it embedded"
+        )
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        """By which columns its output is placed, where its inputs are placed as it needs them.
+
+        `policies`: that of an arrange operator, or those of the sides of a join.
+        """
+        return ANYWHERE
+
+    @property
+    def emits_without_input(self) -> bool:
+        """Whether it emits rows where nothing comes in, so that only one shard may run it."""
+        return False
+
+    def nested_traces(self) -> dict[str, SortKey]:
+        """The sort keys of the traces that it keeps inside a fixpoint, by name; raises where it cannot stand there."""
+        raise CircuitError(f"{self.label()!r} cannot stand inside a fixpoint; compute it outside and import it")
+
+    def nested(self, site: NestedSite) -> Nested:
+        """Its form inside a fixpoint, for one tick; the graph of a fixpoint has no operator without one."""
+        raise NotImplementedError
 
 
 class Arrange(Operator):
@@ -91,13 +136,40 @@ class Arrange(Operator):
         self.sort_key = sort_key
         self.schema = sort_key.schema
 
-    def kept(self) -> tuple[SortKey, ...]:
+    def state_sort_keys(self) -> tuple[SortKey, ...]:
         return (self.sort_key,)
 
     def step(self, state: State, inputs: Sequence[Delta]) -> tuple[State, Arranged]:
         delta = inputs[0].sorted_by(self.sort_key)
         after = state[0].insert(delta)
         return (after,), Arranged(delta, state[0], after)
+
+    def instruction(self, site: InstructionSite) -> Instruction:
+        source, out = site.input(), site.register()
+        site.state()
+
+        def lines(retained: int) -> list[int]:
+            return sort_line(self.sort_key, source, out, 1, site.mask)
+
+        return Instruction(lines, out, inserts=out)
+
+    def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
+        key = key_of(self.sort_key)
+        if policy == "balance":
+            return [None if inputs[0] - {key, ()} else whole_row(self.schema)]
+        return [key]
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        key = key_of(self.sort_key)
+        if policies[0] == "balance":
+            return inputs[0] - {key, ()} or frozenset({whole_row(self.schema)})
+        return frozenset({key})
+
+    def nested_traces(self) -> dict[str, SortKey]:
+        return {"": self.sort_key}
+
+    def nested(self, site: NestedSite) -> Nested:
+        return site.trace("")
 
     def parameters(self) -> tuple[Any, ...]:
         return (self.sort_key,)

@@ -1,13 +1,13 @@
-"""Aggregates of everything in two steps: what parts of a delta add, and the sum of that.
+"""Partial aggregation: global aggregates in two steps, partial aggregates of parts of a delta and their combination.
 
-`Partial` makes of the rows of a delta one row of state, as if nothing had been there before: it keeps nothing.
-`Combined` is the aggregate itself, over such rows in the place of the rows of its input: same state, same results. So
-wherever rows are, one row of theirs travels to where the state is; whether it did, the state does not tell.
+`PartialAggregate` is stateless: it makes one row of state of the rows of a delta, as if the state were empty.
+`CombinedAggregate` is the aggregate itself over such rows instead of its input's: same state, same results. So each
+shard sends one row to where the state is, and the state is the same with partial aggregation and without.
 
 Accumulators are added column by column as whole numbers: counts, decimals, and the exact sums of floats
 (`kernels.aggregate.exact_sums`). Nothing is rounded on the way, and results are those of one step, to the last bit. An
-aggregate whose accumulators do not add up so (`Aggregate.additive`) is not taken apart; one that looks for the end of
-an arrangement (min, max) does so in the second step, as it asks nothing of the delta.
+aggregate whose accumulators do not add up so (`Aggregate.additive`) is done in one step; min and max look at the end
+of an arrangement in the second step, and need nothing of the first.
 
 Cost: the delta in the first step; in the second, one Python number for each row that comes and column of state.
 """
@@ -32,28 +32,28 @@ _WORD = 32
 """Bits of a limb of an exact sum."""
 
 
-def combinable(operator: Operator | None) -> bool:
-    """Whether it is an aggregate of everything that can be taken apart."""
-    if not isinstance(operator, GroupAggregate) or operator.key or isinstance(operator, Combined):
+def can_aggregate_partially(operator: Operator | None) -> bool:
+    """Whether it is a global aggregate that can be done in two steps."""
+    if not isinstance(operator, GroupAggregate) or operator.key or isinstance(operator, CombinedAggregate):
         return False
     return all(a.additive or isinstance(a, Extreme) for a in operator.aggregates)
 
 
-class Partial(Stateless):
-    """The first step of an aggregate of everything: one row of state for the rows of a delta."""
+class PartialAggregate(Stateless):
+    """The first step of a global aggregate: one row of state for the rows of a delta."""
 
     kind: ClassVar[str] = "partial-aggregate"
     version: ClassVar[int] = 1
 
     def __init__(self, whole: GroupAggregate) -> None:
         self.schema = whole.accumulators.schema
-        parts = [a if a.additive else _Later(a) for a in whole.aggregates]
+        parts = [a if a.additive else _DeferredAggregate(a) for a in whole.aggregates]
         self._first = GroupAggregate(whole.source, whole.key, parts, whole.schema.names)
 
     def apply(self, inputs: Sequence[Delta]) -> Delta:
         if not inputs[0].rows:
             return Delta.empty(self.schema)
-        _, _, rows = self._first._accumulated(self._first.fresh(), inputs[0], ())
+        _, _, rows = self._first._accumulated(self._first.initial_state(), inputs[0], ())
         return rows
 
     def parameters(self) -> tuple[Any, ...]:
@@ -63,15 +63,16 @@ class Partial(Stateless):
         return f"partial {self._first.label()}"
 
 
-class Combined(GroupAggregate):
-    """The second step of an aggregate of everything: the aggregate over rows of `Partial`."""
+class CombinedAggregate(GroupAggregate):
+    """The second step of a global aggregate: the aggregate over rows of `PartialAggregate`."""
 
     kind: ClassVar[str] = "combine-partial-aggregates"
     version: ClassVar[int] = 1
 
     def __init__(self, whole: GroupAggregate) -> None:
         parts = [
-            _Added(a, begin) if a.additive else a for a, (begin, _) in zip(whole.aggregates, whole.spans, strict=True)
+            _AddedAccumulators(a, begin) if a.additive else a
+            for a, (begin, _) in zip(whole.aggregates, whole.spans, strict=True)
         ]
         super().__init__(whole.accumulators.schema, (), parts, whole.schema.names)
 
@@ -84,53 +85,53 @@ class Combined(GroupAggregate):
         return out
 
 
-class _Later(Aggregate):
+class _DeferredAggregate(Aggregate):
     """An aggregate that the first step leaves to the second."""
 
     kind: ClassVar[str] = "deferred-aggregate"
     version: ClassVar[int] = 1
 
-    def __init__(self, given: Aggregate) -> None:
-        self.name, self.out, self._given = given.name, given.out, given
+    def __init__(self, whole: Aggregate) -> None:
+        self.name, self.out, self._whole = whole.name, whole.out, whole
 
     def fields(self) -> list[pa.DataType]:
-        return self._given.fields()
+        return self._whole.fields()
 
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         return [pa.nulls(touched.groups, t) for t in self.fields()]
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
-        return self._given.result(columns)
+        return self._whole.result(columns)
 
     def argument(self) -> int | None:
-        return self._given.argument()
+        return self._whole.argument()
 
     def parameters(self) -> tuple[Any, ...]:
-        return (self._given,)
+        return (self._whole,)
 
 
-class _Added(Aggregate):
+class _AddedAccumulators(Aggregate):
     """An aggregate in the second step: the sums of accumulators, which begin at a column of the input."""
 
     kind: ClassVar[str] = "added-accumulators"
     version: ClassVar[int] = 1
 
-    def __init__(self, given: Aggregate, begin: int) -> None:
-        self.name, self.out, self.column = given.name, given.out, begin
-        self._given = given
+    def __init__(self, whole: Aggregate, begin: int) -> None:
+        self.name, self.out, self.column = whole.name, whole.out, begin
+        self._whole = whole
 
     def fields(self) -> list[pa.DataType]:
-        return self._given.fields()
+        return self._whole.fields()
 
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         columns = touched.delta.columns[self.column :]
-        return [_column(_added(touched, at + i, columns[i]), dtype) for i, dtype in enumerate(self._given.fields())]
+        return [_column(_added(touched, at + i, columns[i]), dtype) for i, dtype in enumerate(self._whole.fields())]
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
-        return self._given.result(columns)
+        return self._whole.result(columns)
 
     def parameters(self) -> tuple[Any, ...]:
-        return self._given, self.column
+        return self._whole, self.column
 
 
 def _added(touched: Touched, at: int, column: pa.Array) -> list[int]:
@@ -186,4 +187,4 @@ def _stored(number: int) -> bytes:
     return first.to_bytes(4, "little") + number.to_bytes(4 * limbs, "little", signed=True)
 
 
-__all__ = ["Combined", "Partial", "combinable"]
+__all__ = ["CombinedAggregate", "PartialAggregate", "can_aggregate_partially"]

@@ -7,7 +7,7 @@ in the range. So with `lo <= x AND x <= hi` a row of the side of lo and hi finds
 side of x looks at all intervals that begin at or below it.
 
 Cost: for every row of a delta the logarithm of the other side, and the rows of its range. Which rows have a partner is
-known from the first one that is found. Rows that match a row of the other side's delta are judged before and after;
+known from the first one that is found. Rows that match a row of the other side's delta are evaluated before and after;
 where there is only one comparison, only those that lie between the extreme value of a key before and after.
 
 NULL satisfies no comparison, NaN is above all numbers and equal to itself, -0.0 equals 0.0: as in Spark.
@@ -28,9 +28,11 @@ from dbspark.errors import SchemaError
 from dbspark.kernels.lookup import ranges as kr
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.sort.row_order import order_words
-from dbspark.operators.join import Found, How, Join, distinct_keys
+from dbspark.operators.instruction import Instruction, InstructionSite
+from dbspark.operators.join import Found, How, Join
+from dbspark.operators.keys import distinct_keys
 from dbspark.operators.operator import Arranged
-from dbspark.trace.lookup import NO_CHECKS, Hits, Keys, ends_in, ranges_of
+from dbspark.trace.lookup import NO_CHECKS, FoundRows, Keys, first_rows_in_ranges, ranges_of
 from dbspark.trace.spine import Spine
 
 Comparison = Literal["<", "<=", ">", ">="]
@@ -71,18 +73,15 @@ class RangeJoin(Join):
         self._bounds = tuple(self._comparisons(side, True) for side in (0, 1))
         self._checks = tuple(self._comparisons(side, False) for side in (0, 1))
 
-    def giving(self, columns: Sequence[tuple[int, int]], names: Sequence[str]) -> RangeJoin:
-        return RangeJoin(
-            *self.sides, self.how, ranges=self.ranges,
-            columns=columns, names=names, residual=self.residual, null_safe=self.null_safe,
-        )  # fmt: skip
-
     def parameters(self) -> tuple[Any, ...]:
         return *super().parameters(), self.ranges
 
     def conditions(self) -> list[str]:
         left, right = (a.schema.names for a in self.sides)
         return super().conditions() + [f"{left[a]} {how} {right[b]}" for a, how, b in self.ranges]
+
+    def instruction(self, site: InstructionSite) -> Instruction | None:
+        return None
 
     def _comparisons(self, side: int, ordered: bool) -> Int64s:
         """What kernels compare where rows of one side are looked up in the other: with its order column, or others."""
@@ -111,7 +110,7 @@ class RangeJoin(Join):
                 total = kr.narrow_ranges(spine.sources[0], before, column, chunk.table, bounds, words, nodes, ranges)
             yield chunk, keys, ranges, total
 
-    def expanded(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Hits:
+    def expanded(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> FoundRows:
         hits = super().expanded(side, spine, keys, ranges, total)
         checks = self._checks[side]
         if not len(checks) or not len(hits):
@@ -125,7 +124,7 @@ class RangeJoin(Join):
         if total:
             # From the end that is nearest to the row: there is most likely one that satisfies the other comparisons.
             last = bool((self._bounds[side][:, 2] <= kr.AT_MOST).all())
-            hits = ends_in(spine, keys, ranges, total, 1, last, self._checks[side], 1)
+            hits = first_rows_in_ranges(spine, keys, ranges, total, 1, last, self._checks[side], 1)
             out[hits.which] = hits.weights
         return out
 
@@ -159,10 +158,10 @@ class RangeJoin(Join):
         end = np.where(starts[0] == starts[1], ends.max(axis=0), starts.max(axis=0))
         return np.stack((np.zeros_like(begin), begin, end - begin), axis=2)
 
-    def _extremes(self, side: int, spine: Spine, keys: Keys) -> Hits:
+    def _extremes(self, side: int, spine: Spine, keys: Keys) -> FoundRows:
         """For each key the row with which most rows of a side satisfy the only comparison."""
         if not spine.entries:
-            return Hits(spine, np.empty(0, np.int64), np.empty(0, np.int64))
+            return FoundRows(spine, np.empty(0, np.int64), np.empty(0, np.int64))
         ranges, _ = ranges_of(spine, keys)
         column = nd.LANES + spine.sort_key.order[0][0]
         words = np.empty((0, len(keys)), np.uint64)
@@ -170,7 +169,7 @@ class RangeJoin(Join):
             spine.sources[0], _rows_before(spine), column, keys.chunk.table, NO_CHECKS, words, self._nodes(), ranges
         )
         last = bool(self._bounds[side][0, 2] >= kr.AT_LEAST)
-        return ends_in(spine, keys, ranges, total, 1, last, least=1)
+        return first_rows_in_ranges(spine, keys, ranges, total, 1, last, least=1)
 
     def _nodes(self) -> int:
         return max(a.schema.node_count for a in self.sides)

@@ -7,7 +7,7 @@ With F(G) what the function gives for the rows of a group G, a tick gives
 State: none; groups are read from the arrangement in front. Cost: the rows of the touched groups, and what the function
 costs on them, twice. With no key there is one group, which is everything: then it is a full recomputation, and the
 difference to the last result, which is its state. A function that says something of no rows at all (a global
-aggregate) is asked in the first tick as well.
+aggregate) is called in the first tick as well.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from dbspark.columnar.chunk import gather_columns
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
 from dbspark.operators.function import Columns, Function
-from dbspark.operators.join import distinct_keys
+from dbspark.operators.keyed import KeyedOperator
+from dbspark.operators.keys import distinct_keys
 from dbspark.operators.linear import fitting
-from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.lookup import Keys, ends_unordered
+from dbspark.operators.operator import Arranged, State
+from dbspark.operators.placement import ANYWHERE, TOGETHER, Placed, Policy
+from dbspark.trace.lookup import Keys, first_rows_unordered
 from dbspark.trace.spine import Spine
-from dbspark.zset.payload import scaled
+from dbspark.zset.weights import scale_batch
 
 
-class RecomputeGroups(Operator):
+class RecomputeGroups(KeyedOperator):
     """Groups computed anew by a function, which takes, for each input, the columns of its rows.
 
     A row of weight n appears n times.
@@ -46,7 +48,7 @@ class RecomputeGroups(Operator):
         self.schema = schema
         self.whole = not self.sort_keys[0].key
 
-    def kept(self) -> tuple[SortKey, ...]:
+    def state_sort_keys(self) -> tuple[SortKey, ...]:
         return (SortKey(self.schema),) if self.whole else ()
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
@@ -60,18 +62,25 @@ class RecomputeGroups(Operator):
         return (), Delta.sum(self.schema, out)
 
     def _anew(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
-        (sort_key,) = self.kept()
+        (sort_key,) = self.state_sort_keys()
         value = self._computed([_all_rows(i.after) for i in inputs], 1).sorted_by(sort_key)
         before = state[0].consolidated()
-        change = [b for b in (value, scaled(before, -1) if before.rows else before) if b.rows]
+        change = [b for b in (value, scale_batch(before, -1) if before.rows else before) if b.rows]
         after = Spine(sort_key, (value,) if value.rows else ())
         return (after,), Delta.of(Spine(sort_key, tuple(change)).consolidated())
 
-    def _computed(self, given: Sequence[Columns], sign: int) -> Delta:
-        if not self.whole and not len(given[0][0]):
+    def _computed(self, inputs_of_groups: Sequence[Columns], sign: int) -> Delta:
+        if not self.whole and not len(inputs_of_groups[0][0]):
             return Delta.empty(self.schema)
-        columns = fitting(self.schema, list(self.function(given)), None)
+        columns = fitting(self.schema, list(self.function(inputs_of_groups)), None)
         return Delta(self.schema, columns, np.full(len(columns[0]), sign, np.int64))
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return TOGETHER if self.whole else ANYWHERE
+
+    @property
+    def emits_without_input(self) -> bool:
+        return self.whole
 
     def parameters(self) -> tuple[Any, ...]:
         return self.function, self.schema, self.sort_keys[0].key
@@ -86,7 +95,7 @@ def _rows(spine: Spine, keys: Keys) -> Columns:
     schema = spine.sort_key.schema
     if not spine.entries:
         return [pa.array([], t) for t in schema.types]
-    hits = ends_unordered(spine, keys, 1 << 62)
+    hits = first_rows_unordered(spine, keys, 1 << 62)
     positions = np.repeat(hits.pos, np.maximum(hits.weights, 0))
     return gather_columns(schema, spine.sources[0], positions, range(schema.columns))
 

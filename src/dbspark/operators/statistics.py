@@ -128,9 +128,9 @@ class Moments(Aggregate):
         second_type: pa.DataType | None = None,
         where: int | None = None,
     ) -> None:
-        for given in (dtype, second_type):
-            if given is not None:
-                _check_numbers(self.name, given)
+        for accumulated in (dtype, second_type):
+            if accumulated is not None:
+                _check_numbers(self.name, accumulated)
         self.column = column
         self.second = second
         self.where = where
@@ -165,32 +165,32 @@ class Moments(Aggregate):
         for i, factors in enumerate(self.sums):
             rows = np.logical_and.reduce([finite[0 if f == "x" else -1] for f in factors]).astype(np.uint8)
             old = _binary_at(touched.old[at + len(counters) + i])
-            room = 8 * touched.groups + 64
+            capacity = 8 * touched.groups + 64
             while True:
-                limbs = np.empty(room, np.int32)
+                limbs = np.empty(capacity, np.int32)
                 used = km.sum_products(
                     x, y, factors.count("x"), factors.count("y"), rows, weights, order, starts,
                     *old, touched.old_row, offsets, limbs,
                 )  # fmt: skip
                 if used >= 0:
                     break
-                room *= 4
+                capacity *= 4
             buffers = [None, pa.py_buffer(offsets.copy()), pa.py_buffer(limbs[:used])]
             out.append(pa.Array.from_buffers(pa.binary(), touched.groups, buffers))
         return out
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
-        given = _Given(self, columns)
+        accumulated = _Accumulated(self, columns)
         with np.errstate(all="ignore"):
-            values, undefined = self.statistic(given)
-        return pa.array(values, pa.float64(), mask=undefined | (given.count == 0))
+            values, undefined = self.statistic(accumulated)
+        return pa.array(values, pa.float64(), mask=undefined | (accumulated.count == 0))
 
     @abstractmethod
-    def statistic(self, given: _Given) -> tuple[Floats, Any]:
+    def statistic(self, accumulated: _Accumulated) -> tuple[Floats, Any]:
         """The results, and where they are NULL; also where there are no rows."""
 
 
-class _Given:
+class _Accumulated:
     """Accumulators of a statistic, and what can be computed from them."""
 
     def __init__(self, aggregate: Moments, columns: Sequence[pa.Array]) -> None:
@@ -236,11 +236,13 @@ class Variance(Moments):
     def parameters(self) -> tuple[Any, ...]:
         return *super().parameters(), self.sample, self.root
 
-    def statistic(self, given: _Given) -> tuple[Floats, Any]:
-        variance = given.scaled("mxx").over(given.n).over(given.n - 1 if self.sample else given.n)
+    def statistic(self, accumulated: _Accumulated) -> tuple[Floats, Any]:
+        variance = (
+            accumulated.scaled("mxx").over(accumulated.n).over(accumulated.n - 1 if self.sample else accumulated.n)
+        )
         values = (variance.root() if self.root else variance).floats()
-        values[given.odd] = np.nan
-        return values, given.count == 1 if self.sample else np.zeros(len(values), bool)
+        values[accumulated.odd] = np.nan
+        return values, accumulated.count == 1 if self.sample else np.zeros(len(values), bool)
 
 
 class Skewness(Moments):
@@ -255,11 +257,11 @@ class Skewness(Moments):
     def __init__(self, column: int, dtype: pa.DataType, where: int | None = None) -> None:
         super().__init__(column, dtype, where=where)
 
-    def statistic(self, given: _Given) -> tuple[Floats, Any]:
-        second = given.scaled("mxx")
-        values = (given.scaled("mxxx") / (second * second.root())).floats()  # the powers of n cancel
-        values[given.odd] = np.nan
-        return values, (second.value == 0) & ~given.odd
+    def statistic(self, accumulated: _Accumulated) -> tuple[Floats, Any]:
+        second = accumulated.scaled("mxx")
+        values = (accumulated.scaled("mxxx") / (second * second.root())).floats()  # the powers of n cancel
+        values[accumulated.odd] = np.nan
+        return values, (second.value == 0) & ~accumulated.odd
 
 
 class Kurtosis(Moments):
@@ -274,11 +276,11 @@ class Kurtosis(Moments):
     def __init__(self, column: int, dtype: pa.DataType, where: int | None = None) -> None:
         super().__init__(column, dtype, where=where)
 
-    def statistic(self, given: _Given) -> tuple[Floats, Any]:
-        second = given.scaled("mxx")
-        values = (given.scaled("mxxxx") / (second * second)).floats() - 3.0
-        values[given.odd] = np.nan
-        return values, (second.value == 0) & ~given.odd
+    def statistic(self, accumulated: _Accumulated) -> tuple[Floats, Any]:
+        second = accumulated.scaled("mxx")
+        values = (accumulated.scaled("mxxxx") / (second * second)).floats() - 3.0
+        values[accumulated.odd] = np.nan
+        return values, (second.value == 0) & ~accumulated.odd
 
 
 class Covariance(Moments):
@@ -300,13 +302,13 @@ class Covariance(Moments):
     def parameters(self) -> tuple[Any, ...]:
         return *super().parameters(), self.divisor
 
-    def statistic(self, given: _Given) -> tuple[Floats, Any]:
-        moment = given.scaled("mxy").over(given.n)
+    def statistic(self, accumulated: _Accumulated) -> tuple[Floats, Any]:
+        moment = accumulated.scaled("mxy").over(accumulated.n)
         if self.divisor != "sum":
-            moment = moment.over(given.n - 1 if self.divisor == "samp" else given.n)
+            moment = moment.over(accumulated.n - 1 if self.divisor == "samp" else accumulated.n)
         values = moment.floats()
-        values[given.odd] = np.nan
-        return values, given.count == 1 if self.divisor == "samp" else np.zeros(len(values), bool)
+        values[accumulated.odd] = np.nan
+        return values, accumulated.count == 1 if self.divisor == "samp" else np.zeros(len(values), bool)
 
 
 class Correlation(Moments):
@@ -322,12 +324,12 @@ class Correlation(Moments):
                  where: int | None = None) -> None:  # fmt: skip
         super().__init__(column, dtype, second, second_type, where)
 
-    def statistic(self, given: _Given) -> tuple[Floats, Any]:
-        xx, yy = given.scaled("mxx"), given.scaled("myy")
-        values = np.clip((given.scaled("mxy") / (xx * yy).root()).floats(), -1.0, 1.0)
-        values[given.odd] = np.nan
-        flat = (xx.value == 0) & ~given.odd_x | (yy.value == 0) & ~given.odd_y
-        return values, flat | (given.count == 1)
+    def statistic(self, accumulated: _Accumulated) -> tuple[Floats, Any]:
+        xx, yy = accumulated.scaled("mxx"), accumulated.scaled("myy")
+        values = np.clip((accumulated.scaled("mxy") / (xx * yy).root()).floats(), -1.0, 1.0)
+        values[accumulated.odd] = np.nan
+        flat = (xx.value == 0) & ~accumulated.odd_x | (yy.value == 0) & ~accumulated.odd_y
+        return values, flat | (accumulated.count == 1)
 
 
 class Regression(Moments):
@@ -357,25 +359,25 @@ class Regression(Moments):
     def parameters(self) -> tuple[Any, ...]:
         return *super().parameters(), self.coefficient
 
-    def statistic(self, given: _Given) -> tuple[Floats, Any]:
+    def statistic(self, accumulated: _Accumulated) -> tuple[Floats, Any]:
         if self.coefficient in ("sxx", "syy"):
-            values = given.scaled(f"m{self.coefficient[1:]}").over(given.n).floats()
-            values[given.odd_x if self.coefficient == "sxx" else given.odd_y] = np.nan
+            values = accumulated.scaled(f"m{self.coefficient[1:]}").over(accumulated.n).floats()
+            values[accumulated.odd_x if self.coefficient == "sxx" else accumulated.odd_y] = np.nan
             return values, np.zeros(len(values), bool)
-        xx, xy = given.scaled("mxx"), given.scaled("mxy")
-        flat = (xx.value == 0) & ~given.odd_x
+        xx, xy = accumulated.scaled("mxx"), accumulated.scaled("mxy")
+        flat = (xx.value == 0) & ~accumulated.odd_x
         if self.coefficient == "r2":
-            yy = given.scaled("myy")
+            yy = accumulated.scaled("myy")
             values = np.minimum((xy / xx * (xy / yy)).floats(), 1.0)
-            values[given.odd] = np.nan
-            values[(yy.value == 0) & ~given.odd_y] = 1.0
+            values[accumulated.odd] = np.nan
+            values[(yy.value == 0) & ~accumulated.odd_y] = 1.0
         else:
             slope = xy / xx
             values = slope.floats()
             if self.coefficient == "intercept":
-                mean = [given.scaled(c).over(given.n) for c in "xy"]
+                mean = [accumulated.scaled(c).over(accumulated.n) for c in "xy"]
                 values = mean[1].floats() - (slope * mean[0]).floats()
-            values[given.odd] = np.nan
+            values[accumulated.odd] = np.nan
         return values, flat
 
 

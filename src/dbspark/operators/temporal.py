@@ -3,8 +3,8 @@
 An integral is exposed as a `ZSetRef`: a reference to a spine that is a value, so passing it on, delaying it or
 keeping it costs nothing. (The third of them, the delay, belongs to the executor.)
 
-`Product` and `OnValues` are operators on whole values. They are what a query *means*; `incrementalize` turns them into
-operators on deltas, and tests compare the two.
+`Product` and `OnValues` are operators on whole values. They are what a query *means*; tests derive the operators on
+deltas from them (`tests/reference/differentiate.py`) and compare the two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dbspark.operators.integral import ZSetRef
 from dbspark.operators.join import Join
 from dbspark.operators.operator import Arranged, Operator, State
 from dbspark.trace.spine import Spine
-from dbspark.zset.payload import scaled
+from dbspark.zset.weights import scale_batch
 
 
 class Integrate(Operator):
@@ -31,7 +31,7 @@ class Integrate(Operator):
         self.sort_key = sort_key
         self.schema = sort_key.schema
 
-    def kept(self) -> tuple[SortKey, ...]:
+    def state_sort_keys(self) -> tuple[SortKey, ...]:
         return (self.sort_key,)
 
     def step(self, state: State, inputs: Sequence[Delta]) -> tuple[State, ZSetRef]:
@@ -55,7 +55,7 @@ class Differentiate(Operator):
         self.sort_key = sort_key
         self.schema = sort_key.schema
 
-    def kept(self) -> tuple[SortKey, ...]:
+    def state_sort_keys(self) -> tuple[SortKey, ...]:
         return (self.sort_key,)
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
@@ -63,7 +63,7 @@ class Differentiate(Operator):
         before = state[0].consolidated()
         if value is before:
             return state, Delta.empty(self.schema)
-        change = [b for b in (value, scaled(before, -1) if before.rows else before) if b.rows]
+        change = [b for b in (value, scale_batch(before, -1) if before.rows else before) if b.rows]
         after = Spine(self.sort_key, (value,) if value.rows else ())
         return (after,), Delta.of(Spine(self.sort_key, tuple(change)).consolidated())
 
@@ -85,7 +85,7 @@ class Product(Operator):
         self.schema = join.schema
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
-        spines = [as_spine(given, a) for given, a in zip(inputs, self.join.sides, strict=True)]
+        spines = [as_spine(operator_inputs, a) for operator_inputs, a in zip(inputs, self.join.sides, strict=True)]
         side = 0 if spines[0].rows <= spines[1].rows else 1
         delta = spines[side].consolidated()
         return (), Delta.sum(self.schema, self.join.products(side, delta, spines[1 - side]))
@@ -110,14 +110,14 @@ class OnValues(Operator):
         self.schema = operator.schema
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
-        given: list[Any] = []
+        operator_inputs: list[Any] = []
         for value, sort_key in zip(inputs, self.sort_keys, strict=True):
             if sort_key is None:
-                given.append(value.delta() if isinstance(value, ZSetRef) else value)
+                operator_inputs.append(value.delta() if isinstance(value, ZSetRef) else value)
             else:
                 spine = as_spine(value, sort_key)
-                given.append(Arranged(spine.consolidated(), Spine(sort_key), spine))
-        _, out = self.operator.step(self.operator.fresh(), given)
+                operator_inputs.append(Arranged(spine.consolidated(), Spine(sort_key), spine))
+        _, out = self.operator.step(self.operator.initial_state(), operator_inputs)
         return (), out
 
     def parameters(self) -> tuple[Any, ...]:

@@ -38,9 +38,11 @@ from dbspark.errors import DbsparkError, SchemaError
 from dbspark.kernels.aggregate import window_functions as kw
 from dbspark.kernels.memory import layout as nd
 from dbspark.lazy import Lazy
-from dbspark.operators.join import distinct_keys
-from dbspark.operators.operator import Arranged, Operator, State
-from dbspark.trace.lookup import Keys, ends_unordered
+from dbspark.operators.keyed import KeyedOperator
+from dbspark.operators.keys import distinct_keys
+from dbspark.operators.operator import Arranged, State
+from dbspark.operators.placement import Placed, Policy, key_of
+from dbspark.trace.lookup import Keys, first_rows_unordered
 
 ROWS_MAX = (1 << 31) - 1
 """Rows of all partitions that a tick touches, before and after it."""
@@ -129,14 +131,14 @@ class Partitions:
     Rows are numbered through. What several functions need is computed once.
     """
 
-    def __init__(self, sort_key: SortKey, given: Arranged, keys: Keys) -> None:
+    def __init__(self, sort_key: SortKey, arranged: Arranged, keys: Keys) -> None:
         self.sort_key = sort_key
-        self._alive = given
+        self._referenced = arranged
         tables, pos, which, weights = [], [], [], []
         chunks = 0
-        for side, spine in enumerate((given.before, given.after)):
+        for side, spine in enumerate((arranged.before, arranged.after)):
             if spine.entries:
-                hits = ends_unordered(spine, keys, 1 << 62)
+                hits = first_rows_unordered(spine, keys, 1 << 62)
                 tables.append(spine.sources[0])
                 pos.append(hits.pos + (chunks << nd.ROW_BITS))
                 which.append(hits.which + side * len(keys))
@@ -265,8 +267,8 @@ class Partitions:
 
     def changed(self, results: Chunk) -> Int64s:
         """The rows of which there is no equal one, with equal results, on the other side."""
-        room = min(self.before, self.rows - self.before)
-        left, right = int64s(room), int64s(room)
+        capacity = min(self.before, self.rows - self.before)
+        left, right = int64s(capacity), int64s(capacity)
         schema = self.sort_key.schema
         n = kw.pair_rows(self.tables, self.pos, self.starts, schema.columns, schema.node_count, left, right)
         left, right, same = left[:n], right[:n], np.ones(n, np.bool_)
@@ -541,22 +543,22 @@ class FrameAverage(WindowFunction):
 
     def compute(self, rows: Partitions) -> pa.Array:
         schema = rows.sort_key.schema
-        given, out = schema.types[self.column], self.type_in(schema)
+        dtype, out = schema.types[self.column], self.type_in(schema)
         counts = rows.number_in_frame(self.column, self.frame)
-        some, valid = np.maximum(counts, 1), counts > 0
-        if pa.types.is_floating(given):
-            return _array(out, rows.float_sums(self.column, self.frame) / some, valid)
-        if pa.types.is_decimal(given):
-            words = rows.integer_sums(self.column, self.frame, 10 ** min(given.precision + 10, 38))
+        divisors, valid = np.maximum(counts, 1), counts > 0
+        if pa.types.is_floating(dtype):
+            return _array(out, rows.float_sums(self.column, self.frame) / divisors, valid)
+        if pa.types.is_decimal(dtype):
+            words = rows.integer_sums(self.column, self.frame, 10 ** min(dtype.precision + 10, 38))
             quotients = np.empty_like(words)
-            factor = 10 ** (out.scale - given.scale)
+            factor = 10 ** (out.scale - dtype.scale)
             if kw.divide_sums(words, counts, factor, *_words(10**out.precision), quotients):
                 raise _too_large("avg")
             return _array(out, quotients, valid)
         words = rows.integer_sums(self.column, self.frame, 1 << 127)
         wide = words[:, 1].view(np.int64) * 2.0**64 + words[:, 0]
         sums = np.where(_small(words), words[:, 0].view(np.int64).astype(np.float64), wide)
-        return _array(out, sums / some, valid)
+        return _array(out, sums / divisors, valid)
 
     def label(self, names: Sequence[str]) -> str:
         return f"avg({names[self.column]}){_text(self.frame)}"
@@ -624,7 +626,7 @@ def _text(frame: Frame | None) -> str:
 # ---------------------------------------------------------------------- the operator
 
 
-class Window(Operator):
+class Window(KeyedOperator):
     """Window functions over partitions: the columns of the input, then one for each function."""
 
     kind: ClassVar[str] = "window"
@@ -647,10 +649,10 @@ class Window(Operator):
                 _units(distance, source.types[sort_key.order[0][0]])
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
-        given = inputs[0]
-        if not given.delta.rows:
+        arranged = inputs[0]
+        if not arranged.delta.rows:
             return (), Delta.empty(self.schema)
-        rows = Partitions(self.sort_key, given, distinct_keys(given.delta))
+        rows = Partitions(self.sort_key, arranged, distinct_keys(arranged.delta))
         if not rows.rows:
             return (), Delta.empty(self.schema)
         results = [function.compute(rows) for function in self.functions]
@@ -659,6 +661,9 @@ class Window(Operator):
         columns = gather_columns(source, rows.tables, rows.pos[changed], range(source.columns))
         columns += [result.take(pa.array(changed)) for result in results]
         return (), Delta(self.schema, columns, np.where(changed < rows.before, -1, 1))
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return frozenset({key_of(self.sort_key)})
 
     def parameters(self) -> tuple[Any, ...]:
         return self.sort_key, self.functions, self.schema.names

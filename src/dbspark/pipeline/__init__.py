@@ -1,1 +1,1 @@
-"""The public API: pipelines, with their tables, views and transactions."""
+"""The public API: pipelines, their tables, views and transactions."""

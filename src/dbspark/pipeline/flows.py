@@ -14,16 +14,17 @@ pipeline itself are followed by views, not by flows.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dbspark.columnar.schema import Schema
+from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.errors import DbsparkError, SchemaError
+from dbspark.pipeline.handles import Table, Transaction, View
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from dbspark.pipeline.pipeline import Pipeline
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _NAME = r"`?(?P<name>[A-Za-z_][A-Za-z0-9_]*)`?"
 _STREAM = re.compile(r"\bSTREAM\b\s*[\w`(]", re.IGNORECASE)
@@ -45,16 +46,48 @@ FLOW = re.compile(
 )
 
 
+class StatementTarget(Protocol):
+    """What statements ask of a pipeline. A protocol: `pipeline.pipeline` imports this module, never the other way."""
+
+    @property
+    def tables(self) -> list[str]: ...
+
+    @property
+    def views(self) -> list[str]: ...
+
+    def table(self, name: str) -> Table: ...
+
+    def create_table(self, name: str, schema: SchemaLike, primary_key: Sequence[str] | None = None) -> Table: ...
+
+    def create_view(self, name: str, query: str | DataFrame) -> View: ...
+
+    def drop_table(self, name: str) -> None: ...
+
+    def drop_view(self, name: str) -> None: ...
+
+    def frame(self, name: str) -> DataFrame: ...
+
+    def query(self, sql: str) -> DataFrame: ...
+
+    def transaction(self) -> Transaction: ...
+
+    def ingest(
+        self, table: str, stream: DataFrame, *, trigger: Mapping[str, Any] | str | None = None, name: str | None = None
+    ) -> StreamingQuery: ...
+
+    def _spark(self) -> SparkSession: ...
+
+
 @dataclass(frozen=True, slots=True)
-class Defined:
-    """What follows the name in a definition."""
+class DefinitionClauses:
+    """The columns and the query of a definition."""
 
     columns: str | None
     query: str | None
 
 
-def definition(rest: str, what: str) -> Defined:
-    """Columns in brackets, clauses on storage, which have no meaning here, and AS with a query; all may be missing."""
+def parse_definition(rest: str, what: str) -> DefinitionClauses:
+    """Parse what follows a name: columns in brackets, storage clauses (ignored), AS and a query; all are optional."""
     text, columns = rest.strip(), None
     if text.startswith("("):
         end = _closing(text, 0, what)
@@ -65,15 +98,15 @@ def definition(rest: str, what: str) -> Defined:
             end = _closing(text, end - 1, what) + 1
         text = text[end:].strip()
     if not text:
-        return Defined(columns, None)
+        return DefinitionClauses(columns, None)
     found = re.match(r"AS\b\s*", text, re.IGNORECASE)
     if found is None:
         raise DbsparkError(f"{what}: `{' '.join(text.split()[:4])} …` is not understood; write AS and a query")
-    return Defined(columns, text[found.end() :])
+    return DefinitionClauses(columns, text[found.end() :])
 
 
 def _closing(text: str, start: int, what: str) -> int:
-    """Where the bracket that opens at `start` closes."""
+    """The position of the bracket that closes the one at `start`."""
     blank = _QUOTED.sub(lambda quoted: "'" * len(quoted[0]), text)
     depth = 0
     for at in range(start, len(blank)):
@@ -84,12 +117,12 @@ def _closing(text: str, start: int, what: str) -> int:
 
 
 def reads_a_stream(query: str) -> bool:
-    """Whether a query says STREAM somewhere."""
+    """Whether a query reads from STREAM."""
     return _STREAM.search(_QUOTED.sub("''", query)) is not None
 
 
-def refuse(statement: str) -> None:
-    """Raise for what declarative pipelines have and this has not."""
+def check_supported(statement: str) -> None:
+    """Raise for statements of declarative pipelines that are not supported."""
     if (found := _CDC.fullmatch(statement)) is not None:
         raise DbsparkError(
             f"CREATE FLOW {found['name']}: AUTO CDC is not there; create a table with a primary key, and read the "
@@ -97,7 +130,7 @@ def refuse(statement: str) -> None:
         )
     if (table := STREAMING_TABLE.fullmatch(statement)) is not None:
         what = f"CREATE STREAMING TABLE {table['name']}"
-        given = definition(table["rest"], what)
+        given = parse_definition(table["rest"], what)
         if given.query is None and given.columns is None:
             raise DbsparkError(f"{what}: give its columns in brackets, or AS and a query over a stream")
         _check_streaming(given.query, what)
@@ -113,11 +146,11 @@ def _check_streaming(query: str | None, what: str) -> None:
         )
 
 
-def create_streaming_table(pipe: Pipeline, found: re.Match[str], run: bool = True) -> None:
-    """Make the table where it is missing, and run its flow, if it has one."""
+def create_streaming_table(pipe: StatementTarget, found: re.Match[str], run: bool = True) -> None:
+    """Create the table unless it exists, and run its flow, if it has one."""
     name = found["name"]
     what = f"CREATE STREAMING TABLE {name}"
-    given = definition(found["rest"], what)
+    given = parse_definition(found["rest"], what)
     stream = None if given.query is None else _stream(pipe, given.query, what)
     if given.columns is not None:
         schema = Schema.of(given.columns)
@@ -138,17 +171,17 @@ def create_streaming_table(pipe: Pipeline, found: re.Match[str], run: bool = Tru
         _run(pipe, name, name, stream)
 
 
-def create_flow(pipe: Pipeline, found: re.Match[str]) -> None:
+def create_flow(pipe: StatementTarget, found: re.Match[str]) -> None:
     """Run a further flow into a streaming table."""
     pipe.table(found["name"])
     _run(pipe, found["flow"], found["name"], _stream(pipe, found["query"], f"CREATE FLOW {found['flow']}"))
 
 
-def _run(pipe: Pipeline, flow: str, table: str, stream: DataFrame) -> None:
+def _run(pipe: StatementTarget, flow: str, table: str, stream: DataFrame) -> None:
     pipe.ingest(table, stream, name=flow, trigger={"availableNow": True}).awaitTermination()
 
 
-def _stream(pipe: Pipeline, query: str, what: str) -> DataFrame:
+def _stream(pipe: StatementTarget, query: str, what: str) -> DataFrame:
     from pyspark.errors import AnalysisException
 
     _check_streaming(query, what)
@@ -168,6 +201,13 @@ def _stream(pipe: Pipeline, query: str, what: str) -> DataFrame:
 
 
 __all__ = [
-    "FLOW", "STREAMING_TABLE", "Defined", "create_flow", "create_streaming_table", "definition", "reads_a_stream",
-    "refuse",
+    "FLOW",
+    "STREAMING_TABLE",
+    "DefinitionClauses",
+    "StatementTarget",
+    "check_supported",
+    "create_flow",
+    "create_streaming_table",
+    "parse_definition",
+    "reads_a_stream",
 ]  # fmt: skip

@@ -1,35 +1,65 @@
-"""What users hold in their hands: transactions, tables, views and subscriptions of a pipeline."""
+"""The objects that a pipeline gives to users: transactions, tables, views and subscriptions."""
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 
 from dbspark.columnar import Batch
 from dbspark.connectors import sinks
 from dbspark.errors import DbsparkError
-from dbspark.runtime.tables import Kind
+from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
+from dbspark.runtime.tables import OperationKind
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from dbspark.pipeline.pipeline import Pipeline
+    from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger("dbspark")
 
 
-class Transaction:
-    """Changes of several tables that become one tick."""
+class PipelineCore(Protocol):
+    """What handles ask of their pipeline. A protocol, so that handles know no pipeline and the imports go one way."""
 
-    def __init__(self, pipe: Pipeline) -> None:
+    _lock: threading.RLock
+    _runtime: Runtime
+    _state_reader: StateReader
+    _subscribers: tuple[Subscription, ...]
+    tick: int
+
+    def explain(self, query: str | DataFrame) -> str: ...
+
+    def _spark(self) -> SparkSession: ...
+
+    def _check_table(self, name: str) -> None: ...
+
+    def _check_writable(self, what: str) -> None: ...
+
+    def _commit(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None = None) -> int: ...
+
+    def _readable(self, name: str) -> ReadableTable: ...
+
+    def _rows(self, name: str, tick: int | None) -> pa.Table: ...
+
+    def _df(self, name: str, tick: int) -> DataFrame: ...
+
+    def _feed(self, view: str, key: str, deliver: Callable[[pa.Table, int], None], since: int | None) -> sinks.Feed: ...
+
+    def _forget_feed(self, view: str, key: str) -> None: ...
+
+
+class Transaction:
+    """Changes of several tables that are applied together, as one tick."""
+
+    def __init__(self, pipe: PipelineCore) -> None:
         self._pipe = pipe
         self._runtime = pipe._runtime
         self._operations: dict[str, list[Any]] = {}
         self.tick: int | None = None
-        """The tick that it became, once it is applied."""
+        """The tick of the transaction, once it is applied."""
 
     def __enter__(self) -> Self:
         return self
@@ -39,26 +69,26 @@ class Transaction:
             self._apply()
 
     def insert(self, table: str, data: Any) -> None:
-        """Rows that come in."""
+        """Insert rows."""
         self._add(table, "insert", data)
 
     def delete(self, table: str, data: Any) -> None:
-        """Rows that go; each has to be there."""
+        """Delete rows; each of them must be in the table."""
         self._add(table, "delete", data)
 
     def upsert(self, table: str, data: Any) -> None:
-        """Rows that come in and replace those of the same primary key."""
+        """Insert rows, replacing rows with the same primary key."""
         self._add(table, "upsert", data)
 
     def delete_keys(self, table: str, keys: Any) -> None:
-        """The rows of some primary keys go; keys that are not there are passed over."""
+        """Delete the rows of some primary keys; keys without a row are ignored."""
         self._add(table, "delete keys", keys)
 
     def apply(self, table: str, data: Any, weight: str | None = None) -> None:
-        """A Z-set: rows with weights, in a column of that name, or as a mapping of rows to weights."""
+        """Apply a Z-set: rows with their weights in the column `weight`, or a mapping of rows to weights."""
         self._add(table, "apply", data, weight)
 
-    def _add(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> None:
+    def _add(self, table: str, kind: OperationKind, data: Any, weight: str | None = None) -> None:
         if self.tick is not None:
             raise DbsparkError("the transaction has been applied; begin another one")
         if table not in self._runtime.tables:
@@ -71,16 +101,16 @@ class Transaction:
 
 
 class _Readable:
-    """What tables and views have in common."""
+    """The common part of tables and views: reading."""
 
-    def __init__(self, pipe: Pipeline, name: str, tick: int | None = None) -> None:
+    def __init__(self, pipe: PipelineCore, name: str, tick: int | None = None) -> None:
         self._pipe = pipe
         self.name = name
         self._tick = tick
 
     @property
     def tick(self) -> int:
-        """The tick that it shows."""
+        """The tick that it reads."""
         return self._pipe.tick if self._tick is None else self._tick
 
     @property
@@ -96,11 +126,11 @@ class _Readable:
         return self._pipe._df(self.name, self.tick)
 
     def as_of(self, tick: int) -> Self:
-        """The same at an earlier tick."""
+        """The same table or view at an earlier tick."""
         return type(self)(self._pipe, self.name, tick)
 
     def changes(self, since: int, upto: int | None = None) -> pa.Table:
-        """What the ticks after `since` changed: rows with `_tick` and `_weight`."""
+        """The changes of the ticks after `since`, up to `upto`: rows with `_tick` and `_weight`."""
         pipe = self._pipe
         with pipe._lock:
             return pipe._readable(self.name).changes(since, self.tick if upto is None else upto, pipe.tick)
@@ -115,15 +145,15 @@ class Table(_Readable):
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """The columns of its key; none where it has no key."""
-        return self._pipe._shows.tables[self.name].primary_key
+        """The columns of the primary key; empty without one."""
+        return self._pipe._state_reader.tables[self.name].primary_key
 
 
 class View(_Readable):
     """A view of a pipeline."""
 
     def explain(self) -> str:
-        """How it is kept, part by part."""
+        """How the view is maintained, operator by operator."""
         return self._pipe.explain(self.name)
 
     def subscribe(self, function: Callable[[pa.Table, int], None]) -> Subscription:
@@ -140,30 +170,30 @@ class View(_Readable):
         since: int | None = None,
         **options: Any,
     ) -> sinks.Feed:
-        """Feed a sink with the changes of every tick, in order, and go on after the last one when reopened.
+        """Feed a sink with the changes of every tick, in order; after a restart, continue after the last delivered one.
 
         `function(changes, tick)` gets a DataFrame: the view's columns, `_change_type`, `_commit_version`,
         `_commit_timestamp` and `_weight`. It is called at least once: again if the process dies between its return and
-        the next commit. `format` and `path` write the changes of a tick to the folder `tick=N` instead, exactly once.
-        A new sink begins with what the view holds now, as inserts, or after the tick `since`. Its position is kept
+        the next commit. `format` and `path` write the changes of a tick to the folder `tick=N` instead, exactly once. A
+        new sink begins with the present rows of the view, as inserts, or after the tick `since`. Its position is stored
         under `name`; two sinks of a view need two names.
 
-        What a sink has not read is kept for it, however many ticks that are and whether it runs or not, until it goes
-        on or is forgotten (`forget_stream`).
+        The history of the view is kept for as long as a sink has not read it, whether the sink runs or not, until it is
+        forgotten (`forget_stream`).
         """
         pipe, view = self._pipe, self.name
-        deliver = sinks.sink_of(pipe._spark, function, format, path, options)
+        deliver = sinks.make_sink(pipe._spark, function, format, path, options)
         return pipe._feed(view, f"{view}.{name or 'sink'}", deliver, since)
 
     def forget_stream(self, name: str | None = None) -> None:
-        """Stop a sink and forget its position: nothing is kept for it any more. What it has written stays."""
+        """Stop a sink and forget its position; no history is kept for it any more. What it has written stays."""
         self._pipe._forget_feed(self.name, f"{self.name}.{name or 'sink'}")
 
 
 class Subscription:
     """A function that is called for every change of a view, until it is cancelled."""
 
-    def __init__(self, pipe: Pipeline, view: str, function: Callable[[pa.Table, int], None]) -> None:
+    def __init__(self, pipe: PipelineCore, view: str, function: Callable[[pa.Table, int], None]) -> None:
         self._pipe = pipe
         self.view = view
         self._function = function
@@ -178,7 +208,7 @@ class Subscription:
         try:
             self._function(table, tick)
         except Exception:
-            # The tick has happened; one listener's trouble is not that of the others.
+            # The tick is committed; an error of one subscriber concerns neither it nor other subscribers.
             _log.exception("a subscriber of view %s failed at tick %d", self.view, tick)
 
     def cancel(self) -> None:

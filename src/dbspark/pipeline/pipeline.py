@@ -7,10 +7,14 @@
         tx.insert("orders", [(1, "north", Decimal("3.50"))])
     pipe.view("revenue").to_arrow()
 
-A transaction is one tick of the circuit. It is computed beside what is there, made durable, and only then shown, so
-whatever fails leaves everything as it was. The state of a pipeline is spines by name: those of the circuit's nodes, and
-the histories of tables and views. A new view is filled from what is kept nearest to it; nodes that other views have
-already keep their state.
+A transaction is one tick of the circuit. Invariants:
+
+1. A tick is computed, then committed to the store, then visible: whatever fails before the commit leaves everything as
+   it was, and nothing after the commit can fail the transaction.
+2. The state of a pipeline is spines by name: those of the circuit's nodes, and the histories of tables and views.
+   Offsets of streams and positions of sinks are committed in the same manifest.
+3. All reads and changes hold one lock; threads of streams and sinks are stopped without it, because they need it to
+   end.
 """
 
 from __future__ import annotations
@@ -35,15 +39,16 @@ from dbspark.connectors import sinks, streams
 from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError, TimeError
 from dbspark.kernels import preload
 from dbspark.pipeline.handles import Subscription, Table, Transaction, View
+from dbspark.pipeline.settings import parse_bytes, validated_settings
 from dbspark.pipeline.statements import execute
-from dbspark.runtime.catalog import schema_of, schema_text, tables_of
+from dbspark.runtime.catalog import decode_schema, decode_tables, encode_schema
 from dbspark.runtime.embedded import Embedded
-from dbspark.runtime.progress import Listener, Monitor, Progress, Watch
-from dbspark.runtime.reader import Reader
-from dbspark.runtime.runtime import Readable, Runtime, Shows
+from dbspark.runtime.progress import Listener, Progress, ProgressMonitor, TickTimer
+from dbspark.runtime.reader import ReadOnlyRuntime
+from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
 from dbspark.runtime.sharded import Sharded
 from dbspark.runtime.tables import TableDefinition
-from dbspark.sql.leaves import over
+from dbspark.sql.analysis_session import query_over_frames
 from dbspark.sql.program import Maintenance, Program
 from dbspark.storage.files import LocalFiles
 from dbspark.storage.store import Committed, Store
@@ -57,13 +62,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("dbspark")
 
-DEFAULTS = {"history": 1000, "read_only": False, "reserve": 0}
-"""Settings: `history` is how many ticks back tables and views can be read; with `read_only` nothing is changed, and
-somebody else may write to the location; `reserve` is memory that this process takes now, and keeps for its state."""
-
 
 class Pipeline:
-    """See the module's preface. `location=None` keeps everything in memory."""
+    """Tables, views over them, and transactions. `location=None` keeps all state in memory."""
 
     def __init__(
         self,
@@ -77,29 +78,29 @@ class Pipeline:
         preload.begin()
         self.name = name
         self.location = location
-        self.config = {**DEFAULTS, **_checked(config or {})}
-        reserve(_bytes(self.config["reserve"]))
+        self.config = validated_settings(config or {})
+        reserve(parse_bytes(self.config["reserve"]))
         self.shards = shards
-        self._given = spark
+        self._given_session = spark
         self._session: SessionHandle | None = None
         self._program = Program(self._spark)
         self._definitions: dict[str, dict[str, Any]] = {}
-        """The views, as they are described beside the state."""
+        """By view, its definition as JSON, as it is stored beside the state."""
         self._lock = threading.RLock()
         self._subscribers: tuple[Subscription, ...] = ()
         self._feeds: dict[str, sinks.Feed] = {}
         self._streams = streams.Streams(None if location is None else f"{location}/streams")
         self._offsets: dict[str, Any] = {}
         self._positions: dict[str, Any] = {}
-        """How far sinks are; replaced, never changed, so that a commit has them as of one moment."""
+        """Committed position of each sink. Copy-on-write: a commit sees one consistent version."""
         self._stored_positions = self._positions
         self._closed = False
         self.tick = 0
-        """Transactions that have been committed."""
+        """The number of committed transactions."""
         self.id = str(uuid.uuid4())
-        """The same whenever the location is opened; `run_id` is another one every time."""
+        """Identifies the location; `run_id` identifies this opening of it."""
         self.read_only = bool(self.config["read_only"])
-        self._monitor = Monitor(lambda: (self.id, self.name), self._label)
+        self._monitor = ProgressMonitor(lambda: (self.id, self.name), self._label)
         if self.read_only and location is None:
             raise ConfigError("read_only: a pipeline in memory has no readers; give a location")
         self._temporary = None if shards is None or location is not None else tempfile.TemporaryDirectory("dbspark")
@@ -107,8 +108,8 @@ class Pipeline:
         files = None if self._temporary is None else LocalFiles(self._temporary.name, durable=False)
         self._store = None if place is None else Store.open(place, write=not self.read_only, files=files)
         try:
-            self._shows: Shows = self._opened(shards)
-            self._runtime = cast(Runtime, self._shows)
+            self._state_reader: StateReader = self._open_runtime(shards)
+            self._runtime = cast(Runtime, self._state_reader)
             """The same for whoever has checked that the pipeline writes."""
             if not self.read_only:
                 self._correct()
@@ -116,9 +117,11 @@ class Pipeline:
             if self._store is not None:
                 self._store.close()
             raise
+        self._runtime = cast(Runtime, self._state_reader)
+        """`_state_reader`, for code that has checked that the pipeline is writable."""
 
-    def _opened(self, shards: int | None) -> Shows:
-        """Whoever keeps tables and views, with what the store holds."""
+    def _open_runtime(self, shards: int | None) -> StateReader:
+        """Open the runtime (embedded, sharded or read-only) on the state that the store holds."""
         store, keep = self._store, int(self.config["history"])
         runtime: Runtime
         if store is None or shards is None:
@@ -127,28 +130,28 @@ class Pipeline:
             runtime = Sharded(self._program, shards, store, keep)
         if store is None:
             return runtime
-        found = store.records()
+        committed = store.records()
         if self.read_only:
-            return self._reader(store, found)
-        if found.program:
-            self._known_as(found)
-            self._offsets = dict(found.offsets)
-            self._positions = self._stored_positions = dict(found.positions)
-            tables = tables_of(found)
+            return self._open_reader(store, committed)
+        if committed.program:
+            self._adopt_identity(committed)
+            self._offsets = dict(committed.offsets)
+            self._positions = self._stored_positions = dict(committed.positions)
+            tables = decode_tables(committed)
             for table in tables:
                 self._program.table(table.name, table.schema, table.primary_key)
-            for given in found.program["views"]:
-                self._define(given)
-            runtime.recover(store, tables, found.tick, found.program)
+            for definition in committed.program["views"]:
+                self._define(definition)
+            runtime.recover(store, tables, committed.tick, committed.program)
             for view in self._definitions:
-                runtime.hold(view, self._unread(view))
+                runtime.hold(view, self._oldest_unread_tick(view))
         return runtime
 
     def _correct(self) -> None:
         """Store what was computed again; what stored views lack is a tick, which sinks get as they get every other."""
         corrections = self._runtime.corrections()
         if corrections:
-            tick = self._applied({}, None)
+            tick = self._run_tick({}, None)
             _log.warning(
                 "tick %d corrects the rows of %s: other operators made those that were stored",
                 tick, ", ".join(sorted(corrections)),
@@ -156,14 +159,14 @@ class Pipeline:
         elif self._runtime.refilled:
             self._commit_definitions()
 
-    def _unread(self, view: str) -> int | None:
-        """The oldest tick that a sink of a view has still to read from, whether it runs now or not."""
+    def _oldest_unread_tick(self, view: str) -> int | None:
+        """The oldest position of the sinks of a view, running or not; None if it has no sink."""
         return min((int(p["tick"]) for key, p in self._positions.items() if key.startswith(f"{view}.")), default=None)
 
     # ------------------------------------------------------------------ definitions
 
     def create_table(self, name: str, schema: SchemaLike, primary_key: Sequence[str] | None = None) -> Table:
-        """A table that transactions change. `schema` is DDL or a StructType."""
+        """Create an empty table. `schema` is DDL or a `StructType`."""
         with self._lock:
             self._check_writable("create_table")
             _check_name(name)
@@ -171,7 +174,7 @@ class Pipeline:
             key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
             for column in key:
                 given.index(column)
-            with self._all_or_nothing():
+            with self._rollback_on_error():
                 self._program.table(name, given, key)
                 self._runtime.add_table(TableDefinition(name, given, key, self.tick))
                 self._commit_definitions()
@@ -185,13 +188,13 @@ class Pipeline:
         maintenance: Maintenance = "auto",
         recursive: SchemaLike | None = None,
     ) -> View:
-        """A view by SQL or by a DataFrame; filled with what its query gives now before this returns."""
+        """Create a view from SQL or a DataFrame; when this returns it has the rows of its query."""
         return self._create({name: (query, recursive)}, maintenance)[0]
 
     def create_views(self, queries: Mapping[str, str | DataFrame], *, maintenance: Maintenance = "auto") -> list[View]:
-        """Several views at once, each of which may read those before it; all are filled together, or none is there.
+        """Create several views, each of which may read those before it; either all of them are created or none.
 
-        On shards that is one job instead of one for each.
+        On shards they are filled by one job instead of one for each.
         """
         return self._create({name: (query, None) for name, query in queries.items()}, maintenance)
 
@@ -203,7 +206,7 @@ class Pipeline:
             if not queries:
                 return []
             begun = perf_counter()
-            with self._all_or_nothing():
+            with self._rollback_on_error():
                 buckets = self.shards is not None
                 for name, (query, recursive) in queries.items():
                     _check_name(name)
@@ -216,16 +219,16 @@ class Pipeline:
             return [View(self, name) for name in queries]
 
     def drop_view(self, name: str) -> None:
-        """Forget a view, whatever only it needs, and its sinks, which are stopped."""
+        """Drop a view with the state that only it needs, and stop and forget its sinks."""
         with self._lock:
             self._check_writable("drop_view")
             if name not in self._definitions:
                 raise DbsparkError(f"no view {name!r}; the views are {', '.join(self.views) or 'none'}")
             self._program.check_unread(name)
         sinks_of = [key for key in self._feeds if key.startswith(f"{name}.")]
-        for key in sinks_of:  # without the lock, which a sink needs to finish what it is at
+        for key in sinks_of:  # without the lock, which a sink needs to finish its tick
             self._feeds.pop(key).stop()
-        with self._lock, self._all_or_nothing():
+        with self._lock, self._rollback_on_error():
             self._program.drop(name)
             del self._definitions[name]
             self._positions = {k: p for k, p in self._positions.items() if not k.startswith(f"{name}.")}
@@ -233,72 +236,72 @@ class Pipeline:
             self._commit_definitions()
 
     def drop_table(self, name: str) -> None:
-        """Forget a table and the streams into it, which are stopped; views that read it have to go first."""
+        """Drop a table, and stop the streams into it; views that read it must be dropped first."""
         with self._lock:
             self._check_writable("drop_table")
-            if name not in self._shows.tables:
+            if name not in self._state_reader.tables:
                 raise DbsparkError(f"no table {name!r}; the tables are {', '.join(self.tables) or 'none'}")
             self._program.check_unread(name)
-        self._streams.stop(name)  # without the lock, which a stream needs to finish what it is at
-        with self._lock, self._all_or_nothing():
+        self._streams.stop(name)  # without the lock, which a stream needs to finish its micro-batch
+        with self._lock, self._rollback_on_error():
             self._program.drop(name)
             self._offsets = {k: o for k, o in self._offsets.items() if not k.startswith(f"{name}.")}
             self._runtime.remove(name, self.tick)
             self._commit_definitions()
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Definitions and circuit are as they were if the block raises."""
-        program, kept, definitions = self._program.saved(), self._runtime.snapshot(), dict(self._definitions)
+    def _rollback_on_error(self) -> Iterator[None]:
+        """Restore definitions, circuit, offsets and positions if the block raises."""
+        program, snapshot, definitions = self._program.saved(), self._runtime.snapshot(), dict(self._definitions)
         before = self._offsets, self._positions
         try:
             yield
         except BaseException:
             self._program.restore(program)
-            self._runtime.reset(kept)
+            self._runtime.reset(snapshot)
             self._definitions = definitions
             self._offsets, self._positions = before
             raise
 
     def table(self, name: str) -> Table:
-        """A table that is there."""
+        """The table `name`."""
         self._check_table(name)
         return Table(self, name)
 
     def _check_table(self, name: str) -> None:
-        if name not in self._shows.tables:
+        if name not in self._state_reader.tables:
             raise DbsparkError(f"no table {name!r}; the tables are {', '.join(self.tables) or 'none'}")
 
     def view(self, name: str) -> View:
-        """A view that is there."""
+        """The view `name`."""
         if name not in self._definitions:
             raise DbsparkError(f"no view {name!r}; the views are {', '.join(self.views) or 'none'}")
         return View(self, name)
 
     @property
     def tables(self) -> list[str]:
-        return list(self._shows.tables)
+        return list(self._state_reader.tables)
 
     @property
     def views(self) -> list[str]:
         return list(self._definitions)
 
     def frame(self, name: str) -> DataFrame:
-        """A DataFrame that stands for a table or view in definitions of views; it has no rows of its own."""
+        """A DataFrame that stands for a table or view in the definition of another view; it has no rows."""
         self._compile()
         return self._program.frame(name)
 
     def explain(self, query: str | DataFrame) -> str:
-        """How a view, or a query that is not a view yet, is or would be kept: part by part, the circuit, its state."""
+        """How a view is maintained, or how a query would be: operator by operator, with the sizes of state."""
         self._compile()
         with self._lock:
             named = isinstance(query, str) and query in self._definitions
-            return self._program.explain(query, self._shows.sizes() if named else None)
+            return self._program.explain(query, self._state_reader.sizes() if named else None)
 
     # ------------------------------------------------------------------ transactions
 
     def transaction(self) -> Transaction:
-        """Changes that are applied together when the block ends, or not at all if it raises."""
+        """A transaction: applied as a whole when its `with` block ends, dropped if the block raises."""
         self._check_writable("a transaction")
         return Transaction(self)
 
@@ -307,41 +310,45 @@ class Pipeline:
             self._check_writable("a transaction")
             self._monitor.running += 1
             try:
-                return self._applied(operations, offset)
+                return self._run_tick(operations, offset)
             finally:
                 self._monitor.running -= 1
 
-    def _applied(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None) -> int:
-        watch, tick, runtime = Watch(), self.tick + 1, self._runtime
+    def _run_tick(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None) -> int:
+        timer, tick, runtime = TickTimer(), self.tick + 1, self._runtime
         subscribers = self._subscribers
         if self._store is not None:
-            self._store.check_writable()  # a store that has failed refuses every tick, and says what to do
-        outcome = runtime.step(operations, tick, [s.view for s in subscribers], watch)
+            self._store.check_writable()  # a store with a failed commit refuses every tick
+        outcome = runtime.step(operations, tick, [s.view for s in subscribers], timer)
         offsets = self._offsets if offset is None else {**self._offsets, offset[0]: offset[1]}
-        late: BaseException | None = None
+        after_commit: BaseException | None = None
         try:
             self._make_durable(tick, offsets)
         except BaseException as error:
             if self._store is None or self._store.tick != tick:
                 runtime.undo()
                 raise
-            late = error  # the manifest is in place: it is what comes after a commit that has failed
-        # The tick has happened: nothing below may fail.
+            after_commit = error  # the manifest is in place, so the tick is committed; only clean-up after it failed
+        # The tick is committed: nothing below may fail the transaction.
         self.tick, self._offsets = tick, offsets
         runtime.settle()
-        watch.committed = perf_counter()
-        if late is not None and not isinstance(late, Exception):
-            raise late
-        if late is not None:
+        timer.committed = perf_counter()
+        if after_commit is not None and not isinstance(after_commit, Exception):
+            raise after_commit
+        if after_commit is not None:
             _log.error(
-                "tick %d has been committed, but not all that comes after a commit was done", tick, exc_info=late
+                "tick %d has been committed, but not all that comes after a commit was done",
+                tick,
+                exc_info=after_commit,
             )
         try:
             for feed in self._feeds.values():
                 feed.committed(tick)
             for subscription in subscribers:
-                subscription._deliver(outcome.changes, tick)
-            self._monitor.note(tick, outcome.given, outcome.taken, runtime.tally(), watch)
+                subscription._deliver(outcome.deltas, tick)
+            self._monitor.record_tick(
+                tick, outcome.table_row_counts, outcome.view_row_counts, runtime.row_counts(), timer
+            )
         except Exception:
             _log.exception("tick %d has been committed, but not everybody could be told", tick)
         return tick
@@ -366,7 +373,7 @@ class Pipeline:
         self._check_writable("ingest")
         self.table(table)
 
-        def apply(kind: streams.Kind, rows: Any, weight: str | None, offset: tuple[str, int] | None) -> None:
+        def apply(kind: streams.StreamOperation, rows: Any, weight: str | None, offset: tuple[str, int] | None) -> None:
             tx = Transaction(self)
             tx._add(table, kind, rows, weight)
             if offset is not None:
@@ -381,7 +388,7 @@ class Pipeline:
 
     @property
     def run_id(self) -> str:
-        """Another one whenever the pipeline is opened."""
+        """Identifies this opening of the pipeline."""
         return self._monitor.run_id
 
     @property
@@ -391,32 +398,32 @@ class Pipeline:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What it is doing: `message`, `isDataAvailable`, `isTriggerActive`, as a StreamingQuery says it."""
+        """The current status, as of a `StreamingQuery`: `message`, `isDataAvailable`, `isTriggerActive`."""
         return self._monitor.status(self.is_active)
 
     @property
     def last_progress(self) -> Progress | None:
-        """What the last transaction did, how long it took and what is kept; None before the first one."""
+        """Row counts, durations and state sizes of the last transaction; None before the first one."""
         return self._monitor.last
 
     @property
     def recent_progress(self) -> list[Progress]:
-        """The same of the last hundred transactions, the oldest first."""
+        """The progress of the last hundred transactions, oldest first."""
         return self._monitor.recent
 
     def add_listener(self, listener: Listener) -> None:
-        """Call a function with the progress of every transaction, after it has happened."""
+        """Call a function with the progress of every transaction after its commit."""
         self._monitor.listeners.append(listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Stop calling it."""
+        """Stop calling a listener."""
         if listener in self._monitor.listeners:
             self._monitor.listeners.remove(listener)
 
     def metrics(self) -> dict[str, Any]:
-        """Figures since the pipeline was opened, and the rows and bytes that it keeps, by what keeps them."""
+        """Totals since the pipeline was opened, and the rows and bytes of its state."""
         with self._lock:
-            sizes = self._shows.sizes()
+            sizes = self._state_reader.sizes()
         named = [n for n in sizes if n.startswith(("table ", "view "))]
         return {
             **self._monitor.totals,
@@ -427,40 +434,41 @@ class Pipeline:
         }
 
     def _label(self, name: str) -> str:
-        """What people call the node or the table that keeps something."""
+        """The display name of a trace."""
         node = self._program.builder.graph.nodes.get(name)
         return name if node is None else f"{node.label} #{name[:6]}"
 
     # ------------------------------------------------------------------ reading
 
     def query(self, sql: str) -> DataFrame:
-        """A Spark query over tables and views as they are now."""
+        """A Spark query over the present tables and views."""
         spark = self._spark()
         named = {n for n in (*self.tables, *self.views) if re.search(rf"\b{re.escape(n)}\b", sql, re.IGNORECASE)}
         if not named:
             return spark.sql(sql)
-        return over(spark, {n: self._df(n, self.tick) for n in named}, sql)
+        return query_over_frames(spark, {n: self._df(n, self.tick) for n in named}, sql)
 
     def refresh(self) -> int:
-        """Show the newest tick, in a pipeline that is open for reading; gives the tick that is shown.
+        """Move a read-only pipeline to the newest committed tick; returns the tick that it reads.
 
-        Until then it shows the tick at which it was opened, whatever the writer does. One that writes is always there.
+        Without it, it reads the tick at which it was opened, whatever is committed meanwhile. A pipeline that writes is
+        always at its newest tick.
         """
         with self._lock:
             self._check_open()
             if self.read_only and self.location is not None:
                 newest = Store.open(self.location, write=False)
                 try:
-                    shown = self._reader(newest, newest.records())
+                    reader = self._open_reader(newest, newest.records())
                 except BaseException:
                     newest.close()
                     raise
-                self._shows.close()
-                self._shows, self._store = shown, newest
+                self._state_reader.close()
+                self._state_reader, self._store = reader, newest
             return self.tick
 
     def sql(self, script: str) -> None:
-        """Run CREATE TABLE, CREATE VIEW, DROP, INSERT and DELETE statements, each a transaction of its own."""
+        """Run CREATE TABLE, CREATE VIEW, DROP, INSERT and DELETE statements; each INSERT or DELETE is a transaction."""
         execute(self, script)
 
     def _rows(self, name: str, tick: int | None) -> pa.Table:
@@ -469,23 +477,23 @@ class Pipeline:
         return plain_rows(batch)
 
     def _df(self, name: str, tick: int) -> DataFrame:
-        """A table or view at a tick. What lies on shards is read where Spark's tasks are."""
+        """A table or view at a tick. On shards it is read by Spark's tasks, not by the driver."""
         spark = self._spark()
         if self.shards is None or self._store is None:
             return frame_of(spark, self._rows(name, tick))
-        kind = "table" if name in self._shows.tables else "view"
+        kind = "table" if name in self._state_reader.tables else "view"
         reader = spark.read.format("dbspark").option("location", self._store.files.location)
         frame = reader.option(kind, name).option("asOf", tick).option("monthsAsInt", "true").load()
-        wanted = struct_of(self._readable(name).schema)
-        return frame if in_months(wanted, wide=True) == wanted else relabelled(frame, wanted)
+        schema = struct_of(self._readable(name).schema)
+        return frame if in_months(schema, wide=True) == schema else relabelled(frame, schema)
 
-    def _readable(self, name: str) -> Readable:
-        return self._shows.readable(name, self.tick)
+    def _readable(self, name: str) -> ReadableTable:
+        return self._state_reader.readable(name, self.tick)
 
     # ------------------------------------------------------------------ life
 
     def close(self) -> None:
-        """Let go of the location, and of the Spark session if the pipeline started it."""
+        """Stop streams and sinks, release the location, and stop the Spark session if the pipeline started it."""
         if self._closed:
             return
         self._streams.close()
@@ -497,7 +505,7 @@ class Pipeline:
                 if self._positions is not self._stored_positions:
                     self._commit_definitions()
         finally:
-            self._shows.close()
+            self._state_reader.close()
             if self._store is not None:
                 self._store.close()
             if self._temporary is not None:
@@ -520,11 +528,11 @@ class Pipeline:
     # ------------------------------------------------------------------ inside
 
     def _spark(self) -> SparkSession:
-        if self._given is None and self._session is None:
+        if self._given_session is None and self._session is None:
             from dbspark.spark import get_session
 
             self._session = get_session(app_name=f"dbspark {self.name}")
-        spark = self._given if self._session is None else self._session.spark
+        spark = self._given_session if self._session is None else self._session.spark
         assert spark is not None
         from dbspark.connectors.stored_tables import register
 
@@ -550,21 +558,23 @@ class Pipeline:
                     "a view by a DataFrame cannot be found again when the location is reopened; give the query as SQL"
                 )
             return {"query": None}
-        shards = {} if self.shards is None else {"buckets": True}  # how it is computed stays, whoever opens it
-        declared = None if recursive is None else schema_text(Schema.of(recursive))
+        shards = (
+            {} if self.shards is None else {"buckets": True}
+        )  # stored, because it decides node ids, whoever opens the location
+        declared = None if recursive is None else encode_schema(Schema.of(recursive))
         return {"query": query, "maintenance": maintenance, "recursive": declared, **shards}
 
-    def _described(self) -> dict[str, Any]:
-        """The program, as it is kept beside the state."""
+    def _program_json(self) -> dict[str, Any]:
+        """The program as JSON, as it is stored beside the state."""
         tables = [
-            {"name": n, "schema": schema_text(t.schema), "key": list(t.primary_key), "created": t.created}
-            for n, t in self._shows.tables.items()
+            {"name": n, "schema": encode_schema(t.schema), "key": list(t.primary_key), "created": t.created}
+            for n, t in self._state_reader.tables.items()
         ]
-        views = [{"name": n, **given} for n, given in self._definitions.items()]
-        return {"name": self.name, "id": self.id, "tables": tables, "views": views, **self._runtime.described()}
+        views = [{"name": n, **definition} for n, definition in self._definitions.items()]
+        return {"name": self.name, "id": self.id, "tables": tables, "views": views, **self._runtime.state_metadata()}
 
     def _feed(self, view: str, key: str, deliver: Callable[[pa.Table, int], None], since: int | None) -> sinks.Feed:
-        """A sink of a view that goes on from where it was, or begins."""
+        """Start a sink of a view, from its stored position or anew."""
         with self._lock:
             self._check_writable("write_stream")
             running = self._feeds.get(key)
@@ -575,22 +585,22 @@ class Pipeline:
                 begin = {"tick": self.tick, "snapshot": True} if since is None else {"tick": since}
                 self._positions = {**positions, key: begin}
             try:
-                # Held before it is committed, so that what a manifest names goes back to the positions in it.
-                self._runtime.hold(view, self._unread(view))
-                self._check_kept(view, key, new)
+                # The hold comes before the commit: the histories of a manifest must reach back to its positions.
+                self._runtime.hold(view, self._oldest_unread_tick(view))
+                self._check_history_covers(view, key, new)
                 if new:
                     self._commit_definitions()
             except BaseException:
                 self._positions = positions
-                self._runtime.hold(view, self._unread(view))
+                self._runtime.hold(view, self._oldest_unread_tick(view))
                 raise
 
             def save(position: sinks.Position) -> None:
                 with self._lock:
                     self._positions = {**self._positions, key: position}
-                    self._runtime.hold(view, self._unread(view))
+                    self._runtime.hold(view, self._oldest_unread_tick(view))
 
-            origin = sinks.Origin(
+            origin = sinks.ChangeSource(
                 lambda since, upto: self.view(view).changes(since, upto),
                 lambda tick: self.view(view).as_of(tick).to_arrow(),
                 self._commit_times,
@@ -599,8 +609,8 @@ class Pipeline:
             self._feeds[key] = sinks.Feed(key, origin, deliver, self._positions[key], self.tick)
             return self._feeds[key]
 
-    def _check_kept(self, view: str, key: str, new: bool) -> None:
-        """Refuse a sink that would have to read what is no longer there."""
+    def _check_history_covers(self, view: str, key: str, new: bool) -> None:
+        """Refuse a sink whose position is older than the history of its view."""
         tick, oldest = int(self._positions[key]["tick"]), self._readable(view).oldest()
         if tick < oldest and new:
             raise TimeError(
@@ -616,7 +626,7 @@ class Pipeline:
     def _forget_feed(self, view: str, key: str) -> None:
         running = self._feeds.pop(key, None)
         if running is not None:
-            running.stop()  # without the lock, which it needs to finish what it is at
+            running.stop()  # without the lock, which the sink needs to finish its tick
         with self._lock:
             self._check_writable("forget_stream")
             if key not in self._positions:
@@ -629,7 +639,7 @@ class Pipeline:
             except BaseException:
                 self._positions = positions
                 raise
-            self._runtime.hold(view, self._unread(view))
+            self._runtime.hold(view, self._oldest_unread_tick(view))
 
     def _commit_times(self) -> dict[int, float]:
         if self._store is None:
@@ -642,68 +652,48 @@ class Pipeline:
         self._make_durable(self.tick, self._offsets)
 
     def _make_durable(self, tick: int, offsets: Mapping[str, Any]) -> None:
-        """Commit a tick, which may be the present one with other definitions. What raises is not shown."""
+        """Commit a new tick, or the present one with new definitions; if it raises, neither is visible."""
         if self._store is not None:
-            self._store.commit(tick, self._runtime.states(), self._described(), offsets, self._positions)
+            self._store.commit(tick, self._runtime.states(), self._program_json(), offsets, self._positions)
             self._stored_positions = self._positions
 
-    def _known_as(self, found: Committed) -> None:
-        """The pipeline that is stored."""
-        if found.program["name"] != self.name:
+    def _adopt_identity(self, committed: Committed) -> None:
+        """Take name, id and tick from the store."""
+        if committed.program["name"] != self.name:
             _log.warning(
                 "%s is the pipeline %r and keeps that name; it was opened as %r",
-                self.location, found.program["name"], self.name,
+                self.location, committed.program["name"], self.name,
             )  # fmt: skip
-            self.name = found.program["name"]
-        self.id = found.program.get("id", self.id)
-        self.tick = found.tick
+            self.name = committed.program["name"]
+        self.id = committed.program.get("id", self.id)
+        self.tick = committed.tick
 
-    def _define(self, given: Mapping[str, Any]) -> None:
-        """A view as it is described beside the state."""
-        declared = None if given["recursive"] is None else schema_of(given["recursive"])
+    def _define(self, definition: Mapping[str, Any]) -> None:
+        """Define a view from its stored definition."""
+        declared = None if definition["recursive"] is None else decode_schema(definition["recursive"])
         self._program.view(
-            given["name"], given["query"], maintenance=given["maintenance"], recursive=declared,
-            buckets=given.get("buckets", False),
+            definition["name"], definition["query"], maintenance=definition["maintenance"], recursive=declared,
+            buckets=definition.get("buckets", False),
         )  # fmt: skip
-        self._definitions[given["name"]] = {k: v for k, v in given.items() if k != "name"}
+        self._definitions[definition["name"]] = {k: v for k, v in definition.items() if k != "name"}
 
-    def _reader(self, store: Store, found: Committed) -> Reader:
-        """What shows a tick. That needs no circuit, and no Spark until somebody asks it something."""
-        self._known_as(found)
-        tables = tables_of(found)
+    def _open_reader(self, store: Store, committed: Committed) -> ReadOnlyRuntime:
+        """Open a tick for reading. It needs no circuit, and no Spark before a query or a DataFrame."""
+        self._adopt_identity(committed)
+        tables = decode_tables(committed)
         self._program = Program(self._spark)
         for table in tables:
             self._program.table(table.name, table.schema, table.primary_key)
-        self._definitions = {v["name"]: {k: x for k, x in v.items() if k != "name"} for v in found.program["views"]}
-        return Reader(store, tables, found.program.get("shards"), int(self.config["history"]))
+        self._definitions = {v["name"]: {k: x for k, x in v.items() if k != "name"} for v in committed.program["views"]}
+        return ReadOnlyRuntime(store, tables, committed.program.get("shards"), int(self.config["history"]))
 
     def _compile(self) -> None:
-        """Define the views of a reader, which are not needed before."""
+        """Compile the views of a read-only pipeline, which only `frame` and `explain` need."""
         if self.read_only:
             with self._lock:
-                for name, given in list(self._definitions.items()):
+                for name, definition in list(self._definitions.items()):
                     if name not in self._program.views:
-                        self._define({"name": name, **given})
-
-
-def _checked(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    unknown = sorted(set(config) - set(DEFAULTS))
-    if unknown:
-        raise ConfigError(f"no setting {', '.join(unknown)}; there are {', '.join(DEFAULTS)}")
-    if int(config.get("history", 0)) < 0:
-        raise ConfigError(f"history: {config['history']} is not a number of ticks; give 0 or more")
-    _bytes(config.get("reserve", 0))
-    if not isinstance(config.get("read_only", False), bool):
-        raise ConfigError(f"read_only is {config['read_only']!r}; it can be True or False")
-    return config
-
-
-def _bytes(given: int | str) -> int:
-    """A number of bytes, or one with k, m or g behind it, as Java has them."""
-    found = re.fullmatch(r"([0-9]+)([kmgt]?)b?", str(given).strip().lower())
-    if found is None:
-        raise ConfigError(f"reserve: {given!r} is not an amount of memory; give bytes, or text like '512m' or '4g'")
-    return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[found[2]]
+                        self._define({"name": name, **definition})
 
 
 def _check_name(name: str) -> None:

@@ -1,29 +1,27 @@
 """Scripts of SQL statements that define and change a pipeline.
 
-Statements are told apart here; whatever is a query is Spark's to read. INSERT and DELETE evaluate their query over the
-tables as they are and apply the result as a transaction. CREATE TABLE … USING is Spark's own: a table of its catalogue,
-for flows to read (`dbspark.pipeline.flows`).
+Statements are recognised here by regular expressions; queries are parsed by Spark. INSERT and DELETE evaluate their
+query over the present tables and apply the result as a transaction. CREATE TABLE … USING goes to Spark: it makes a
+table of Spark's catalogue, for flows to read (`dbspark.pipeline.flows`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dbspark.errors import DbsparkError
 from dbspark.pipeline.flows import (
     FLOW,
     STREAMING_TABLE,
+    StatementTarget,
+    check_supported,
     create_flow,
     create_streaming_table,
-    definition,
+    parse_definition,
     reads_a_stream,
-    refuse,
 )
-
-if TYPE_CHECKING:
-    from dbspark.pipeline.pipeline import Pipeline
 
 _NAME = r"`?(?P<name>[A-Za-z_][A-Za-z0-9_]*)`?"
 _TOKEN = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|;|[^;'\"`/-]+|.", re.DOTALL)
@@ -35,10 +33,10 @@ _INLINE_KEY = re.compile(
 )
 
 
-def execute(pipe: Pipeline, script: str) -> None:
+def execute(pipe: StatementTarget, script: str) -> None:
     """Run the statements of a script in order."""
     for statement in statements(script):
-        refuse(statement)
+        check_supported(statement)
         for pattern, run in _STATEMENTS:
             found = pattern.fullmatch(statement)
             if found is not None:
@@ -58,21 +56,21 @@ def statements(script: str) -> Iterator[str]:
     parts: list[str] = []
     for token in _TOKEN.findall(script):
         if token == ";":
-            yield from _whole(parts)
+            yield from _statement_text(parts)
             parts = []
         else:
             comment = token.startswith("--") or (token.startswith("/*") and not token.startswith("/*+"))
             parts.append(" " if comment else token)
-    yield from _whole(parts)
+    yield from _statement_text(parts)
 
 
-def _whole(parts: list[str]) -> Iterator[str]:
+def _statement_text(parts: list[str]) -> Iterator[str]:
     text = "".join(parts).strip()
     if text:
         yield text
 
 
-def _create_table(pipe: Pipeline, found: re.Match[str]) -> None:
+def _create_table(pipe: StatementTarget, found: re.Match[str]) -> None:
     columns = found["columns"]
     key: list[str] = []
     declared = re.search(r",\s*(?:CONSTRAINT\s+\w+\s+)?PRIMARY\s+KEY\s*\(([^)]*)\)\s*$", columns, re.IGNORECASE)
@@ -90,7 +88,7 @@ def _create_table(pipe: Pipeline, found: re.Match[str]) -> None:
     pipe.create_table(found["name"], columns, primary_key=key)
 
 
-def _create_view(pipe: Pipeline, found: re.Match[str]) -> None:
+def _create_view(pipe: StatementTarget, found: re.Match[str]) -> None:
     name, query = found["name"], view_query(found)
     if found["exists"] and name in pipe.views:
         return
@@ -101,9 +99,9 @@ def _create_view(pipe: Pipeline, found: re.Match[str]) -> None:
 
 
 def view_query(found: re.Match[str]) -> str:
-    """The query of a view, with the names that it gives to its columns."""
+    """The query of a CREATE VIEW statement, with the column names that the statement gives."""
     what = f"CREATE VIEW {found['name']}"
-    given = definition(found["rest"], what)
+    given = parse_definition(found["rest"], what)
     if given.query is None:
         raise DbsparkError(f"{what}: AS and a query are missing")
     if given.columns is None:
@@ -112,12 +110,12 @@ def view_query(found: re.Match[str]) -> str:
     return f"SELECT * FROM ({given.query}) AS {found['name']}({', '.join(names)})"
 
 
-def _create_source(pipe: Pipeline, found: re.Match[str]) -> None:
+def _create_source(pipe: StatementTarget, found: re.Match[str]) -> None:
     exists = "IF NOT EXISTS " if found["exists"] else ""
     pipe._spark().sql(f"CREATE TABLE {exists}{found['rest']}")
 
 
-def _drop(pipe: Pipeline, found: re.Match[str]) -> None:
+def _drop(pipe: StatementTarget, found: re.Match[str]) -> None:
     view = found["kind"].lower() == "view"
     there = pipe.views if view else pipe.tables
     if found["exists"] and found["name"] not in there:
@@ -125,7 +123,7 @@ def _drop(pipe: Pipeline, found: re.Match[str]) -> None:
     (pipe.drop_view if view else pipe.drop_table)(found["name"])
 
 
-def _insert(pipe: Pipeline, found: re.Match[str]) -> None:
+def _insert(pipe: StatementTarget, found: re.Match[str]) -> None:
     name = found["name"]
     schema = pipe.table(name).schema
     frame = pipe.query(found["query"])
@@ -140,11 +138,11 @@ def _insert(pipe: Pipeline, found: re.Match[str]) -> None:
         tx.insert(name, rows)
 
 
-def _spark_type(pipe: Pipeline, table: str, column: str) -> str:
+def _spark_type(pipe: StatementTarget, table: str, column: str) -> str:
     return str(pipe.frame(table).schema[column].dataType.simpleString())
 
 
-def _delete(pipe: Pipeline, found: re.Match[str]) -> None:
+def _delete(pipe: StatementTarget, found: re.Match[str]) -> None:
     name = found["name"]
     pipe.table(name)
     condition = f" WHERE {found['condition']}" if found["condition"] else ""

@@ -1,1 +1,1 @@
-"""Runtimes: who keeps the state of tables and views and makes ticks. Embedded in this process, or sharded on Spark."""
+"""Runtimes: own the state of tables and views and run ticks, embedded in this process or sharded on Spark."""

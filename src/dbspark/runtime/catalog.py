@@ -1,4 +1,4 @@
-"""How a program is described beside the state: plain JSON, which the store keeps and does not look into."""
+"""The tables of a program as plain JSON, which a manifest stores without interpreting it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dbspark.runtime.tables import TableDefinition
 from dbspark.storage.store import Committed
 
 
-def schema_text(schema: Schema) -> str:
-    """A schema, names and types and all."""
+def encode_schema(schema: Schema) -> str:
+    """A schema as text: its Arrow IPC message in base64."""
     return base64.b64encode(schema.arrow.serialize().to_pybytes()).decode()
 
 
-def schema_of(text: str) -> Schema:
-    """The schema that a text stands for."""
+def decode_schema(text: str) -> Schema:
+    """The inverse of `encode_schema`."""
     return Schema(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))))
 
 
-def tables_of(found: Committed) -> list[TableDefinition]:
-    """The tables of a program."""
+def decode_tables(committed: Committed) -> list[TableDefinition]:
+    """The table definitions of a committed program."""
     return [
-        TableDefinition(t["name"], schema_of(t["schema"]), tuple(t["key"]), t.get("created", 0))
-        for t in found.program["tables"]
+        TableDefinition(t["name"], decode_schema(t["schema"]), tuple(t["key"]), t.get("created", 0))
+        for t in committed.program["tables"]
     ]

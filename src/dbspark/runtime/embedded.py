@@ -1,7 +1,7 @@
-"""The circuit in this process: a tick takes milliseconds, and everything is on this machine.
+"""The embedded runtime: the circuit in this process. A small tick takes milliseconds; all state is on one machine.
 
-A new view is filled from what is kept nearest to it (`runtime.fill`): nodes that other views have already keep their
-state, and are not computed again where all that they have given is kept.
+A new view is filled from the nearest stored rows (`runtime.fill`): nodes that it shares with other views keep their
+state, and are not computed again where their integral is stored.
 """
 
 from __future__ import annotations
@@ -19,35 +19,49 @@ from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.operators.operator import State
 from dbspark.runtime.fill import Integral, fill
-from dbspark.runtime.progress import Watch
-from dbspark.runtime.reslicing import rearranged, whole_states
-from dbspark.runtime.runtime import Outcome, Runtime, Tally
+from dbspark.runtime.progress import RowCountSnapshot, TickTimer
+from dbspark.runtime.reslicing import reorder_spine, unsharded_states
+from dbspark.runtime.runtime import Outcome, Runtime
 from dbspark.runtime.sizes import sizes_of
 from dbspark.runtime.state import difference, outputs_of, restore, stale_views, state_of, warn_of_refill
-from dbspark.runtime.tables import Checking, Kind, Operation, TableDefinition, TableState, TransactionError
+from dbspark.runtime.tables import (
+    ConstraintCheck,
+    Operation,
+    OperationKind,
+    TableDefinition,
+    TableState,
+    TransactionError,
+)
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
 from dbspark.storage.store import Store
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.history import History
 from dbspark.trace.spine import Spine
-from dbspark.trace.write_buffer import sound
+from dbspark.trace.write_buffer import validate
 
-MERGES = SpineConfig(background=1 << 15, space_high=3.0, inserting=16, indexed=1 << 9, sieved=1 << 14, waiting=8)
-"""Merges from so many rows on run beside the ticks: they take milliseconds, and most machines have a second core. What
-only grows is not rewritten whenever it has doubled: nothing would be saved by it. Batches stay in memory, and so do
-indices, which make it cheap to look up in many of them what few have."""
-HISTORIES = replace(MERGES, growing=16)
-"""Views, and tables without a key, are not looked up in while they only grow."""
+STATE_SPINE_CONFIG = SpineConfig(
+    min_background_rows=1 << 15,
+    max_space_share=3.0,
+    seldom_read_fanout=16,
+    min_indexed_rows=1 << 9,
+    min_filtered_rows=1 << 14,
+    min_tiny_batches=8,
+)
+"""Spines of operators and of tables with a key: merges of 32 Ki rows and more run on the background thread, where they
+cost a tick nothing on a machine with a second core. Append-only spines are merged rarely (`inserting`), because a merge
+would save no space; lookups stay cheap in many batches, because these and their indices stay in memory."""
+HISTORY_SPINE_CONFIG = replace(STATE_SPINE_CONFIG, append_only_fanout=16)
+"""Spines of views, and of tables without a key: append-only ones are merged more rarely still: no tick probes them."""
 
 
 class _Tally(NamedTuple):
-    """See `Tally`: tables and views, how many rows each has, and what the circuit keeps."""
+    """Row counts of the tables and views, in this order, and of the nodes of the circuit."""
 
     tables: Sequence[str]
     views: Sequence[str]
     counts: Sequence[int]
-    nodes: Tally
+    nodes: RowCountSnapshot
 
     def rows(self) -> dict[str, int]:
         names = *(f"table {name}" for name in self.tables), *(f"view {name}" for name in self.views)
@@ -59,10 +73,10 @@ def _all_of(history: History) -> Delta:
 
 
 class Embedded(Runtime):
-    """See the module's preface."""
+    """Runs the circuit in this process."""
 
     def __init__(self, program: Program, keep: int) -> None:
-        """`keep`: how many ticks back tables and views can be read."""
+        """`keep`: how many ticks back tables and views can be read (the setting `history`)."""
         self._program = program
         self._keep = keep
         self._circuit = Circuit(Graph())
@@ -70,9 +84,9 @@ class Embedded(Runtime):
         self._tables: dict[str, TableState] = {}
         self._views: dict[str, History] = {}
         self._before: tuple[Any, tuple[History, ...]] | None = None
-        """The circuit before the tick that has not been settled yet, and the histories that it has changed."""
+        """For `undo`: the circuit before the unsettled tick, and the histories that the tick has changed."""
         self._corrections: dict[str, Delta] = {}
-        """By view, what its stored rows lack to be what its query gives; the next tick brings it."""
+        """By view, the difference between its stored rows and the result of its query; the next tick applies it."""
 
     # ------------------------------------------------------------------ definitions
 
@@ -92,9 +106,11 @@ class Embedded(Runtime):
         restore(circuit, states, tick)
         views = dict(self._views)
         for name in names:
-            # The rows belong to the tick that is past: a view has no history before it was made.
+            # The rows belong to the last tick: a view has no history before it was created.
             sort_key = SortKey(self._program.views[name].schema)
-            views[name] = History(sort_key, self._keep, tick - 1, known=False, config=HISTORIES, patient=True)
+            views[name] = History(
+                sort_key, self._keep, tick - 1, empty_at_tick=False, config=HISTORY_SPINE_CONFIG, seldom_read=True
+            )
             views[name].append(out[name], tick)
         self._circuit, self._views = circuit, views
 
@@ -106,12 +122,12 @@ class Embedded(Runtime):
 
     def _table_history(self, table: TableDefinition, tick: int, spine: Spine | None = None) -> History:
         keyed = bool(table.primary_key)
-        config = MERGES if keyed else HISTORIES
-        return History(table.sort_key, self._keep, tick, spine, config=config, patient=not keyed, counted=keyed)
+        config = STATE_SPINE_CONFIG if keyed else HISTORY_SPINE_CONFIG
+        return History(table.sort_key, self._keep, tick, spine, config=config, seldom_read=not keyed, count_rows=keyed)
 
     def _new_circuit(self) -> Circuit:
         tables = {n: TableConstraint(t.sort_key, bool(t.primary_key)) for n, t in self.tables.items()}
-        return Circuit(self._program.builder.graph, MERGES, tables=tables)
+        return Circuit(self._program.builder.graph, STATE_SPINE_CONFIG, tables=tables)
 
     def _rebuilt(
         self,
@@ -120,10 +136,11 @@ class Embedded(Runtime):
         empty: Collection[str] = (),
         outputs: Mapping[str, str] | None = None,
     ) -> Circuit:
-        """The circuit of the present program, with the state that there is for its nodes.
+        """A circuit of the present program with stored state; nodes without stored state are filled.
 
-        `empty`: nodes for which nothing may be stored because they have no rows. `outputs`: by view, the node whose
-        rows are stored, where that is known. What other operators have made of a view is corrected by the next tick.
+        `empty`: nodes that may have no stored state because they have no rows; all others are worth a warning.
+        `outputs`: by view, the node whose rows are stored, where that is known. A view whose rows were computed by
+        other operators is corrected by the next tick.
         """
         circuit = self._new_circuit()
         missing = set(restore(circuit, states, tick))
@@ -146,9 +163,9 @@ class Embedded(Runtime):
     def _computed(
         self, views: Sequence[str], kept: Mapping[str, State], stale: Collection[str] = ()
     ) -> tuple[dict[str, State], dict[str, Delta]]:
-        """The states that are missing behind some views, at least, and all that the views hold.
+        """The states that are missing for some views (or more of them), and the rows of these views.
 
-        `stale`: views whose histories are not what the circuit gives.
+        `stale`: views whose histories do not hold the result of their query.
         """
         graph = self._program.builder.graph
         integrals: dict[str, Integral] = {
@@ -171,67 +188,76 @@ class Embedded(Runtime):
 
     # ------------------------------------------------------------------ ticks
 
-    def operation(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> Operation:
+    def operation(self, table: str, kind: OperationKind, data: Any, weight: str | None = None) -> Operation:
         return self.tables[table].operation(kind, data, weight)
 
     def step(
         self,
         operations: Mapping[str, list[Operation]],
         tick: int,
-        wanted: Collection[str],
-        watch: Watch,
+        subscribed_views: Collection[str],
+        timer: TickTimer,
     ) -> Outcome:
+        """Run one tick in five steps; only the last one changes what `states` names.
+
+        1. Net the operations of each table into one delta, and set up the checks of its constraints.
+        2. Run the circuit on the deltas. Its VM makes the checks of small deltas on the way.
+        3. Validate the deltas of views, and sort those of subscribed views. All that can be refused is refused here.
+        4. Finish the remaining checks; nothing may be written to a table that is still being checked. If 1 to 4 raise,
+           the circuit is reset; a violated constraint is reported in preference to an error that follows from it.
+        5. Append the deltas to the histories of tables and views. If that raises, the tick is undone.
+        """
         before = self._circuit.snapshot()
-        given: dict[str, int] = {}
-        changes: dict[str, Delta] = {}
-        checks: dict[str, Checking] = {}
-        moved: dict[str, Delta] = {}
-        told: dict[str, Batch] = {}
+        table_rows: dict[str, int] = {}
+        table_deltas: dict[str, Delta] = {}
+        checks: dict[str, ConstraintCheck] = {}
+        view_deltas: dict[str, Delta] = {}
+        subscribed: dict[str, Batch] = {}
         try:
             for name, ops in operations.items():
-                delta, check = self._tables[name].change(ops)
-                given[name] = delta.rows
+                delta, check = self._tables[name].net_delta(ops)
+                table_rows[name] = delta.rows
                 if delta.rows:
-                    changes[name] = delta
+                    table_deltas[name] = delta
                 if check is not None:
                     checks[name] = check
-            watch.checked = perf_counter()
-            listing = {name for name, check in checks.items() if check.listing}
-            out = self._circuit.step(changes, wanted, checks)
+            timer.checked = perf_counter()
+            vm_lists = {name for name, check in checks.items() if check.listing}
+            out = self._circuit.step(table_deltas, subscribed_views, checks)
             for name, history in self._views.items():
                 change = out[name]
                 if name in self._corrections:
                     change = Delta.sum(history.sort_key.schema, [change, self._corrections[name]])
-                moved[name] = sound(change, history.sort_key)
-                if name in wanted:
-                    told[name] = moved[name].sorted_by(history.sort_key)
+                view_deltas[name] = validate(change, history.sort_key)
+                if name in subscribed_views:
+                    subscribed[name] = view_deltas[name].sorted_by(history.sort_key)
             for check in checks.values():
-                check.done()
+                check.finish()
         except BaseException as error:
             self._circuit.reset(before)
             for check in checks.values():
                 check.wait()
             for name in operations:
-                self._tables[name].history.unlist()
+                self._tables[name].history.invalidate_directory()
             if isinstance(error, Exception) and not isinstance(error, TransactionError):
-                for check in checks.values():  # what is wrong with a change says more than what has come of it
-                    check.again()
+                for check in checks.values():  # a violated constraint explains more than an error that follows from it
+                    check.recheck()
             raise
         written = (
-            *(self._tables[name].history for name in changes),
-            *(self._views[n] for n, d in moved.items() if d.rows),
+            *(self._tables[name].history for name in table_deltas),
+            *(self._views[n] for n, d in view_deltas.items() if d.rows),
         )
         try:
             for history in written:
-                history.begin()
+                history.begin_tick()
             self._before = before, written
-            for name, delta in changes.items():
-                self._tables[name].history.append(delta, tick, name in listing and name not in checks)
-            taken: dict[str, SupportsInt] = {}
-            for name, delta in moved.items():
-                taken[name] = self._views[name].append(delta, tick) if delta.rows else 0
-            watch.computed = perf_counter()
-            return Outcome(given, taken, told)
+            for name, delta in table_deltas.items():
+                self._tables[name].history.append(delta, tick, name in vm_lists and name not in checks)
+            view_rows: dict[str, SupportsInt] = {}
+            for name, delta in view_deltas.items():
+                view_rows[name] = self._views[name].append(delta, tick) if delta.rows else 0
+            timer.computed = perf_counter()
+            return Outcome(table_rows, view_rows, subscribed)
         except BaseException:
             self._before = before, written
             self.undo()
@@ -244,7 +270,7 @@ class Embedded(Runtime):
     def settle(self) -> None:
         if self._before is not None:
             for history in self._before[1]:
-                history.settle()
+                history.commit_tick()
             self._before, self._corrections = None, {}
 
     def undo(self) -> None:
@@ -252,7 +278,7 @@ class Embedded(Runtime):
             circuit, written = self._before
             self._circuit.reset(circuit)
             for history in written:
-                history.undo()
+                history.rollback_tick()
             self._before = None
 
     # ------------------------------------------------------------------ state
@@ -269,25 +295,29 @@ class Embedded(Runtime):
     def reset(self, snapshot: Any) -> None:
         self.tables, self._tables, self._views, self._circuit = snapshot
 
-    def described(self) -> dict[str, Any]:
+    def state_metadata(self) -> dict[str, Any]:
         return {"outputs": outputs_of(self._program.builder.graph)}
 
     def corrections(self) -> Collection[str]:
         return list(self._corrections)
 
-    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:
-        states = whole_states(store, described)
+    def recover(
+        self, store: Store, tables: Sequence[TableDefinition], tick: int, state_metadata: Mapping[str, Any]
+    ) -> None:
+        states = unsharded_states(store, state_metadata)
         for table in tables:
-            kept = states.get(f"table {table.name}")
-            spine = kept[0] if kept else None
+            stored = states.get(f"table {table.name}")
+            spine = stored[0] if stored else None
             self._add_table(table, self._table_history(table, tick, spine))
         for name, view in self._program.views.items():
             sort_key = SortKey(view.schema)
             spine = states[f"view {name}"][0]
-            if spine.sort_key is not sort_key:  # as shards keep it
-                states[f"view {name}"] = (spine := rearranged(spine, sort_key),)
-            self._views[name] = History(sort_key, self._keep, tick, spine, config=HISTORIES, patient=True)
-        self._circuit = self._rebuilt(states, tick, described.get("nodes", ()), described.get("outputs"))
+            if spine.sort_key is not sort_key:  # stored by shards in another order
+                states[f"view {name}"] = (spine := reorder_spine(spine, sort_key),)
+            self._views[name] = History(
+                sort_key, self._keep, tick, spine, config=HISTORY_SPINE_CONFIG, seldom_read=True
+            )
+        self._circuit = self._rebuilt(states, tick, state_metadata.get("nodes", ()), state_metadata.get("outputs"))
 
     def readable(self, name: str, tick: int) -> History:
         return self._tables[name].history if name in self._tables else self._views[name]
@@ -295,9 +325,9 @@ class Embedded(Runtime):
     def sizes(self) -> dict[str, Size]:
         return sizes_of(self.states())
 
-    def tally(self) -> Tally:
-        rows = [table.history.kept_rows for table in self._tables.values()]
-        rows += [history.kept_rows for history in self._views.values()]
+    def row_counts(self) -> RowCountSnapshot:
+        rows = [table.history.unconsolidated_rows for table in self._tables.values()]
+        rows += [history.unconsolidated_rows for history in self._views.values()]
         return _Tally(tuple(self._tables), tuple(self._views), rows, self._circuit.tally())
 
     def close(self) -> None:

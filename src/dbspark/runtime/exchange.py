@@ -2,24 +2,20 @@
 
     level 0 -> repartitionById -> level 1 -> repartitionById -> level 2 -> … -> reports
 
-Every level is a `mapInArrow` over as many partitions as there are shards; between two of them Spark shuffles whole
-batches as bytes, rows (shard, slot, payload), and never sees a row of ours. What comes to the driver at the end are the
-reports of the tasks, and what somebody has asked for.
+Every level is a `mapInArrow` over one partition for each shard. Between two levels Spark shuffles rows (shard, slot,
+payload) whose payloads are whole encoded batches; it never sees a single row of ours. The driver collects the reports
+of the tasks and the deltas of subscribed views.
 
-Levels are sent to the executors once, as a broadcast, and stay there between ticks; Spark has analysed their plan once.
-What differs from tick to tick (the records of traces, and rows that the driver has split) travels as a property of the
-job, or in a file that it names, and every task takes what is for its level and shard. Rows of frames, which Spark has,
-come to level 0 through one more shuffle.
-
-Whoever can write to the location must not be able to run code in the workers. So only what Spark carries from the
-driver (the broadcast levels and the property of the job) is unpickled. What tasks read from the location is Arrow and
-JSON, and the property holds the digest of each task's part of the file, so an altered file is refused.
-
-Between two levels Spark may be asked something about rows (`Ask`): they are decoded into columns that Spark sees, its
-own plan is put over them, and what that gives is encoded again. It is one shuffle more, from which all questions read,
-and which Spark makes once.
-
-The job runs in a session of its own, so that the settings it needs are not those of the user.
+1. Levels are broadcast to the executors once and cached there between ticks, and Spark analyses their plan once. What
+   differs from tick to tick (records of traces, and rows of the driver) is a local property of the job, or in a file
+   that the property names. Rows of DataFrames are received by level 0 through one more shuffle.
+2. Whoever can write to the location must not be able to run code in the workers: only what Spark carries from the
+   driver (the broadcast levels and the property) is unpickled. What tasks read from the location is Arrow and JSON, and
+   the property has the digest of each task's part of the file, so that an altered file is refused.
+3. External functions (`ExternalCall`) are evaluated by Spark between two levels: the rows of a slot are decoded into
+   columns, Spark's own plan runs over them, and its result is encoded again. All functions of a level share one more
+   shuffle.
+4. The job runs in a session of its own, so its settings do not affect the user's.
 """
 
 from __future__ import annotations
@@ -43,102 +39,107 @@ from dbspark.columnar.delta import Delta
 from dbspark.columnar.frames import in_months, struct_of
 from dbspark.errors import CorruptFileError, DbsparkError
 from dbspark.operators.linear import fitting
-from dbspark.runtime.planner import Ask, Level
-from dbspark.runtime.task import ERROR, Job, Row, Work, failure, raise_first
+from dbspark.runtime.level_plan import ExternalCall, Level
+from dbspark.runtime.task import ERROR, LevelTask, Row, TickContext, failure, raise_first
 from dbspark.storage.manifest import PART_PREFIX
 from dbspark.storage.segment import decoded, encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS = pa.schema([
+ROW_SCHEMA = pa.schema([
     pa.field("shard", pa.int32(), False),
     pa.field("slot", pa.string(), False),
     pa.field("payload", pa.binary(), False),
 ])  # fmt: skip
-DDL = "shard INT NOT NULL, slot STRING NOT NULL, payload BINARY NOT NULL"
+ROW_DDL = "shard INT NOT NULL, slot STRING NOT NULL, payload BINARY NOT NULL"
 SETTINGS = {
-    "spark.sql.adaptive.enabled": "false",  # it would make a job of every stage, and partitions other than shards
+    "spark.sql.adaptive.enabled": "false",  # it would run a job for every stage, and merge partitions, which are shards
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
-    "spark.sql.codegen.wholeStage": "false",  # there is nothing to generate code for, and it takes time every tick
+    "spark.sql.codegen.wholeStage": "false",  # there is no code to generate, and trying costs time in every tick
 }
 
-AS_GIVEN = ("spark.sql.ansi.enabled", "spark.sql.session.timeZone")
-"""Settings that say what expressions mean: those of the session that is given."""
-_SHARD, _WEIGHT = pa.field("__shard", pa.int32(), False), pa.field("__weight", pa.int64(), False)
-"""Columns of rows that Spark sees."""
-PROPERTY = "dbspark.job"
-"""Of a job: what its tasks are given."""
-INLINE = 64 << 10
-"""Bytes, before they are compressed, that travel as a property; more are put into a file."""
-PLANS = 8
-"""Plans that are kept: those of ticks, with more or fewer iterations in them, and some of definitions."""
+COPIED_SETTINGS = ("spark.sql.ansi.enabled", "spark.sql.session.timeZone")
+"""Settings that change the meaning of expressions: copied from the user's session."""
+_SHARD_FIELD, _WEIGHT_FIELD = pa.field("__shard", pa.int32(), False), pa.field("__weight", pa.int64(), False)
+"""Columns beside the rows of a slot while Spark evaluates an external function on them."""
+INPUTS_PROPERTY = "dbspark.job"
+"""The local property of a job that has the inputs of its tasks."""
+MAX_PROPERTY_BYTES = 64 << 10
+"""Bytes of task inputs, before compression, that are sent as a property; more are written to a file."""
+MAX_CACHED_PLANS = 8
+"""Broadcast plans that are kept: one for each number of unrolled iterations, and a few of definitions."""
+
+_MAX_BATCH_BYTES = 8 << 20
+"""Payload bytes after which `to_record_batches` ends a batch, which bounds what Spark and Python buffer."""
 
 Records = Mapping[str, Mapping[int, Sequence[Any]]]
-"""The traces: by name and shard, the records of their spines as JSON."""
+"""By trace and shard, the records of its spines as JSON."""
 
 
-Task = tuple[int, int]
+TaskKey = tuple[int, int]
 """A level and a shard."""
 
 
-_TASK = pa.schema([pa.field("slot", pa.string(), False), pa.field("payload", pa.large_binary(), False)])
-_RECORDS = b"dbspark.records"
+_TASK_INPUT_SCHEMA = pa.schema([pa.field("slot", pa.string(), False), pa.field("payload", pa.large_binary(), False)])
+_RECORDS_KEY = b"dbspark.records"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInput:
-    """What one task takes from the driver, beside the job that all tasks know."""
+    """The input of one task from the driver, beside the context of the tick."""
 
     records: dict[str, Any]
-    """The records of the traces of its level and shard, as JSON."""
+    """By trace of its level, the records on its shard, as JSON."""
     rows: list[tuple[str, bytes]]
 
-    def packed(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """An Arrow stream: the rows, and the records as JSON in the metadata of its schema."""
-        schema = _TASK.with_metadata({_RECORDS: json.dumps(self.records)})
+        schema = _TASK_INPUT_SCHEMA.with_metadata({_RECORDS_KEY: json.dumps(self.records)})
         columns = zip(*self.rows, strict=True) if self.rows else ((), ())
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, _TASK, strict=True)]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, _TASK_INPUT_SCHEMA, strict=True)]
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as writer:
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
         return bytes(sink.getvalue())
 
     @staticmethod
-    def opened(data: pa.Buffer | bytes) -> TaskInput:
+    def from_bytes(data: pa.Buffer | bytes) -> TaskInput:
         with pa.ipc.open_stream(data) as reader:
-            records = json.loads(reader.schema.metadata[_RECORDS])
+            records = json.loads(reader.schema.metadata[_RECORDS_KEY])
             rows = [row for batch in reader for row in zip(*(c.to_pylist() for c in batch.columns), strict=True)]
         return TaskInput(records, rows)
 
 
 @dataclass(frozen=True, slots=True)
 class JobInputs:
-    """The property of a job: what all tasks know, and the input of each, or the file in which it is."""
+    """The property of a job: the context of the tick, and the input of each task, or the file that has it."""
 
-    job: Job
-    inline: dict[Task, bytes]
+    context: TickContext
+    inline: dict[TaskKey, bytes]
     file: str | None = None
-    places: Mapping[Task, tuple[int, int, bytes]] = field(default_factory=dict)
-    """Where in the file: offset, size and digest."""
+    extents: Mapping[TaskKey, tuple[int, int, bytes]] = field(default_factory=dict)
+    """Where in the file each input is: offset, size and digest."""
 
-    def of(self, task: Task) -> TaskInput:
+    def of(self, task: TaskKey) -> TaskInput:
         if self.file is None:
-            return TaskInput.opened(self.inline[task])
-        files = self.job.files()
-        at, size, digest = self.places[task]
+            return TaskInput.from_bytes(self.inline[task])
+        files = self.context.files()
+        at, size, digest = self.extents[task]
         where = files.where(self.file)
         try:
             whole = files.read(self.file)
         except FileNotFoundError:
-            raise CorruptFileError(f"{where} is missing, the inputs of tick {self.job.tick}; run it again") from None
+            raise CorruptFileError(
+                f"{where} is missing, the inputs of tick {self.context.tick}; run it again"
+            ) from None
         if at + size > whole.size or _digest(data := whole.slice(at, size)) != digest:
             raise CorruptFileError(
-                f"{where} has been altered since the driver wrote the inputs of tick {self.job.tick} into it, so it is "
-                "not read. Find out who else writes to the location, and run the transaction again"
+                f"{where} has been altered since the driver wrote the inputs of tick {self.context.tick} into it, "
+                "so it is not read. Find out who else writes to the location, and run the transaction again"
             )
-        return TaskInput.opened(data)
+        return TaskInput.from_bytes(data)
 
 
 def _digest(data: Any) -> bytes:
@@ -146,237 +147,250 @@ def _digest(data: Any) -> bytes:
 
 
 @dataclass(slots=True)
-class _Plan:
-    """Levels as Spark has them."""
+class _BroadcastLevels:
+    """A plan that has been broadcast, and the functions of its levels."""
 
     levels: Sequence[Level]
-    sent: Any
+    broadcast: Any
     tasks: list[Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]]
     frame: DataFrame | None = None
-    """The job where no frames come in."""
+    """The analysed DataFrame of the job, for ticks without DataFrames of the user."""
 
 
-class Supersteps:
-    """Runs levels on Spark."""
+class SuperstepRunner:
+    """Runs the levels of a plan as one Spark job."""
 
     def __init__(self, spark: SparkSession, shards: int) -> None:
         self.shards = shards
         self.session = spark.newSession()
         for name, value in SETTINGS.items():
             self.session.conf.set(name, value)
-        for name in AS_GIVEN:
+        for name in COPIED_SETTINGS:
             self.session.conf.set(name, str(spark.conf.get(name)))
-        self._plans: dict[int, _Plan] = {}
+        self._plans: dict[int, _BroadcastLevels] = {}
 
     def run(
-        self, job: Job, levels: Sequence[Level], records: Records, rows: Iterable[Row], frames: Sequence[DataFrame] = ()
+        self,
+        context: TickContext,
+        levels: Sequence[Level],
+        records: Records,
+        rows: Iterable[Row],
+        frames: Sequence[DataFrame] = (),
     ) -> list[Row]:
-        """Run levels on rows that the driver has and on those of frames; gives what leaves the last level."""
+        """Run levels on rows of the driver and DataFrames of such rows; returns the rows that the last level sends."""
         frame = self._frame(self._plan(levels), frames)
-        context: Any = self.session.sparkContext._jsc
-        given, file = self._given(job, levels, records, rows)
-        context.setLocalProperty(PROPERTY, given)
+        java_context: Any = self.session.sparkContext._jsc
+        inputs, file = self._make_inputs(context, levels, records, rows)
+        java_context.setLocalProperty(INPUTS_PROPERTY, inputs)
         try:
             collected = frame.collect()
         except Exception as error:
             raise DbsparkError(
-                f"tick {job.tick} failed in Spark and was not applied: {type(error).__name__}: {str(error)[:2000]}"
+                f"tick {context.tick} failed in Spark and was not applied: {type(error).__name__}: {str(error)[:2000]}"
             ) from error
         finally:
-            context.setLocalProperty(PROPERTY, None)
+            java_context.setLocalProperty(INPUTS_PROPERTY, None)
             if file is not None:
-                job.files().remove(file)
+                context.files().remove(file)
         out = [(int(r.shard), str(r.slot), bytes(r.payload)) for r in collected]
         raise_first(payload for _, slot, payload in out if slot == ERROR)
         return out
 
-    def adopted(self, frame: DataFrame) -> DataFrame:
-        """A frame of another session in this one."""
+    def in_own_session(self, frame: DataFrame) -> DataFrame:
+        """A DataFrame of another session, in the session of the jobs."""
         from pyspark.sql import DataFrame as Frame
 
         jvm: Any = self.session._jvm
         plan = frame._jdf.queryExecution().analyzed()
         return Frame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan), self.session)
 
-    def _given(
-        self, job: Job, levels: Sequence[Level], records: Records, rows: Iterable[Row]
+    def _make_inputs(
+        self, context: TickContext, levels: Sequence[Level], records: Records, rows: Iterable[Row]
     ) -> tuple[str, str | None]:
-        """The property of a job, and the file that it names, if it does."""
-        sent: dict[int, list[tuple[str, bytes]]] = {}
+        """The property of a job, and the file that it names, or None."""
+        rows_by_shard: dict[int, list[tuple[str, bytes]]] = {}
         for shard, slot, payload in rows:
-            sent.setdefault(shard, []).append((slot, payload))
-        tasks: dict[Task, bytes] = {}
+            rows_by_shard.setdefault(shard, []).append((slot, payload))
+        tasks: dict[TaskKey, bytes] = {}
         for number, level in enumerate(levels):
             names = {name for step in level.steps for name in getattr(step, "reads", (step.id,))}
             for shard in range(self.shards):
-                found = {n: records[n][shard] for n in names if shard in records.get(n, ())}
-                tasks[number, shard] = TaskInput(found, sent.get(shard, []) if number == 0 else []).packed()
-        if sum(map(len, tasks.values())) <= INLINE:
-            return _property(JobInputs(job, tasks)), None
-        file = f"{PART_PREFIX}{job.tick:016d}-{uuid.uuid4().hex}"
-        job.files().put(file, list(tasks.values()))
+                traces = {n: records[n][shard] for n in names if shard in records.get(n, ())}
+                tasks[number, shard] = TaskInput(traces, rows_by_shard.get(shard, []) if number == 0 else []).to_bytes()
+        if sum(map(len, tasks.values())) <= MAX_PROPERTY_BYTES:
+            return _encode_inputs(JobInputs(context, tasks)), None
+        file = f"{PART_PREFIX}{context.tick:016d}-{uuid.uuid4().hex}"
+        context.files().put(file, list(tasks.values()))
         ends = accumulate(map(len, tasks.values()))
-        places = {
+        extents = {
             task: (end - len(data), len(data), _digest(data))
             for (task, data), end in zip(tasks.items(), ends, strict=True)
         }
-        return _property(JobInputs(job, {}, file, places)), file
+        return _encode_inputs(JobInputs(context, {}, file, extents)), file
 
-    def _frame(self, plan: _Plan, frames: Sequence[DataFrame]) -> DataFrame:
+    def _frame(self, plan: _BroadcastLevels, frames: Sequence[DataFrame]) -> DataFrame:
         if plan.frame is not None and not frames:
-            # Once more the same plan, analysed as it is: one that has been run would not run again.
-            return self.adopted(plan.frame)
-        frame = self.session.range(0, self.shards, 1, self.shards)  # a row for every shard, so that it has a task
+            # A new DataFrame over the same analysed plan: one that has been run would not run again.
+            return self.in_own_session(plan.frame)
+        frame = self.session.range(
+            0, self.shards, 1, self.shards
+        )  # one row for each shard, so that Spark starts its task
         if frames:
             frame = frame.selectExpr("CAST(id AS INT) AS shard", "'' AS slot", "X'' AS payload")
-            for given in frames:
-                frame = frame.unionAll(self.adopted(given))
+            for user_frame in frames:
+                frame = frame.unionAll(self.in_own_session(user_frame))
             frame = frame.repartitionById(self.shards, "shard")
         for number, task in enumerate(plan.tasks):
             if number:
                 frame = frame.repartitionById(self.shards, "shard")
-                if plan.levels[number - 1].asks:
-                    frame = self._asked(frame, plan.levels[number - 1].asks).repartitionById(self.shards, "shard")
-            frame = frame.mapInArrow(task, DDL)
+                if plan.levels[number - 1].external_calls:
+                    frame = self._call_external(frame, plan.levels[number - 1].external_calls).repartitionById(
+                        self.shards, "shard"
+                    )
+            frame = frame.mapInArrow(task, ROW_DDL)
         if not frames:
             plan.frame = frame
         return frame
 
-    def _asked(self, frame: DataFrame, asks: Sequence[Ask]) -> DataFrame:
-        """What leaves a level, with the answers to its questions."""
+    def _call_external(self, frame: DataFrame, external_calls: Sequence[ExternalCall]) -> DataFrame:
+        """The rows that a level sends, and the results of its external functions on them."""
         out = frame
-        for ask in asks:
-            # No filter: Spark would push it below the exchange, which were then another one for every question.
-            seen = in_months(struct_of(pa.schema([*ask.source.arrow, _SHARD, _WEIGHT])), wide=True)
-            rows = frame.mapInArrow(_decoding(ask), seen)
-            out = out.unionAll(ask.question.frame(rows, 2).mapInArrow(_encoding(ask), DDL))
+        for call in external_calls:
+            # No filter here: Spark would push it below the exchange, and run one exchange for each function.
+            seen = in_months(struct_of(pa.schema([*call.source.arrow, _SHARD_FIELD, _WEIGHT_FIELD])), wide=True)
+            rows = frame.mapInArrow(_decoding(call), seen)
+            out = out.unionAll(call.function.frame(rows, 2).mapInArrow(_encoding(call), ROW_DDL))
         return out
 
-    def _plan(self, levels: Sequence[Level]) -> _Plan:
+    def _plan(self, levels: Sequence[Level]) -> _BroadcastLevels:
         if id(levels) not in self._plans:
-            while len(self._plans) >= PLANS:
-                self._plans.pop(next(iter(self._plans))).sent.destroy()
-            data = packed_code(tuple(levels))
+            while len(self._plans) >= MAX_CACHED_PLANS:
+                self._plans.pop(next(iter(self._plans))).broadcast.destroy()
+            data = pickle_code(tuple(levels))
             digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-            sent = self.session.sparkContext.broadcast(data)
-            tasks = [_task(number, digest, sent) for number in range(len(levels))]
-            self._plans[id(levels)] = _Plan(levels, sent, tasks)
+            broadcast = self.session.sparkContext.broadcast(data)
+            tasks = [_task(number, digest, broadcast) for number in range(len(levels))]
+            self._plans[id(levels)] = _BroadcastLevels(levels, broadcast, tasks)
         return self._plans[id(levels)]
 
     def close(self) -> None:
-        """Let the executors forget the levels."""
+        """Remove the broadcast levels from the executors."""
         for plan in self._plans.values():
-            plan.sent.destroy()
+            plan.broadcast.destroy()
         self._plans = {}
 
 
-_levels: dict[str, tuple[Level, ...]] = {}
-"""In a worker: the levels that it has seen."""
+_LEVELS: dict[str, tuple[Level, ...]] = {}
+"""In a worker: unpickled levels, by digest."""
 
 
-def _known(digest: str, sent: Any) -> tuple[Level, ...]:
-    if digest not in _levels:
-        while len(_levels) >= 2 * PLANS:
-            del _levels[next(iter(_levels))]
-        _levels[digest] = pickle.loads(sent.value)
-    return _levels[digest]
+def _cached_levels(digest: str, broadcast: Any) -> tuple[Level, ...]:
+    if digest not in _LEVELS:
+        while len(_LEVELS) >= 2 * MAX_CACHED_PLANS:
+            del _LEVELS[next(iter(_LEVELS))]
+        _LEVELS[digest] = pickle.loads(broadcast.value)
+    return _LEVELS[digest]
 
 
-def _property(inputs: JobInputs) -> str:
+def _encode_inputs(inputs: JobInputs) -> str:
     return base64.b64encode(zlib.compress(pickle.dumps(inputs), 1)).decode()
 
 
-def _inputs(text: str) -> JobInputs:
-    """What a task finds in the property of its job."""
-    found = pickle.loads(zlib.decompress(base64.b64decode(text)))
-    assert isinstance(found, JobInputs)
-    return found
+def _decode_inputs(text: str) -> JobInputs:
+    """The inverse of `_encode_inputs`, in a task."""
+    inputs = pickle.loads(zlib.decompress(base64.b64decode(text)))
+    assert isinstance(inputs, JobInputs)
+    return inputs
 
 
-def _task(number: int, digest: str, sent: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task(number: int, digest: str, broadcast: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
         shard = context.partitionId()
-        inputs = _inputs(str(context.getLocalProperty(PROPERTY)))
+        inputs = _decode_inputs(str(context.getLocalProperty(INPUTS_PROPERTY)))
         try:
-            given = inputs.of((number, shard))
+            task_input = inputs.of((number, shard))
         except DbsparkError as error:
-            yield from packed([(shard, ERROR, failure(error, number, shard))])
+            yield from to_record_batches([(shard, ERROR, failure(error, number, shard))])
             return
         received: dict[str, list[bytes]] = {}
-        for slot, payload in given.rows:
+        for slot, payload in task_input.rows:
             received.setdefault(slot, []).append(payload)
         for batch in batches:
-            if batch.num_columns == len(ROWS):
+            if batch.num_columns == len(ROW_SCHEMA):
                 for slot, payload in zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True):
                     received.setdefault(slot, []).append(payload)
-        work = Work(inputs.job, number, _known(digest, sent)[number], shard, given.records, received)
-        yield from packed(work.run())
+        work = LevelTask(
+            inputs.context, number, _cached_levels(digest, broadcast)[number], shard, task_input.records, received
+        )
+        yield from to_record_batches(work.run())
 
     return run
 
 
-def _decoding(ask: Ask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _decoding(call: ExternalCall) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """From rows (shard, slot, payload) to the rows of one slot, with their shards and weights."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schema = pa.schema([*ask.source.arrow, _SHARD, _WEIGHT])  # Spark wants it as it was told, NULLs and all
+        schema = pa.schema(
+            [*call.source.arrow, _SHARD_FIELD, _WEIGHT_FIELD]
+        )  # with the nullability that mapInArrow was declared with
         for batch in batches:
-            mine = batch.filter(pc.equal(batch.column(1), ask.slot))
+            mine = batch.filter(pc.equal(batch.column(1), call.slot))
             for shard, payload in zip(mine.column(0).to_pylist(), mine.column(2).to_pylist(), strict=True):
-                delta = Delta.of(decoded(pa.py_buffer(payload), SortKey(ask.source)))
+                delta = Delta.of(decoded(pa.py_buffer(payload), SortKey(call.source)))
                 shards = pa.repeat(pa.scalar(shard, pa.int32()), delta.rows)
                 yield pa.RecordBatch.from_arrays([*delta.columns, shards, pa.array(delta.weights)], schema=schema)
 
     return run
 
 
-def _encoding(ask: Ask) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """From what Spark answers, with shards and weights, to rows (shard, slot, payload)."""
+def _encoding(call: ExternalCall) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """From the rows of Spark's result, with shards and weights, to rows (shard, slot, payload)."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         def rows() -> Iterator[Row]:
             for batch in batches:
-                shards = batch.column(ask.schema.columns)
+                shards = batch.column(call.schema.columns)
                 for shard in shards.unique().to_pylist():
-                    some = batch.filter(pc.equal(shards, shard))
-                    columns = fitting(ask.schema, some.columns[:-2], some.num_rows)
-                    delta = Delta(ask.schema, columns, some.column(some.num_columns - 1).to_numpy())
-                    yield shard, ask.answer, b"".join(encoded(delta.sorted_by(SortKey(ask.schema))))
+                    part = batch.filter(pc.equal(shards, shard))
+                    columns = fitting(call.schema, part.columns[:-2], part.num_rows)
+                    delta = Delta(call.schema, columns, part.column(part.num_columns - 1).to_numpy())
+                    yield shard, call.result_slot, b"".join(encoded(delta.sorted_by(SortKey(call.schema))))
 
-        yield from packed(rows())
+        yield from to_record_batches(rows())
 
     return run
 
 
-def packed_code(what: Any) -> bytes:
-    """Something with functions in it, as bytes for another process; raises where it cannot leave this one."""
+def pickle_code(what: Any) -> bytes:
+    """Pickle an object with functions for another process; raises where it cannot be pickled."""
     from pyspark import cloudpickle
 
     dumps: Callable[[Any], bytes] = cloudpickle.dumps
     return dumps(what)
 
 
-def packed(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow batches of a few megabytes."""
-    some: list[Row] = []
+def to_record_batches(rows: Iterable[Row]) -> Iterator[pa.RecordBatch]:
+    """Rows as Arrow batches of about `_MAX_BATCH_BYTES`."""
+    pending: list[Row] = []
     size = 0
     for row in rows:
-        some.append(row)
+        pending.append(row)
         size += len(row[2])
-        if size > 8 << 20:
-            yield _batch(some)
-            some, size = [], 0
-    if some:
-        yield _batch(some)
+        if size > _MAX_BATCH_BYTES:
+            yield _batch(pending)
+            pending, size = [], 0
+    if pending:
+        yield _batch(pending)
 
 
 def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
-    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), ROWS, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=ROWS)
+    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), ROW_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
 
 
-__all__ = ["ROWS", "JobInputs", "Records", "Supersteps", "TaskInput", "packed", "packed_code"]
+__all__ = ["ROW_SCHEMA", "JobInputs", "Records", "SuperstepRunner", "TaskInput", "pickle_code", "to_record_batches"]

@@ -1,19 +1,19 @@
-"""Filling new nodes: what a view needs and nobody keeps yet is computed from what is kept nearest to it.
+"""Filling: computes the state of new nodes from the nearest stored rows.
 
-A new view shares nodes with those that are there. Nodes that have state keep it as it is (spines are values), and only
-the others are stepped, once, from nothing to what they should hold now: with the *integral* of each input, all that it
-has carried so far, as its change. An integral is not computed where it is kept:
+A new view shares nodes with existing ones. Nodes with state keep it as it is (spines are values); only the others are
+stepped, once, from empty state, with the *integral* of each input (the sum of all its deltas so far) as its delta. An
+integral is not computed where it is stored:
 
 1. of a source, by its table;
 2. of the output of a view, by the history of the view;
-3. of whatever is arranged by some key, by the state of the arrange node, in whichever order;
+3. of a stream that is arranged by any key, by the state of the arrange node;
 4. of what a projection only renames or reorders, by whoever keeps the integral of the projection: a view is such a
    projection, with the names of its columns, and other views read what is before it.
 
-Where none of these is there, the node is stepped once more beside its state, from the integrals of its own inputs, and
-the state that comes of it is thrown away. So the work is that of the new nodes and of those between them and the
-nearest integrals. Integrals may be taken for changes because a node's output depends on the sum of its changes alone;
-that is not so for delays, and a graph with one is not filled but run (`None`).
+A node without a stored integral is stepped once more from the integrals of its own inputs, and that state is thrown
+away. So the cost is that of the new nodes and of those between them and the nearest stored integrals. An integral may
+stand for all deltas because the output of a node depends only on their sum. That does not hold for delays: a graph with
+one is not filled (`None`) but run.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from dbspark.operators.operator import Arrange, Arranged, State
 from dbspark.trace.spine import Spine
 
 Integral = Callable[[], Delta]
-"""Everything that a stream has carried so far."""
+"""Gives the sum of all deltas of a stream so far."""
 
 
 class Filled(NamedTuple):
-    """What new nodes hold and give."""
+    """The result of `fill`."""
 
     states: dict[str, State]
-    """Of the nodes that had none."""
+    """The states of nodes that had none."""
     outputs: dict[str, Any]
-    """The integrals of the outputs that were asked for, as streams carry them."""
+    """The integrals of the requested outputs."""
 
 
 def fill(
     graph: Graph, kept: Mapping[str, State], outputs: Iterable[str], integrals: Mapping[str, Integral]
 ) -> Filled | None:
-    """The states that are missing behind some outputs; None where a node remembers the order of its changes.
+    """Compute the states that are missing for some outputs; None if the graph has a delay.
 
-    `kept` are the states that there are, by node; `integrals`, by the id of a node, those that are kept elsewhere:
-    those of all sources, and of outputs.
+    `kept`: the existing states, by node. `integrals`: the stored integrals of all sources and of existing outputs, by
+    node.
     """
     part = Graph()
     part.nodes, part.outputs = graph.nodes, {name: graph.outputs[name] for name in outputs}
@@ -57,65 +57,67 @@ def fill(
         return None
     filling = _Filling(graph, kept, integrals)
     for node in schedule:
-        if node.operator is not None and node.operator.kept() and node.id not in kept:
+        if node.operator is not None and node.operator.state_sort_keys() and node.id not in kept:
             filling.value(node)
-    given = {name: filling.value(node) for name, node in part.outputs.items()}
-    return Filled(filling.states, given)
+    values = {name: filling.value(node) for name, node in part.outputs.items()}
+    return Filled(filling.states, values)
 
 
 class _Filling:
-    """The values of nodes, each computed once, when somebody asks for it."""
+    """The integrals of nodes, each computed once, on demand."""
 
     def __init__(self, graph: Graph, kept: Mapping[str, State], integrals: Mapping[str, Integral]) -> None:
         self._kept = kept
         self._integrals = dict(integrals)
-        self._values: dict[str, Any] = {}
+        self._node_values: dict[str, Any] = {}
         self.states: dict[str, State] = {}
         for node in graph:
-            if _arranges(node, kept) and node.inputs[0].kind == "delta":
+            if _is_stored_arrangement(node, kept) and node.inputs[0].kind == "delta":
                 spine = kept[node.id][0]
-                self._integrals.setdefault(node.inputs[0].id, partial(_rows_of, spine))
+                self._integrals.setdefault(node.inputs[0].id, partial(_consolidated, spine))
         for node in reversed(graph.schedule()):
             if node.id in self._integrals and (columns := _places(node)) is not None:
                 before, given = node.inputs[0], self._integrals[node.id]
                 self._integrals.setdefault(before.id, partial(_renamed, given, columns, before.schema))
 
     def value(self, node: Node) -> Any:
-        """What a node would have carried in one tick that brings all there is."""
-        pending = [node]  # a stack instead of calls: queries are as deep as users write them
+        """The integral of a node."""
+        pending = [node]  # an explicit stack: queries may be deeper than Python's recursion limit
         while pending:
             last = pending[-1]
-            missing = [] if last.id in self._values else [i for i in self._needs(last) if i.id not in self._values]
+            missing = (
+                [] if last.id in self._node_values else [i for i in self._needs(last) if i.id not in self._node_values]
+            )
             if missing:
                 pending += missing
                 continue
-            if last.id not in self._values:
-                self._values[last.id] = self._made(last)
+            if last.id not in self._node_values:
+                self._node_values[last.id] = self._compute(last)
             pending.pop()
-        return self._values[node.id]
+        return self._node_values[node.id]
 
     def _needs(self, node: Node) -> list[Node]:
-        """The inputs whose integrals have to be there."""
-        return [] if _arranges(node, self._kept) or node.id in self._integrals else node.inputs
+        """The inputs whose integrals are needed to compute a node."""
+        return [] if _is_stored_arrangement(node, self._kept) or node.id in self._integrals else node.inputs
 
-    def _made(self, node: Node) -> Any:
-        if _arranges(node, self._kept):
-            spine = self._kept[node.id][0].copied()
+    def _compute(self, node: Node) -> Any:
+        if _is_stored_arrangement(node, self._kept):
+            spine = self._kept[node.id][0].with_own_stats()
             return Arranged(spine.consolidated(), Spine(spine.sort_key, config=spine.config), spine)
         if node.id in self._integrals:
             return self._integrals[node.id]()
         operator = node.operator
-        assert operator is not None  # the integral of a source is given
-        inputs = [self._values[i.id] for i in node.inputs]
-        if node.quiet and not any(value.rows for value in inputs):
+        assert operator is not None  # sources have a stored integral
+        inputs = [self._node_values[i.id] for i in node.inputs]
+        if node.skips_empty_input and not any(value.rows for value in inputs):
             return Delta.empty(node.schema)
-        state, value = operator.step(operator.fresh(), inputs)
+        state, value = operator.step(operator.initial_state(), inputs)
         if state and node.id not in self._kept:
             self.states[node.id] = state
         return value
 
 
-def _rows_of(spine: Spine) -> Delta:
+def _consolidated(spine: Spine) -> Delta:
     return Delta.of(spine.consolidated())
 
 
@@ -134,8 +136,8 @@ def _places(node: Node) -> list[int] | None:
     return [operator.columns.index(column) for column in range(width)]
 
 
-def _arranges(node: Node, kept: Mapping[str, State]) -> bool:
-    """Whether a node keeps all that has come to it, as it is read."""
+def _is_stored_arrangement(node: Node, kept: Mapping[str, State]) -> bool:
+    """Whether a node is an arrange node with stored state."""
     operator = node.operator
     return (
         isinstance(operator, Arrange)

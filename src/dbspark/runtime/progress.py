@@ -1,9 +1,8 @@
-"""What a pipeline is doing and has done, in the manner of Spark's StreamingQuery.
+"""Progress reports of a pipeline, with the keys of Spark's `StreamingQueryProgress` and a few more.
 
-One progress for every tick: a dict with the keys that users of `lastProgress` know, `batchId` being the tick, and some
-of ours. The sizes in it are numbers of rows, which states know about themselves, so a progress costs the same however
-much is kept. Those of the last ticks are remembered, as figures that become a dict when somebody asks, and listeners
-get every one of them as it comes.
+There is one report for every tick; its `batchId` is the tick. Recording a tick costs the same however large the state
+is: sizes are row counts, which spines know, and the dict of a report is built only when it is read or when there are
+listeners. The last `MAX_RECENT_PROGRESS` records are kept.
 """
 
 from __future__ import annotations
@@ -14,15 +13,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any, SupportsInt
+from typing import Any, NamedTuple, Protocol, SupportsInt
 
-if TYPE_CHECKING:
-    from dbspark.runtime.runtime import Tally
-
-    _Noted = tuple[int, Mapping[str, int], Mapping[str, SupportsInt], Tally, "Watch"]
-
-REMEMBERED = 100
-"""Progresses that are kept, as many as Spark keeps of a query."""
+MAX_RECENT_PROGRESS = 100
+"""Ticks whose progress is kept; Spark keeps as many of a query (`spark.sql.streaming.numRecentProgressUpdates`)."""
 
 Progress = dict[str, Any]
 Listener = Callable[[Progress], None]
@@ -30,39 +24,62 @@ Listener = Callable[[Progress], None]
 _log = logging.getLogger("dbspark")
 
 
-class Monitor:
-    """Times ticks, and tells of them."""
+class RowCountSnapshot(Protocol):
+    """Row counts of all state at one tick, before consolidation; summed only when read."""
+
+    def rows(self) -> dict[str, int]:
+        """Rows by trace: `table t`, `view v`, or the id of a node."""
+        ...
+
+
+class _Record(NamedTuple):
+    """The arguments of `ProgressMonitor.record_tick`: cheap to keep, made into a dict when read."""
+
+    tick: int
+    table_row_counts: Mapping[str, int]
+    view_row_counts: Mapping[str, SupportsInt]
+    row_counts: RowCountSnapshot
+    timer: TickTimer
+
+
+class ProgressMonitor:
+    """Records ticks and reports them to listeners."""
 
     def __init__(self, who: Callable[[], tuple[str, str]], label: Callable[[str], str]) -> None:
-        """`who` gives the id and the name of the pipeline, `label` what people call something that keeps rows."""
+        """`who` gives the id and the name of the pipeline, `label` the display name of a trace."""
         self._who = who
         self._label = label
         self.run_id = str(uuid.uuid4())
-        self._recent: deque[_Noted] = deque(maxlen=REMEMBERED)
+        self._recent: deque[_Record] = deque(maxlen=MAX_RECENT_PROGRESS)
         self.listeners: list[Listener] = []
         self._transactions = self._rows = 0
         self._seconds = 0.0
         self.running = 0
-        """Transactions that are being applied."""
+        """Transactions in progress."""
 
     @property
     def totals(self) -> dict[str, float]:
-        """Of all ticks so far."""
+        """Sums over all ticks since the pipeline was opened."""
         return {"transactions": self._transactions, "rows": self._rows, "seconds": self._seconds}
 
     def status(self, active: bool) -> dict[str, Any]:
-        """What is going on, with the keys of a StreamingQuery's status."""
+        """The current status, with the keys of Spark's `StreamingQueryStatus`."""
         message = "Applying a transaction" if self.running else "Waiting for a transaction" if active else "Closed"
         return {"message": message, "isDataAvailable": bool(self.running), "isTriggerActive": bool(self.running)}
 
-    def note(
-        self, tick: int, given: Mapping[str, int], taken: Mapping[str, SupportsInt], tally: Tally, watch: Watch
+    def record_tick(
+        self,
+        tick: int,
+        table_row_counts: Mapping[str, int],
+        view_row_counts: Mapping[str, SupportsInt],
+        row_counts: RowCountSnapshot,
+        timer: TickTimer,
     ) -> None:
-        """A tick has happened: rows that came into tables, rows that views changed by, rows that are kept."""
+        """Record a committed tick: its row counts, those of the state, and its durations."""
         self._transactions += 1
-        self._rows += sum(given.values())
-        self._seconds += watch.committed - watch.started
-        self._recent.append((tick, given, taken, tally, watch))
+        self._rows += sum(table_row_counts.values())
+        self._seconds += timer.committed - timer.started
+        self._recent.append(_Record(tick, table_row_counts, view_row_counts, row_counts, timer))
         if not self.listeners:
             return
         progress = self._progress(*self._recent[-1])
@@ -70,7 +87,7 @@ class Monitor:
             try:
                 listener(progress)
             except Exception:
-                # The tick has happened; one listener's trouble is not that of the others.
+                # The tick is committed; an error of one listener concerns neither it nor other listeners.
                 _log.exception("a listener failed at tick %d", tick)
 
     @property
@@ -80,38 +97,45 @@ class Monitor:
 
     @property
     def recent(self) -> list[Progress]:
-        """Those of the last ticks, the oldest first."""
+        """The progress of the last ticks, oldest first."""
         return [self._progress(*figures) for figures in list(self._recent)]
 
     def _progress(
-        self, tick: int, given: Mapping[str, int], taken: Mapping[str, SupportsInt], tally: Tally, watch: Watch
+        self,
+        tick: int,
+        table_row_counts: Mapping[str, int],
+        view_row_counts: Mapping[str, SupportsInt],
+        row_counts: RowCountSnapshot,
+        timer: TickTimer,
     ) -> Progress:
         id, name = self._who()
-        seconds, rows = watch.total, sum(given.values())
+        seconds, rows = timer.total, sum(table_row_counts.values())
         return {
             "id": id,
             "runId": self.run_id,
             "name": name,
-            "timestamp": datetime.fromtimestamp(watch.begun, UTC).isoformat(timespec="milliseconds"),
+            "timestamp": datetime.fromtimestamp(timer.started_at, UTC).isoformat(timespec="milliseconds"),
             "batchId": tick,
             "tick": tick,
             "numInputRows": rows,
             "processedRowsPerSecond": round(rows / seconds, 3) if seconds else 0.0,
-            "durationMs": watch.durations(),
-            "sources": [{"description": f"table {t}", "numInputRows": n} for t, n in given.items()],
-            "numOutputRows": {view: int(rows) for view, rows in taken.items()},
-            "stateOperators": [{"operatorName": self._label(n), "numRowsTotal": r} for n, r in tally.rows().items()],
+            "durationMs": timer.durations(),
+            "sources": [{"description": f"table {t}", "numInputRows": n} for t, n in table_row_counts.items()],
+            "numOutputRows": {view: int(rows) for view, rows in view_row_counts.items()},
+            "stateOperators": [
+                {"operatorName": self._label(n), "numRowsTotal": r} for n, r in row_counts.rows().items()
+            ],
         }
 
 
-class Watch:
-    """When a transaction began, and when its parts were over; whoever does a part says so."""
+class TickTimer:
+    """Time stamps of the parts of a transaction; each is set by the component that finishes the part."""
 
-    __slots__ = ("begun", "checked", "committed", "computed", "started")
+    __slots__ = ("checked", "committed", "computed", "started", "started_at")
 
     def __init__(self) -> None:
-        self.begun = time()
-        """By the clock on the wall; all others by that of the processor."""
+        self.started_at = time()
+        """Wall-clock time (`time.time`); the others are from `time.perf_counter`."""
         self.started = self.checked = self.computed = self.committed = perf_counter()
 
     @property
@@ -119,7 +143,7 @@ class Watch:
         return self.committed - self.started
 
     def durations(self) -> dict[str, float]:
-        """Milliseconds by part, and of all."""
+        """Milliseconds of each part and of the whole transaction."""
         parts = {
             "check": self.checked - self.started,
             "compute": self.computed - self.checked,
@@ -129,4 +153,4 @@ class Watch:
         return {part: round(1e3 * seconds, 3) for part, seconds in parts.items()}
 
 
-__all__ = ["Listener", "Monitor", "Progress", "Watch"]
+__all__ = ["Listener", "Progress", "ProgressMonitor", "RowCountSnapshot", "TickTimer"]

@@ -1,8 +1,8 @@
-"""State of some shards as that of others: sliced, not computed again.
+"""Reslicing: state of N shards, or of an embedded runtime, opened with M shards, by slicing instead of recomputing.
 
-A trace is ordered by key hash and a shard is a range of hashes, so what a new shard gets of an old one is a slice of
-each of its batches. Traces with times keep them; where several old shards come together, their batches do, and count
-for the time of all of them.
+A trace is sorted by key hash and a shard is a range of hashes, so a new shard takes one slice of each batch of an old
+one. Batches keep their times. Where a new shard takes slices of several old ones, these are merged into one batch,
+whose description spans the times of all of them.
 """
 
 from __future__ import annotations
@@ -12,70 +12,72 @@ from dataclasses import dataclass
 from typing import Any
 
 from dbspark.columnar import Batch, SortKey, merge
-from dbspark.runtime.placement import key_of, owner, split
-from dbspark.runtime.planner import Lies
-from dbspark.runtime.task import Work
+from dbspark.operators.placement import key_of
+from dbspark.runtime.level_plan import TracePlacement
+from dbspark.runtime.placement import owner, split
+from dbspark.runtime.task import LevelTask
 from dbspark.storage.store import Store
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Description
 
-AT = "@"
-"""Between the name of a trace and its shard."""
+SHARD_SEPARATOR = "@"
+"""Separates the name of a trace from its shard in the names of a store."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """How a trace is kept: in which orders its spines are, and where each of them lies."""
+class TraceLayout:
+    """The sort key and the placement of each spine of a trace."""
 
     sort_keys: tuple[SortKey, ...]
-    lies: tuple[Lies, ...]
+    placements: tuple[TracePlacement, ...]
 
     @property
-    def everywhere(self) -> bool:
-        """Whether every shard has all of it."""
-        return "everywhere" in self.lies
+    def replicated(self) -> bool:
+        """Whether every shard has all rows."""
+        return "everywhere" in self.placements
 
     @property
     def owned(self) -> bool:
-        """Whether one shard has all of it."""
-        return "owner" in self.lies
+        """Whether the owner shard has all rows."""
+        return "owner" in self.placements
 
 
 @dataclass(frozen=True, slots=True)
-class Reslice:
-    """One trace: every shard takes what is to be its own from where it was."""
+class ResliceStep:
+    """A step that moves one trace from one layout to another: every shard reads its rows from the old shards."""
 
     id: str
-    old: Kept
-    new: Kept
+    before: TraceLayout
+    after: TraceLayout
     shards: tuple[int, ...]
-    """Those that kept something of it."""
+    """The old shards that have a record of it."""
 
     @property
     def reads(self) -> tuple[str, ...]:
-        some = self.shards[:1] if self.old.everywhere else self.shards
-        return tuple(f"{self.id}{AT}{shard}" for shard in some)
+        """The names of the stored traces that it reads."""
+        sources = self.shards[:1] if self.before.replicated else self.shards
+        return tuple(f"{self.id}{SHARD_SEPARATOR}{shard}" for shard in sources)
 
-    def run(self, work: Work) -> None:
-        if self.new.owned and work.shard != owner(work.job.shards):
+    def run(self, task: LevelTask) -> None:
+        if self.after.owned and task.shard != owner(task.context.shards):
             return
-        spines = zip(*(work.state(name, self.old.sort_keys) for name in self.reads), strict=True)
-        wanted = zip(spines, self.new.sort_keys, self.new.lies, strict=True)
-        work.keep(self.id, tuple(self._one(work, *given) for given in wanted))
+        spines = zip(*(task.state(name, self.before.sort_keys) for name in self.reads), strict=True)
+        wanted = zip(spines, self.after.sort_keys, self.after.placements, strict=True)
+        task.set_state(self.id, tuple(self._one(task, *given) for given in wanted))
 
-    def _one(self, work: Work, spines: Sequence[Spine], sort_key: SortKey, lies: Lies) -> Spine:
-        if lies in ("owner", "everywhere"):
-            return combined([rearranged(s, sort_key) for s in spines])
-        # In the order of the columns by which it lies, a shard's rows follow each other.
-        assert not isinstance(lies, str)
-        order = sort_key if lies == key_of(sort_key) else SortKey(sort_key.schema, lies)
-        return combined([rearranged(_sliced(rearranged(s, order), work), sort_key) for s in spines])
+    def _one(self, task: LevelTask, spines: Sequence[Spine], sort_key: SortKey, placements: TracePlacement) -> Spine:
+        if placements in ("owner", "everywhere"):
+            return combine_spines([reorder_spine(s, sort_key) for s in spines])
+        # Sorted by the columns of its placement, the rows of a shard are one slice.
+        assert not isinstance(placements, str)
+        order = sort_key if placements == key_of(sort_key) else SortKey(sort_key.schema, placements)
+        return combine_spines([reorder_spine(_slice_spine(reorder_spine(s, order), task), sort_key) for s in spines])
 
 
-def _sliced(spine: Spine, work: Work) -> Spine:
+def _slice_spine(spine: Spine, task: LevelTask) -> Spine:
     entries = []
     for batch in spine.batches:
-        mine = dict(split(batch, work.job.shards)).get(work.shard, Batch.empty(spine.sort_key))
+        mine = dict(split(batch, task.context.shards)).get(task.shard, Batch.empty(spine.sort_key))
         if mine.rows == batch.rows:
             mine = batch
         elif batch.description is not None:
@@ -85,22 +87,22 @@ def _sliced(spine: Spine, work: Work) -> Spine:
     return Spine(spine.sort_key, tuple(entries), compaction=spine.compaction)
 
 
-def combined(spines: Sequence[Spine]) -> Spine:
+def combine_spines(spines: Sequence[Spine]) -> Spine:
     """Spines of several shards as one."""
-    some = [s for s in spines if s.entries]
-    if len(some) < 2:
-        return some[0] if some else spines[0]
-    first = some[0]
+    nonempty = [s for s in spines if s.entries]
+    if len(nonempty) < 2:
+        return nonempty[0] if nonempty else spines[0]
+    first = nonempty[0]
     if first.compaction is None:
-        return Spine(first.sort_key, tuple(b for s in some for b in s.batches))
-    ends = [(s.batches[0].description.lower, s.batches[-1].description.upper) for s in some]
-    since = some[0].batches[-1].description.since
-    for spine in some:
+        return Spine(first.sort_key, tuple(b for s in nonempty for b in s.batches))
+    ends = [(s.batches[0].description.lower, s.batches[-1].description.upper) for s in nonempty]
+    since = nonempty[0].batches[-1].description.since
+    for spine in nonempty:
         for batch in spine.batches:
             since = since.join(batch.description.since)
     lower = min((lower for lower, _ in ends), key=lambda a: max((t[0] for t in a), default=0))
     upper = max((upper for _, upper in ends), key=lambda a: max((t[0] for t in a), default=0))
-    rows = [b for s in some for b in s.batches if b.rows]
+    rows = [b for s in nonempty for b in s.batches if b.rows]
     time = tuple(since.meet_of_all()) if since else ()
     whole = merge(rows, time) if rows else Batch.empty(first.sort_key)
     return Spine(
@@ -108,33 +110,41 @@ def combined(spines: Sequence[Spine]) -> Spine:
     )
 
 
-def rearranged(spine: Spine, sort_key: SortKey) -> Spine:
-    """The rows of a spine in another order, at their times."""
+def reorder_spine(spine: Spine, sort_key: SortKey) -> Spine:
+    """A spine with the same rows and times, in the order of another sort key."""
     if spine.sort_key is sort_key:
         return spine
     entries = [batch.sorted_by(sort_key).with_description(batch.description) for batch in spine.batches]
     return Spine(sort_key, tuple(entries), compaction=spine.compaction)
 
 
-def trace_of(name: str) -> tuple[str, int]:
-    """The trace and the shard that a name in a store of shards stands for."""
-    trace, _, shard = name.rpartition(AT)
+def split_trace_name(name: str) -> tuple[str, int]:
+    """The trace and the shard of a name in the store of a sharded runtime."""
+    trace, _, shard = name.rpartition(SHARD_SEPARATOR)
     return trace, int(shard)
 
 
-def whole_states(store: Store, described: Mapping[str, Any]) -> dict[str, tuple[Spine, ...]]:
-    """What a store keeps, of whatever runtime, as if there were no shards."""
+def unsharded_states(store: Store, metadata: Mapping[str, Any]) -> dict[str, tuple[Spine, ...]]:
+    """The state in a store of either runtime, with the spines of all shards combined."""
     states: dict[str, tuple[Spine, ...]] = store.load().states
-    if described.get("shards") is None:
+    if metadata.get("shards") is None:
         return states
     parts: dict[str, list[tuple[Spine, ...]]] = {}
     for name, spines in states.items():
-        parts.setdefault(trace_of(name)[0], []).append(spines)
-    everywhere = set(described.get("everywhere", ()))
+        parts.setdefault(split_trace_name(name)[0], []).append(spines)
+    replicated = set(metadata.get("everywhere", ()))
     return {
-        name: given[0] if name in everywhere else tuple(combined(some) for some in zip(*given, strict=True))
+        name: given[0] if name in replicated else tuple(combine_spines(some) for some in zip(*given, strict=True))
         for name, given in parts.items()
     }
 
 
-__all__ = ["AT", "Kept", "Reslice", "combined", "rearranged", "trace_of", "whole_states"]
+__all__ = [
+    "SHARD_SEPARATOR",
+    "ResliceStep",
+    "TraceLayout",
+    "combine_spines",
+    "reorder_spine",
+    "split_trace_name",
+    "unsharded_states",
+]

@@ -1,9 +1,8 @@
-"""The way of a transaction's rows to their shards.
+"""Routing of a transaction's rows to their shards.
 
-Rows that the driver has are one batch, in the order of the table: the rows of a shard follow each other in it. Those of
-a DataFrame stay where they are until the tasks of its partitions have sorted them and sent each shard its own. On the
-shard, operations come together again in the order in which the transaction made them, and the partitions of a DataFrame
-in the order of their numbers.
+Rows of the driver are one batch, sorted by the table's key hash, so the rows of a shard are one slice of it. The rows
+of a DataFrame are sorted and split by the tasks of its partitions, and sent from there. A shard puts operations in the
+order of the transaction, and the partitions of a DataFrame in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -17,29 +16,31 @@ import pyarrow as pa
 from dbspark.columnar import SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.frames import arrow_schema, in_months, relabelled
-from dbspark.runtime.exchange import DDL, packed
+from dbspark.runtime.exchange import ROW_DDL, to_record_batches
 from dbspark.runtime.placement import split
-from dbspark.runtime.tables import Kind, Operation, TableDefinition
-from dbspark.runtime.task import Row, Work
+from dbspark.runtime.tables import Operation, OperationKind, TableDefinition
+from dbspark.runtime.task import LevelTask, Row
 from dbspark.storage.segment import encoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 
 
 @dataclass(frozen=True, slots=True)
 class FrameOperation:
-    """One call of a transaction with a Spark DataFrame."""
+    """One call of a transaction with a DataFrame, whose rows stay in Spark's tasks."""
 
-    kind: Kind
+    kind: OperationKind
     frame: DataFrame
     weight: str | None
 
 
-def routed(table: TableDefinition, kind: Kind, data: Any, weight: str | None) -> Operation | FrameOperation:
-    """What a user hands in, checked against the table's schema."""
+def to_operation(
+    table: TableDefinition, kind: OperationKind, data: Any, weight: str | None
+) -> Operation | FrameOperation:
+    """Convert a user's rows to an operation; of a DataFrame only the schema is checked here."""
     if not hasattr(data, "mapInArrow"):
         return table.operation(kind, data, weight)
     table.operation(kind, arrow_schema(data.schema).empty_table(), weight)
@@ -48,27 +49,29 @@ def routed(table: TableDefinition, kind: Kind, data: Any, weight: str | None) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
-    """An operation of a transaction, its number there, and where it goes."""
+class RoutedOperation:
+    """An operation of a transaction with its table and its number in the transaction."""
 
     table: TableDefinition
     number: int
     operation: Operation | FrameOperation
 
     def rows(self, shards: int) -> Iterator[Row]:
-        """What the driver sends."""
+        """The rows that the driver sends: those of an operation that is no DataFrame."""
         if isinstance(self.operation, Operation):
-            yield from _sent(self.table, self.number, self.operation, shards, (0, 0))
+            yield from _split_rows(self.table, self.number, self.operation, shards, (0, 0))
 
     def frames(self, shards: int) -> Iterator[DataFrame]:
-        """What Spark sends."""
+        """A DataFrame of the rows that Spark's tasks send, if the operation is one."""
         if isinstance(self.operation, FrameOperation):
             given = self.operation
-            yield given.frame.mapInArrow(_routing(self.table, self.number, given.kind, given.weight, shards), DDL)
+            yield given.frame.mapInArrow(
+                _split_partition(self.table, self.number, given.kind, given.weight, shards), ROW_DDL
+            )
 
 
-def _routing(
-    table: TableDefinition, number: int, kind: Kind, weight: str | None, shards: int
+def _split_partition(
+    table: TableDefinition, number: int, kind: OperationKind, weight: str | None, shards: int
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -80,14 +83,14 @@ def _routing(
         def rows() -> Iterator[Row]:
             for i, batch in enumerate(batches):
                 operation = table.operation(kind, pa.Table.from_batches([batch]), weight)
-                yield from _sent(table, number, operation, shards, (part, i))
+                yield from _split_rows(table, number, operation, shards, (part, i))
 
-        yield from packed(rows())
+        yield from to_record_batches(rows())
 
     return run
 
 
-def _sent(
+def _split_rows(
     table: TableDefinition, number: int, operation: Operation, shards: int, part: tuple[int, int]
 ) -> Iterator[Row]:
     slot = f"op {table.name} {number:06d} {part[0]:06d} {part[1]:06d} {KINDS.index(operation.kind)}"
@@ -95,12 +98,12 @@ def _sent(
         yield shard, slot, b"".join(encoded(batch))
 
 
-def sent(work: Work, table: TableDefinition) -> list[Operation]:
-    """The operations on a table that have come to a shard."""
+def received_operations(task: LevelTask, table: TableDefinition) -> list[Operation]:
+    """The operations on a table that a task has received, in the order of the transaction."""
     out: list[tuple[str, Operation]] = []
-    for slot in sorted(s for s in work.received if s.startswith(f"op {table.name} ")):
+    for slot in sorted(s for s in task.received if s.startswith(f"op {table.name} ")):
         _, _, number, _, _, kind = slot.split(" ")
-        rows = merge(work.batches(slot, sort_key_of(table, KINDS[int(kind)])))
+        rows = merge(task.batches(slot, operation_sort_key(table, KINDS[int(kind)])))
         operation = Operation(KINDS[int(kind)], Delta.of(rows))
         if out and out[-1][0] == number and operation.kind != "upsert":
             operation = Operation(operation.kind, Delta.of(merge([out.pop()[1].rows, rows])))
@@ -108,8 +111,8 @@ def sent(work: Work, table: TableDefinition) -> list[Operation]:
     return [operation for _, operation in out]
 
 
-def sort_key_of(table: TableDefinition, kind: Kind) -> SortKey:
-    """The order in which the rows of an operation come."""
+def operation_sort_key(table: TableDefinition, kind: OperationKind) -> SortKey:
+    """The sort key of the rows of an operation."""
     if kind != "delete keys":
         return table.sort_key
     return SortKey(table.schema.select([table.schema.index(c) for c in table.primary_key]))

@@ -1,8 +1,12 @@
-"""What a pipeline asks of whoever runs its circuit.
+"""The interface between a pipeline and the runtime that executes its circuit.
 
-A runtime keeps what tables and views hold and the state of the circuit between them. It makes ticks; when one is done
-it is the present, and `states` is what the store is to name. `Embedded` does it in this process, `Sharded` as Spark
-jobs; a `Reader` only shows what somebody else has committed.
+A runtime owns the rows of tables and views and the state of the circuit between them. `Embedded` runs the circuit in
+this process, `Sharded` as Spark jobs; `ReadOnlyRuntime` only reads what another process has committed. Invariants:
+
+1. `step` is atomic: it raises and nothing has changed, or it returns and the tick can be undone until it is settled.
+2. Of the calls after a step, `settle` and `undo` cannot fail; so the pipeline decides alone whether a tick has
+   happened.
+3. `states` is the whole state, by trace name, in the form in which the store commits it.
 """
 
 from __future__ import annotations
@@ -14,43 +18,35 @@ from typing import Any, NamedTuple, Protocol, SupportsInt
 import pyarrow as pa
 
 from dbspark.columnar import Batch
-from dbspark.runtime.progress import Watch
-from dbspark.runtime.tables import Kind, TableDefinition
+from dbspark.runtime.progress import RowCountSnapshot, TickTimer
+from dbspark.runtime.tables import OperationKind, TableDefinition
 from dbspark.sql.explain import Size
 from dbspark.storage.store import Store
 
 
 class Outcome(NamedTuple):
-    """What a tick has done."""
+    """The result of a tick."""
 
-    given: Mapping[str, int]
-    """Rows by which it changed tables."""
-    taken: Mapping[str, SupportsInt]
-    """Rows by which it changed views; counted when somebody asks."""
-    changes: Mapping[str, Batch]
-    """The changes of the views that were asked for."""
-
-
-class Tally(Protocol):
-    """How many rows there were at one moment, before consolidation; added up when somebody asks."""
-
-    def rows(self) -> dict[str, int]:
-        """By what keeps them: `table t`, `view v`, or the id of a node."""
-        ...
+    table_row_counts: Mapping[str, int]
+    """Rows of the change of each table that the transaction names."""
+    view_row_counts: Mapping[str, SupportsInt]
+    """Rows of the delta of each view; counted when converted to `int`."""
+    deltas: Mapping[str, Batch]
+    """Deltas of the subscribed views, by view name."""
 
 
-class Readable(Protocol):
-    """A table or view as it can be read."""
+class ReadableTable(Protocol):
+    """The history of one table or view, for reading."""
 
     @property
     def schema(self) -> pa.Schema: ...
 
     def at(self, tick: int | None, now: int) -> Batch:
-        """Everything as it was at a tick."""
+        """All rows as of a tick; None means `now`, the current tick."""
         ...
 
     def changes(self, since: int, upto: int, now: int) -> pa.Table:
-        """The changes of the ticks after `since`, with `_tick` and `_weight`, in the order of ticks."""
+        """Changes of the ticks in (since, upto], with the columns `_tick` and `_weight`, ordered by tick."""
         ...
 
     def oldest(self) -> int:
@@ -58,87 +54,90 @@ class Readable(Protocol):
         ...
 
 
-class Shows(ABC):
-    """Whatever has tables and views to read."""
+class StateReader(ABC):
+    """Read access to the tables and views of one tick; a runtime, or committed state without a circuit."""
 
     tables: dict[str, TableDefinition]
 
     @abstractmethod
-    def readable(self, name: str, tick: int) -> Readable:
-        """A table or view to read, up to a tick."""
+    def readable(self, name: str, tick: int) -> ReadableTable:
+        """The history of a table or view, up to a tick."""
 
     @abstractmethod
     def sizes(self) -> dict[str, Size]:
-        """How much is kept under each name."""
+        """Rows and bytes of each trace, by name."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what outlives a tick."""
+        """Release threads, broadcasts and open files."""
 
 
-class Runtime(Shows):
-    """See the module's preface."""
+class Runtime(StateReader):
+    """Executes the circuit of a pipeline: the module docstring states its contract."""
 
     refilled = False
     """Whether state was computed again when it was recovered, so it is not what is stored."""
 
     @abstractmethod
     def add_table(self, table: TableDefinition) -> None:
-        """A new table without rows."""
+        """Add an empty table."""
 
     @abstractmethod
     def add_views(self, names: Sequence[str], tick: int) -> None:
-        """Compute views that the program has from what the tables hold at a tick."""
+        """Add views of the program, and fill them from the rows that tables hold at a tick."""
 
     @abstractmethod
     def remove(self, name: str, tick: int) -> None:
-        """A table or view is not in the program any more."""
+        """Drop the state of a table or view that the program no longer has."""
 
     @abstractmethod
-    def operation(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> Any:
-        """What a user hands in for a table, checked against its schema."""
+    def operation(self, table: str, kind: OperationKind, data: Any, weight: str | None = None) -> Any:
+        """Convert a user's rows to an operation on a table; raises `SchemaError` where they do not fit its schema."""
 
     @abstractmethod
-    def step(self, operations: Mapping[str, list[Any]], tick: int, wanted: Collection[str], watch: Watch) -> Outcome:
-        """Make a tick. One that raises has not happened; one that returns can be taken back until it is settled.
+    def step(
+        self, operations: Mapping[str, list[Any]], tick: int, subscribed_views: Collection[str], timer: TickTimer
+    ) -> Outcome:
+        """Run one tick. If it raises, nothing has changed; if it returns, `undo` reverts it until `settle`.
 
-        `wanted` are views whose changes somebody waits for; `watch` is told when operations have been checked, and when
-        the tick has been computed.
+        The outcome has the deltas of `subscribed_views`. The runtime sets `timer.checked` once the operations are
+        checked and `timer.computed` once the tick is computed.
         """
 
     @abstractmethod
     def hold(self, view: str, tick: int | None) -> None:
-        """Keep a view readable from a tick on, or as far back as it is; None: only as far as the setting `history`.
+        """Keep the history of a view from a tick on; None: only as far back as the setting `history` says.
 
-        A hold takes the place of the one before it. It lasts as long as the view; who opens the state holds anew.
+        It replaces the view's earlier hold. Holds are not stored: whoever opens the state sets them again.
         """
 
     @abstractmethod
     def settle(self) -> None:
-        """The last tick has been made durable, or need not be. Cannot fail."""
+        """Accept the last tick: it is durable, or need not be. Cannot fail."""
 
     @abstractmethod
     def undo(self) -> None:
-        """The last tick has not happened: everything is as it was before its `step`. Cannot fail."""
+        """Revert the last tick: all state is as it was before its `step`. Cannot fail."""
 
     @abstractmethod
-    def tally(self) -> Tally:
-        """The rows that are kept now. It is asked for in every tick, so it must not depend on how many they are."""
+    def row_counts(self) -> RowCountSnapshot:
+        """Row counts of all state. Called in every tick, so its cost must not depend on the number of rows."""
 
     @abstractmethod
     def states(self) -> dict[str, Any]:
-        """All that is kept, by name, as the store takes it."""
+        """All state, by trace name, as `Store.commit` takes it."""
 
     @abstractmethod
     def snapshot(self) -> Any:
-        """Everything as it is, to come back to when a definition cannot be committed; costs nothing."""
+        """The present definitions and state, for `reset` if a definition cannot be committed. Constant cost."""
 
     @abstractmethod
     def reset(self, snapshot: Any) -> None:
-        """Go back to a snapshot."""
+        """Restore a snapshot."""
 
-    def described(self) -> dict[str, Any]:
-        """What is to be known of it to read its state, as JSON: `shards`, if any, and the node of each view."""
+    def state_metadata(self) -> dict[str, Any]:
+        """What a reader needs beside the program to read the state, as JSON: the node of each view, and for shards
+        their number and placement."""
         return {}
 
     def corrections(self) -> Collection[str]:
@@ -146,5 +145,10 @@ class Runtime(Shows):
         return ()
 
     @abstractmethod
-    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:
-        """Take over what is stored by a runtime that described itself so. The program has been read already."""
+    def recover(
+        self, store: Store, tables: Sequence[TableDefinition], tick: int, state_metadata: Mapping[str, Any]
+    ) -> None:
+        """Open stored state, whichever runtime wrote it; `state_metadata` is what that one returned.
+
+        The program has been loaded already.
+        """

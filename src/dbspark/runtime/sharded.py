@@ -1,9 +1,12 @@
-"""The circuit as Spark jobs: one job for every tick, over state that lies in files.
+"""The sharded runtime: every tick is one Spark job over state in files.
 
-The driver plans, hands out the records of the traces, and takes the new ones from the reports of the tasks; it never
-holds rows, but for those that a transaction gives it. Tables and views are steps like the nodes of the circuit: a table
-turns operations into a change where its rows are, a view keeps its history where its rows come in. A DataFrame that is
-inserted is routed to the shards by the tasks of its own partitions.
+The driver plans, sends the records of the traces to the tasks, and takes new records from their reports. It holds no
+rows but those that a transaction gives it. Tables and views are steps of a level like the nodes of the circuit: a table
+turns operations into a delta on the shard that owns the rows, a view appends its delta to its history where the rows
+arrive. A DataFrame is split by shard in the tasks of its own partitions.
+
+State changes in one place: `_run` replaces the records of the traces that tasks have reported, and `undo` puts the
+records before the tick back.
 """
 
 from __future__ import annotations
@@ -17,38 +20,40 @@ from typing import Any
 
 import pyarrow as pa
 
-from dbspark.circuit.executor import NodeTally
+from dbspark.circuit.executor import NodeRowCounts
 from dbspark.circuit.graph import Graph
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.errors import ConfigError
-from dbspark.operators.asked import Asked
-from dbspark.runtime.balanced_joins import chosen
-from dbspark.runtime.exchange import Records, Supersteps, packed_code
-from dbspark.runtime.fixpoint import ITERATIONS, to_the_end, unrolled
-from dbspark.runtime.placement import RANGES, SHARD, key_of
-from dbspark.runtime.planner import Level, Policies, layout
-from dbspark.runtime.progress import Watch
-from dbspark.runtime.reader import size_of
-from dbspark.runtime.reslicing import AT, Kept, Reslice, trace_of
-from dbspark.runtime.routing import Routed, routed, sent
-from dbspark.runtime.runtime import Outcome, Runtime, Tally
+from dbspark.operators.external_function import ExternalFunction
+from dbspark.operators.placement import SHARD, key_of
+from dbspark.runtime.balanced_joins import choose_policies
+from dbspark.runtime.exchange import Records, SuperstepRunner, pickle_code
+from dbspark.runtime.fixpoint import MAX_UNROLLED_ITERATIONS, iterations_to_unroll, run_until_complete
+from dbspark.runtime.level_plan import Level, Policies
+from dbspark.runtime.placement import RANGES
+from dbspark.runtime.planner import plan_levels
+from dbspark.runtime.progress import RowCountSnapshot, TickTimer
+from dbspark.runtime.reader import stored_size
+from dbspark.runtime.reslicing import SHARD_SEPARATOR, ResliceStep, TraceLayout, split_trace_name
+from dbspark.runtime.routing import RoutedOperation, received_operations, to_operation
+from dbspark.runtime.runtime import Outcome, Runtime
 from dbspark.runtime.state import difference, outputs_of, stale_views, warn_of_refill
-from dbspark.runtime.tables import Kind, TableDefinition, TableState
-from dbspark.runtime.task import REPORT, TOLD, Job, Row, Work
+from dbspark.runtime.tables import OperationKind, TableDefinition, TableState
+from dbspark.runtime.task import DRIVER_DELTA, REPORT, LevelTask, Row, TickContext
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
 from dbspark.storage.manifest import TraceRecord
 from dbspark.storage.segment import decoded
 from dbspark.storage.store import Store
-from dbspark.trace.history import Histories, History, history_of
+from dbspark.trace.history import History, ShardedHistory, history_of
 
 _log = logging.getLogger("dbspark")
 
 
 @dataclass(frozen=True, slots=True)
 class TableStep:
-    """A table in front of the circuit: operations come in, their change goes out."""
+    """A source of the circuit: applies the operations of a transaction to a table and emits their delta."""
 
     table: TableDefinition
     slot: str
@@ -58,33 +63,33 @@ class TableStep:
     def id(self) -> str:
         return f"table {self.table.name}"
 
-    def run(self, work: Work) -> None:
-        if work.job.fresh:
-            if self.id in work.records:
-                work.values[self.slot] = Delta.of(self._history(work, work.job.tick + 1).trace.scan())
+    def run(self, task: LevelTask) -> None:
+        if task.context.initial:
+            if self.id in task.records:
+                task.values[self.slot] = Delta.of(self._history(task, task.context.tick + 1).trace.scan())
             return
-        operations = sent(work, self.table)
+        operations = received_operations(task, self.table)
         if not operations:
             return
-        history = self._history(work, work.job.tick)
-        delta, check = TableState(self.table, history).change(operations)
+        history = self._history(task, task.context.tick)
+        delta, check = TableState(self.table, history).net_delta(operations)
         if check is not None:
-            check.done()
+            check.finish()
         change = delta.sorted_by(history.sort_key)
         if change.rows:
-            history.append(Delta.of(change), work.job.tick)
+            history.append(Delta.of(change), task.context.tick)
             history.trace.finish()
-            work.keep(self.id, (history.spine,))
-            work.figures.setdefault("tables", {})[self.table.name] = change.rows
-            work.values[self.slot] = Delta.of(change)
+            task.set_state(self.id, (history.spine,))
+            task.report_fields.setdefault("tables", {})[self.table.name] = change.rows
+            task.values[self.slot] = Delta.of(change)
 
-    def _history(self, work: Work, tick: int) -> History:
-        return opened(work, self.id, self.table.sort_key, self.keep, self.table.created, tick)
+    def _history(self, task: LevelTask, tick: int) -> History:
+        return open_history(task, self.id, self.table.sort_key, self.keep, self.table.created, tick)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewStep:
-    """A view behind the circuit: keeps what comes."""
+    """An output of the circuit: appends the delta of a view to its history."""
 
     name: str
     slot: str
@@ -95,56 +100,56 @@ class ViewStep:
     def id(self) -> str:
         return f"view {self.name}"
 
-    def run(self, work: Work) -> None:
-        tick = work.job.tick
-        change = work.delta(self.slot, self.sort_key.schema).sorted_by(self.sort_key)
-        if work.job.fresh and self.id in work.records:  # other operators made what is stored
-            history = opened(work, self.id, self.sort_key, self.keep, 0, tick)
+    def run(self, task: LevelTask) -> None:
+        tick = task.context.tick
+        change = task.delta(self.slot, self.sort_key.schema).sorted_by(self.sort_key)
+        if task.context.initial and self.id in task.records:  # the stored rows were computed by other operators
+            history = open_history(task, self.id, self.sort_key, self.keep, 0, tick)
             change = difference(Delta.of(change), history.trace.scan(), self.sort_key).sorted_by(self.sort_key)
             if not change.rows:
                 return
-        elif work.job.fresh:
-            # The rows belong to the tick that is past: a view has no history before it was made.
-            history = History(self.sort_key, self.keep, tick - 1, known=False)
+        elif task.context.initial:
+            # The rows belong to the last tick: a view has no history before it was created.
+            history = History(self.sort_key, self.keep, tick - 1, empty_at_tick=False)
         elif change.rows:
-            history = opened(work, self.id, self.sort_key, self.keep, 0, tick)
+            history = open_history(task, self.id, self.sort_key, self.keep, 0, tick)
         else:
             return
         history.append(Delta.of(change), tick)
         history.trace.finish()
-        work.keep(self.id, (history.spine,))
+        task.set_state(self.id, (history.spine,))
         if change.rows:
-            work.figures.setdefault("views", {})[self.name] = change.rows
-            if self.name in work.job.wanted:
-                work.tell(self.id, change)
+            task.report_fields.setdefault("views", {})[self.name] = change.rows
+            if self.name in task.context.subscribed_views:
+                task.send_to_driver(self.id, change)
 
 
-def opened(work: Work, name: str, sort_key: SortKey, keep: int, created: int, tick: int) -> History:
-    """What is kept of a table or view on this shard, up to before a tick."""
-    spine = work.state(name, [sort_key])[0] if name in work.records else None
+def open_history(task: LevelTask, name: str, sort_key: SortKey, keep: int, created: int, tick: int) -> History:
+    """The history of a table or view on this shard, up to the tick before `tick`."""
+    spine = task.state(name, [sort_key])[0] if name in task.records else None
     history = history_of(sort_key, keep, created, spine, tick)
-    history.hold(work.job.held.get(name))
+    history.hold(task.context.history_holds.get(name))
     return history
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """Levels, and the traces that they keep."""
+class ShardedPlan:
+    """The levels of a graph with its tables and views, and the layout of all traces."""
 
     graph: Graph
     levels: tuple[Level, ...]
-    traces: dict[str, Kept]
-    resumed: tuple[tuple[Level, ...], ...] = ()
-    """The levels from where fixpoints that are not over are gone on with."""
+    traces: dict[str, TraceLayout]
+    resume_levels: tuple[tuple[Level, ...], ...] = ()
+    """The levels from each resume point on, for fixpoints that have not ended."""
 
 
-def check_travels(graph: Graph) -> None:
-    """Refuse what a task cannot do: it has no session to ask Spark in."""
+def check_picklable(graph: Graph) -> None:
+    """Refuse operators that cannot be pickled for a task, such as those that evaluate through a Spark session."""
     for node in graph:
-        if isinstance(node.operator, Asked):
-            continue  # Spark is asked between the levels
+        if isinstance(node.operator, ExternalFunction):
+            continue  # evaluated by Spark between two levels
         try:
-            packed_code(node.operator)
+            pickle_code(node.operator)
         except Exception as error:
             raise ConfigError(
                 f"[NOT_SHARDED.THROUGH_SPARK] {node.label!r} is evaluated by Spark itself, which the tasks of a "
@@ -154,7 +159,7 @@ def check_travels(graph: Graph) -> None:
 
 
 class Sharded(Runtime):
-    """See the module's preface."""
+    """Runs the circuit as Spark jobs over `shards` shards."""
 
     def __init__(self, program: Program, shards: int, store: Store, keep: int) -> None:
         if shards < 1:
@@ -166,84 +171,92 @@ class Sharded(Runtime):
         self.tables: dict[str, TableDefinition] = {}
         self._views: set[str] = set()
         self._records: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
-        self._steps: Supersteps | None = None
-        self._planned: dict[int, _Plan] = {}
-        """By how many iterations of fixpoints are unrolled."""
-        self._iterations = ITERATIONS
-        """As many as the last tick took."""
-        self._policies: Policies = {}
+        self._runner: SuperstepRunner | None = None
+        self._plans: dict[int, ShardedPlan] = {}
+        """By the number of unrolled iterations."""
+        self._iterations = MAX_UNROLLED_ITERATIONS
+        """Iterations to unroll in the next tick."""
+        self._join_policies: Policies = {}
         self._before: dict[str, dict[int, tuple[TraceRecord, ...]]] | None = None
         """The records before the tick that has not been settled yet."""
-        self._held: dict[str, int] = {}
-        """By trace, from which tick on somebody reads it."""
+        self._history_holds: dict[str, int] = {}
+        """By trace, the tick from which its history is kept."""
         self._stale: list[str] = []
-        """The views whose stored rows other operators made; the next tick corrects them, and does nothing else."""
+        """The views whose stored rows were computed by other operators; the next tick corrects them, and only them."""
 
     # ------------------------------------------------------------------ definitions
 
     def add_table(self, table: TableDefinition) -> None:
         self.tables = {**self.tables, table.name: table}
-        self._planned = {}
+        self._plans = {}
 
     def add_views(self, names: Sequence[str], tick: int) -> None:
-        self._planned = {}
-        self._balance(tick)  # a join may have to share a side now, which then lies by its key again
+        self._plans = {}
+        self._balance(tick)  # a side of a join that gets another reader is partitioned by key again
         self._fill(names, tick)
         self._views |= set(names)
-        self._planned = {}
+        self._plans = {}
 
     def _fill(self, names: Sequence[str], tick: int) -> None:
-        """Compute from the tables what is not kept yet of some views."""
+        """Fill new views and their nodes from the rows of the tables."""
         graph = self._program.builder.graph
         part = Graph()
         part.nodes, part.outputs = graph.nodes, {name: graph.outputs[name] for name in names}
         plan = self._plan(part.pruned())
-        # Nodes that other views have keep their state; they are computed again only for what follows them.
-        job = Job(tick, self.shards, self._files(), fresh=True, known=frozenset(self._records))
-        tables = {name: given for name, given in self._records.items() if name.startswith("table ")}
-        self._run(job, plan, tables, (), ())
+        # Nodes shared with other views are computed again for the new nodes behind them, but keep their stored state.
+        context = TickContext(tick, self.shards, self._files(), initial=True, unchanged_traces=frozenset(self._records))
+        tables = {name: by_shard for name, by_shard in self._records.items() if name.startswith("table ")}
+        self._run(context, plan, tables, (), ())
 
     def remove(self, name: str, tick: int) -> None:
         self.tables = {n: t for n, t in self.tables.items() if n != name}
         self._views -= {name}
-        self._held = {n: t for n, t in self._held.items() if n != f"view {name}"}
-        self._planned = {}
-        self._policies = {j: p for j, p in self._policies.items() if j in self._program.builder.graph.nodes}
-        kept = self._present().traces
-        self._records = {n: given for n, given in self._records.items() if n in kept}
+        self._history_holds = {n: t for n, t in self._history_holds.items() if n != f"view {name}"}
+        self._plans = {}
+        self._join_policies = {j: p for j, p in self._join_policies.items() if j in self._program.builder.graph.nodes}
+        traces = self._current_plan().traces
+        self._records = {n: by_shard for n, by_shard in self._records.items() if n in traces}
 
     # ------------------------------------------------------------------ ticks
 
-    def operation(self, table: str, kind: Kind, data: Any, weight: str | None = None) -> Any:
-        return routed(self.tables[table], kind, data, weight)
+    def operation(self, table: str, kind: OperationKind, data: Any, weight: str | None = None) -> Any:
+        return to_operation(self.tables[table], kind, data, weight)
 
-    def step(self, operations: Mapping[str, list[Any]], tick: int, wanted: Collection[str], watch: Watch) -> Outcome:
+    def step(
+        self, operations: Mapping[str, list[Any]], tick: int, subscribed_views: Collection[str], timer: TickTimer
+    ) -> Outcome:
         if self._stale:
-            return self._corrected(tick, watch)
-        job = Job(tick, self.shards, self._files(), wanted=frozenset(wanted), held=self._held)
+            return self._corrected(tick, timer)
+        context = TickContext(
+            tick,
+            self.shards,
+            self._files(),
+            subscribed_views=frozenset(subscribed_views),
+            history_holds=self._history_holds,
+        )
         rows: list[Row] = []
         frames: list[Any] = []
-        for table, given in operations.items():
-            for number, operation in enumerate(given):
-                made = Routed(self.tables[table], number, operation)
-                rows += made.rows(self.shards)
-                frames += made.frames(self.shards)
+        for table, of_table in operations.items():
+            for number, operation in enumerate(of_table):
+                routed = RoutedOperation(self.tables[table], number, operation)
+                rows += routed.rows(self.shards)
+                frames += routed.frames(self.shards)
         self._balance(tick)
-        plan = self._present(self._iterations)
-        watch.checked = perf_counter()
+        plan = self._current_plan(self._iterations)
+        timer.checked = perf_counter()
         self._before = self._records
         try:
-            out = self._run(job, plan, self._records, rows, frames)
+            out = self._run(context, plan, self._records, rows, frames)
             outcome, iterations = self._outcome(out, plan, operations)
         except BaseException:
             self.undo()
             raise
-        if plan.resumed:
-            self._iterations = unrolled(iterations)
-        watch.computed = perf_counter()
+        if plan.resume_levels:
+            self._iterations = iterations_to_unroll(iterations)
+        timer.computed = perf_counter()
         return outcome
 
-    def _corrected(self, tick: int, watch: Watch) -> Outcome:
+    def _corrected(self, tick: int, timer: TickTimer) -> Outcome:
         """The tick that corrects views: all that they should hold is computed, and the difference is their change."""
         graph = self._program.builder.graph
         part = Graph()
@@ -251,44 +264,46 @@ class Sharded(Runtime):
         plan = self._plan(part.pruned())
         views = {f"view {name}" for name in self._stale}
         known = frozenset(self._records) - views
-        job = Job(tick, self.shards, self._files(), fresh=True, known=known, held=self._held)
+        context = TickContext(
+            tick, self.shards, self._files(), initial=True, unchanged_traces=known, history_holds=self._history_holds
+        )
         given = {name: kept for name, kept in self._records.items() if name.startswith("table ") or name in views}
-        watch.checked = perf_counter()
+        timer.checked = perf_counter()
         self._before = self._records
         try:
-            outcome, _ = self._outcome(self._run(job, plan, given, (), ()), plan, ())
+            outcome, _ = self._outcome(self._run(context, plan, given, (), ()), plan, ())
         except BaseException:
             self.undo()
             raise
-        watch.computed = perf_counter()
+        timer.computed = perf_counter()
         return outcome
 
     def corrections(self) -> Collection[str]:
         return list(self._stale)
 
-    def _outcome(self, out: Sequence[Row], plan: _Plan, tables: Collection[str]) -> tuple[Outcome, int]:
-        """What the reports of a tick say, and how many iterations it took."""
-        given_rows: dict[str, int] = dict.fromkeys(tables, 0)
-        taken: dict[str, int] = dict.fromkeys(sorted(self._views), 0)
-        told: dict[str, list[Batch]] = {}
+    def _outcome(self, out: Sequence[Row], plan: ShardedPlan, tables: Collection[str]) -> tuple[Outcome, int]:
+        """The outcome of a tick from the reports of its tasks, and the iterations that it took."""
+        table_rows: dict[str, int] = dict.fromkeys(tables, 0)
+        view_rows: dict[str, int] = dict.fromkeys(sorted(self._views), 0)
+        deltas: dict[str, list[Batch]] = {}
         iterations = 0
         for _, slot, payload in out:
             if slot == REPORT:
                 report = json.loads(payload)
                 iterations = max([iterations, *report.get("iterations", {}).values()])
-                for counts, found in ((given_rows, report.get("tables", {})), (taken, report.get("views", {}))):
-                    for name, count in found.items():
+                for counts, reported in ((table_rows, report.get("tables", {})), (view_rows, report.get("views", {}))):
+                    for name, count in reported.items():
                         counts[name] += count
-            elif slot.startswith(TOLD):
-                trace = slot.removeprefix(TOLD)
+            elif slot.startswith(DRIVER_DELTA):
+                trace = slot.removeprefix(DRIVER_DELTA)
                 batch = decoded(pa.py_buffer(payload), plan.traces[trace].sort_keys[0])
-                told.setdefault(trace.removeprefix("view "), []).append(batch)
-        return Outcome(given_rows, taken, {name: merge(batches) for name, batches in told.items()}), iterations
+                deltas.setdefault(trace.removeprefix("view "), []).append(batch)
+        return Outcome(table_rows, view_rows, {name: merge(batches) for name, batches in deltas.items()}), iterations
 
     def hold(self, view: str, tick: int | None) -> None:
         name = f"view {view}"
-        held = {n: t for n, t in self._held.items() if n != name}
-        self._held = held if tick is None else {**held, name: tick}
+        history_holds = {n: t for n, t in self._history_holds.items() if n != name}
+        self._history_holds = history_holds if tick is None else {**history_holds, name: tick}
 
     def settle(self) -> None:
         self._before, self._stale = None, []
@@ -299,116 +314,122 @@ class Sharded(Runtime):
 
     def _run(
         self,
-        job: Job,
-        plan: _Plan,
+        context: TickContext,
+        plan: ShardedPlan,
         records: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]],
         rows: Sequence[Row],
         frames: Sequence[Any],
     ) -> list[Row]:
-        """Run a job and make what its tasks have written the present."""
-        given: Records = {
+        """Run the jobs of a tick, and replace the records of the traces that their tasks report."""
+        inputs: Records = {
             name: {shard: [r.to_json() for r in kept] for shard, kept in by_shard.items()}
             for name, by_shard in records.items()
         }
-        steps = self._supersteps()
+        steps = self._superstep_runner()
 
-        def one(begin: int | None, rows: Sequence[Row]) -> list[Row]:
-            if begin is None:
-                return steps.run(job, plan.levels, given, rows, frames)
-            return steps.run(job, plan.resumed[begin], given, rows)
+        def run_job(resume_point: int | None, rows: Sequence[Row]) -> list[Row]:
+            if resume_point is None:
+                return steps.run(context, plan.levels, inputs, rows, frames)
+            return steps.run(context, plan.resume_levels[resume_point], inputs, rows)
 
-        out = to_the_end(one, rows)
-        found = {name: dict(by_shard) for name, by_shard in self._records.items()}
+        out = run_until_complete(run_job, rows)
+        records_after = {name: dict(by_shard) for name, by_shard in self._records.items()}
         for _, slot, payload in out:
             if slot == REPORT:
                 report = json.loads(payload)
-                for name, made in report["traces"].items():
-                    kept = zip(made, plan.traces[name].sort_keys, strict=True)
-                    found.setdefault(name, {})[report["shard"]] = tuple(self._store.adopted(r, a) for r, a in kept)
-        self._records = found
+                for name, written in report["traces"].items():
+                    kept = zip(written, plan.traces[name].sort_keys, strict=True)
+                    records_after.setdefault(name, {})[report["shard"]] = tuple(
+                        self._store.adopted(r, a) for r, a in kept
+                    )
+        self._records = records_after
         return out
 
-    def _supersteps(self) -> Supersteps:
-        if self._steps is None:
-            self._steps = Supersteps(self._program.spark, self.shards)
-        return self._steps
+    def _superstep_runner(self) -> SuperstepRunner:
+        if self._runner is None:
+            self._runner = SuperstepRunner(self._program.spark, self.shards)
+        return self._runner
 
     def _files(self) -> Callable[[], Any]:
         return self._store.files.opener()
 
     # ------------------------------------------------------------------ planning
 
-    def _present(self, iterations: int = ITERATIONS) -> _Plan:
-        if iterations not in self._planned:
+    def _current_plan(self, iterations: int = MAX_UNROLLED_ITERATIONS) -> ShardedPlan:
+        if iterations not in self._plans:
             plan = self._plan(self._program.circuit().graph, iterations)
-            if iterations < ITERATIONS and plan.resumed:  # a tick that takes more than the last may take many more
-                plan = replace(plan, resumed=self._present().resumed)
-            self._planned[iterations] = plan
-        return self._planned[iterations]
+            if (
+                iterations < MAX_UNROLLED_ITERATIONS and plan.resume_levels
+            ):  # a tick that takes more than the last may take many more
+                plan = replace(plan, resume_levels=self._current_plan().resume_levels)
+            self._plans[iterations] = plan
+        return self._plans[iterations]
 
-    def _plan(self, graph: Graph, iterations: int = ITERATIONS) -> _Plan:
-        """Levels of a graph, with its tables in front and its outputs, which are views, behind."""
-        check_travels(graph)
+    def _plan(self, graph: Graph, iterations: int = MAX_UNROLLED_ITERATIONS) -> ShardedPlan:
+        """The levels of a graph, with tables as first and views as last steps."""
+        check_picklable(graph)
         placed = {name: frozenset({key_of(table.sort_key)}) for name, table in self.tables.items()}
-        plan = layout(graph, placed, self._policies, iterations)
+        plan = plan_levels(graph, placed, self._join_policies, iterations)
         levels = plan.levels
         traces = {
-            n: Kept(step.kept(), plan.lies[n]) for n in plan.lies if (step := graph.nodes[n].operator) is not None
+            n: TraceLayout(step.state_sort_keys(), plan.trace_placements[n])
+            for n in plan.trace_placements
+            if (step := graph.nodes[n].operator) is not None
         }
         tables = []
         for node in graph:
             if node.role == "source":
                 table = self.tables[str(node.name)]
                 tables.append(TableStep(table, node.id, self._keep))
-                traces[f"table {table.name}"] = Kept((table.sort_key,), (key_of(table.sort_key),))
+                traces[f"table {table.name}"] = TraceLayout((table.sort_key,), (key_of(table.sort_key),))
         levels[0].steps[:0] = tables
         for name, output in plan.outputs.items():
             view = ViewStep(name, output.slot, SortKey(graph.outputs[name].schema, output.key), self._keep)
             levels[output.level].steps.append(view)
-            traces[view.id] = Kept((view.sort_key,), (output.key,))
-        return _Plan(graph, levels, traces, tuple(levels[begin:] for begin in plan.resumed))
+            traces[view.id] = TraceLayout((view.sort_key,), (output.key,))
+        return ShardedPlan(graph, levels, traces, tuple(levels[begin:] for begin in plan.resume_levels))
 
     def _balance(self, tick: int) -> None:
-        """Change the policies of joins where what is kept says so, and move what lies elsewhere then."""
-        graph = self._present().graph
+        """Choose the policies of joins by the sizes of traces, and move traces whose placement they change."""
+        graph = self._current_plan().graph
         sizes = {
-            name: [size_of([by_shard[s]]).rows if s in by_shard else 0 for s in range(self.shards)]
+            name: [stored_size([by_shard[s]]).rows if s in by_shard else 0 for s in range(self.shards)]
             for name, by_shard in self._records.items()
         }
-        policies = chosen(graph, sizes, self._policies, self.shards)
-        if policies == self._policies:
+        join_policies = choose_policies(graph, sizes, self._join_policies, self.shards)
+        if join_policies == self._join_policies:
             return
-        before, old = self._policies, self._present()
-        for join in {*policies, *before}:
-            if policies.get(join) != before.get(join):
-                _log.info("%s: %s", graph.nodes[join].label, " and ".join(policies.get(join, SHARD)))
-        self._policies, self._planned = policies, {}
+        before, old = self._join_policies, self._current_plan()
+        for join in {*join_policies, *before}:
+            if join_policies.get(join) != before.get(join):
+                _log.info("%s: %s", graph.nodes[join].label, " and ".join(join_policies.get(join, SHARD)))
+        self._join_policies, self._plans = join_policies, {}
         try:
-            new = self._present()
+            new = self._current_plan()
             moved = {n: kept for n, kept in new.traces.items() if n in self._records and kept != old.traces[n]}
             self._move(tick, {n: (old.traces[n], kept) for n, kept in moved.items()}, self._records)
         except BaseException:
-            self._policies, self._planned = before, {}
+            self._join_policies, self._plans = before, {}
             raise
 
     def _move(
         self,
         tick: int,
-        traces: Mapping[str, tuple[Kept, Kept]],
+        traces: Mapping[str, tuple[TraceLayout, TraceLayout]],
         records: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]],
     ) -> None:
-        """Make traces lie, and be ordered, as they are to be."""
-        level = Level([Reslice(n, old, new, tuple(records[n])) for n, (old, new) in traces.items()])
+        """Run a job that moves traces from one layout to another."""
+        level = Level([ResliceStep(n, old, new, tuple(records[n])) for n, (old, new) in traces.items()])
         given = {
-            f"{name}{AT}{shard}": dict.fromkeys(range(self.shards), kept)
+            f"{name}{SHARD_SEPARATOR}{shard}": dict.fromkeys(range(self.shards), kept)
             for name in traces
             for shard, kept in records[name].items()
         }
         before = self._records
         self._records = {n: by_shard for n, by_shard in before.items() if n not in traces}
         try:
-            plan = _Plan(Graph(), (level,), {n: new for n, (_, new) in traces.items()})
-            self._run(Job(tick, self.shards, self._files()), plan, given, (), ())
+            plan = ShardedPlan(Graph(), (level,), {n: new for n, (_, new) in traces.items()})
+            self._run(TickContext(tick, self.shards, self._files()), plan, given, (), ())
         except BaseException:
             self._records = before
             raise
@@ -417,86 +438,90 @@ class Sharded(Runtime):
 
     def states(self) -> dict[str, Any]:
         return {
-            f"{name}{AT}{shard}": kept for name, by_shard in self._records.items() for shard, kept in by_shard.items()
+            f"{name}{SHARD_SEPARATOR}{shard}": kept
+            for name, by_shard in self._records.items()
+            for shard, kept in by_shard.items()
         }
 
     def snapshot(self) -> Any:
-        return self.tables, set(self._views), self._records, self._policies, self._held
+        return self.tables, set(self._views), self._records, self._join_policies, self._history_holds
 
     def reset(self, snapshot: Any) -> None:
-        self.tables, self._views, self._records, self._policies, self._held = snapshot
-        self._planned = {}
+        self.tables, self._views, self._records, self._join_policies, self._history_holds = snapshot
+        self._plans = {}
 
-    def described(self) -> dict[str, Any]:
-        traces = self._present().traces
-        everywhere = sorted(n for n, kept in traces.items() if kept.everywhere)
+    def state_metadata(self) -> dict[str, Any]:
+        traces = self._current_plan().traces
+        everywhere = sorted(n for n, kept in traces.items() if kept.replicated)
         owned = sorted(n for n, kept in traces.items() if kept.owned)
-        policies = {join: list(given) for join, given in self._policies.items()}
-        nodes = self._kept_nodes()
+        join_policies = {join: list(given) for join, given in self._join_policies.items()}
+        nodes = self._stateful_nodes()
         return {
-            "shards": self.shards, "ranges": RANGES, "policies": policies, "everywhere": everywhere, "owned": owned,
-            "nodes": nodes, "outputs": outputs_of(self._program.builder.graph),
+            "shards": self.shards, "ranges": RANGES, "policies": join_policies, "everywhere": everywhere,
+            "owned": owned, "nodes": nodes, "outputs": outputs_of(self._program.builder.graph),
         }  # fmt: skip
 
-    def _kept_nodes(self) -> list[str]:
-        """The nodes that keep something, or may."""
-        plan = self._present()
+    def _stateful_nodes(self) -> list[str]:
+        """The nodes that have state, even if it has no rows yet."""
+        plan = self._current_plan()
         return sorted(name for name in plan.traces if name in plan.graph.nodes)
 
-    def recover(self, store: Store, tables: Sequence[TableDefinition], tick: int, described: Mapping[str, Any]) -> None:
+    def recover(
+        self, store: Store, tables: Sequence[TableDefinition], tick: int, state_metadata: Mapping[str, Any]
+    ) -> None:
         self.tables = {table.name: table for table in tables}
         self._views = set(self._program.views)
-        self._policies = {join: tuple(given) for join, given in described.get("policies", {}).items()}
-        plan = self._present()
-        shards = described.get("shards")
+        self._join_policies = {join: tuple(given) for join, given in state_metadata.get("policies", {}).items()}
+        plan = self._current_plan()
+        shards = state_metadata.get("shards")
         old: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
         for name, kept in store.records().states.items():
-            trace, shard = (name, 0) if shards is None else trace_of(name)
+            trace, shard = (name, 0) if shards is None else split_trace_name(name)
             if trace in plan.traces:
                 old.setdefault(trace, {})[shard] = kept
-        same = {"shards": self.shards, "ranges": RANGES, "owned": self.described()["owned"]}
-        if {name: described.get(name) for name in same} == same:
+        same = {"shards": self.shards, "ranges": RANGES, "owned": self.state_metadata()["owned"]}
+        if {name: state_metadata.get(name) for name in same} == same:
             self._records = old
         else:
-            self._slice(store, old, shards, tick)
-        stored = described.get("nodes", old)  # a node without rows may have nothing stored, and is known all the same
-        missing = set(self._kept_nodes()).difference(stored)
+            self._reslice(store, old, shards, tick)
+        stored = state_metadata.get("nodes", old)  # a node without rows may have no record
+        missing = set(self._stateful_nodes()).difference(stored)
         if missing:
             warn_of_refill(plan.graph, missing)
             self._fill(list(self._program.views), tick)
-        self._stale = stale_views(plan.graph, missing, described.get("outputs", {}))
+        self._stale = stale_views(plan.graph, missing, state_metadata.get("outputs", {}))
 
-    def _slice(
+    def _reslice(
         self, store: Store, old: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]], shards: int | None, tick: int
     ) -> None:
-        """Take over what other shards, or none, have kept."""
-        plan = self._present()
+        """Move state that was stored with another number of shards, or without shards, to these shards."""
+        plan = self._current_plan()
         moved = {}
         for name, by_shard in old.items():
             stored = tuple(store.sort_key(record) for record in next(iter(by_shard.values())))
             new = plan.traces[name]
-            # Where nothing is sharded, all is in one place.
-            moved[name] = Kept(stored, tuple("owner" for _ in stored) if shards is None else new.lies), new
+            # State of an embedded runtime counts as that of shard 0.
+            moved[name] = TraceLayout(stored, tuple("owner" for _ in stored) if shards is None else new.placements), new
         self._move(tick, moved, old)
 
     # ------------------------------------------------------------------ reading
 
-    def readable(self, name: str, tick: int) -> Histories:
+    def readable(self, name: str, tick: int) -> ShardedHistory:
         table = self.tables.get(name)
         trace = f"view {name}" if table is None else f"table {name}"
-        sort_key = self._present().traces[trace].sort_keys[0] if table is None else table.sort_key
+        sort_key = self._current_plan().traces[trace].sort_keys[0] if table is None else table.sort_key
         created = 0 if table is None else table.created
         kept = self._records.get(trace, {})
         spines: list[Any] = [self._store.spine(records[0]) for records in kept.values()] or [None]
-        return Histories([history_of(sort_key, self._keep, created, s, tick + 1) for s in spines])
+        return ShardedHistory([history_of(sort_key, self._keep, created, s, tick + 1) for s in spines])
 
     def sizes(self) -> dict[str, Size]:
-        return {name: size_of(list(by_shard.values())) for name, by_shard in self._records.items()}
+        return {name: stored_size(list(by_shard.values())) for name, by_shard in self._records.items()}
 
-    def tally(self) -> Tally:
-        return NodeTally({name: size.rows for name, size in self.sizes().items()})
+    def row_counts(self) -> RowCountSnapshot:
+        return NodeRowCounts({name: size.rows for name, size in self.sizes().items()})
 
     def close(self) -> None:
-        if self._steps is not None:
-            self._steps.close()
-            self._steps = None
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None

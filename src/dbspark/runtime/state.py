@@ -1,8 +1,8 @@
-"""The state of a circuit as a store takes it, and back into a circuit.
+"""Export of a circuit's state as spines by node id, and import into a circuit.
 
-A node's state is its spines. What a delay holds is kept the same way, as one spine under the id of the delay, so
-everything that survives a tick is spines by id. State finds its node by the id alone, which is the same in every
-process and for every program that has the node (`dbspark.circuit.graph`).
+The state of a node is a tuple of spines. The value of a delay is exported in the same form, as one spine under the id
+of the delay, so all that survives a tick is spines by id. A node id is derived from the operator and its inputs: it is
+the same in every process and in every program that contains the node (`dbspark.circuit.graph`).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import StoreError
 from dbspark.operators.integral import ZSetRef
-from dbspark.operators.linear import Sum
+from dbspark.operators.linear import WeightedUnion
 from dbspark.trace.spine import Spine
 
 _log = logging.getLogger("dbspark")
 
 
 def state_of(circuit: Circuit) -> dict[str, tuple[Spine, ...]]:
-    """Everything that the circuit keeps, by node."""
+    """The state of all nodes and delays of a circuit, by node id."""
     out = {node: state for node, state in circuit._states.items() if state}
     for node in circuit._delays:
-        held = circuit._held[node.id]
+        held = circuit._delay_values[node.id]
         if isinstance(held, ZSetRef):
             out[node.id] = (held.spine,)
         else:
@@ -36,7 +36,7 @@ def state_of(circuit: Circuit) -> dict[str, tuple[Spine, ...]]:
 
 
 def restore(circuit: Circuit, states: Mapping[str, tuple[Spine, ...]], tick: int) -> list[str]:
-    """Put state into a circuit that has not run yet; returns the ids of the nodes for which there was none."""
+    """Import state into a circuit that has not run yet; returns the ids of stateful nodes that are not in `states`."""
     missing = []
     found = dict(circuit._states)
     for node, fresh in circuit._states.items():
@@ -52,14 +52,14 @@ def restore(circuit: Circuit, states: Mapping[str, tuple[Spine, ...]], tick: int
             )
         else:
             found[node] = circuit.configured(state)
-    held = dict(circuit._held)
+    held = dict(circuit._delay_values)
     for delay in circuit._delays:
         state = states.get(delay.id)
         if state is None:
             missing.append(delay.id)
         else:
             held[delay.id] = ZSetRef(state[0]) if delay.kind == "value" else Delta.of(state[0].consolidated())
-    circuit._states, circuit._held, circuit.tick_number = found, held, tick
+    circuit._states, circuit._delay_values, circuit.tick_number = found, held, tick
     return missing
 
 
@@ -79,7 +79,7 @@ def stale_views(graph: Graph, missing: Collection[str], stored: Mapping[str, str
 
 def difference(now: Delta, before: Batch, sort_key: SortKey) -> Delta:
     """What turns the rows of a view before into those that it should hold now."""
-    signs = Sum(sort_key.schema, (1, -1))
+    signs = WeightedUnion(sort_key.schema, (1, -1))
     return Delta.of(signs.apply([now, Delta.of(before)]).sorted_by(sort_key))
 
 

@@ -1,11 +1,13 @@
-"""What users hand in, as changes of a table.
+"""Tables: conversion of users' rows, and the checks that keep a table a table.
 
-Rows (tuples, dicts, Spark Rows), anything that speaks Arrow, and Spark DataFrames all become one batch in the order of
-the table. An operation of a transaction turns into a change when the transaction is applied: what an upsert replaces
-depends on what is there then, operations before it in the same transaction included.
+Rows (tuples, dicts, Spark Rows), Arrow data and Spark DataFrames all become one batch or delta in the table's schema.
+An operation becomes a delta only when its transaction is applied, because what an upsert replaces depends on the rows
+at that moment, those of earlier operations of the same transaction included. Invariants:
 
-Rows that come into a table without a key can break nothing. Nobody has to look them up, so they are copied and not put
-in order: the circuit orders what it needs of them by the keys that it needs, and the history when it writes them.
+1. No row of a table has a negative weight, and with a primary key no key has two rows. Judged on the net of a
+   transaction.
+2. Rows that are inserted into a table without a key cannot violate this, so they are neither checked nor sorted here:
+   the circuit sorts what it needs, and the history sorts when it flushes.
 """
 
 from __future__ import annotations
@@ -27,45 +29,45 @@ from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_batch import MAX_SORT_ROWS
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.kernels.vm.constraints import violates_constraints
-from dbspark.operators.join import distinct_keys
-from dbspark.trace.background_merges import Task
+from dbspark.operators.keys import distinct_keys
+from dbspark.trace.background_merges import BackgroundTask
 from dbspark.trace.history import History
-from dbspark.trace.lookup import Hits, Keys, ends_unordered
+from dbspark.trace.lookup import FoundRows, Keys, first_rows_unordered
 from dbspark.trace.spine import Spine
 from dbspark.zset import ZSet
-from dbspark.zset.payload import exact_product
-from dbspark.zset.zset import as_table, split_weight
+from dbspark.zset.arrow_input import as_table, split_weight
+from dbspark.zset.weights import multiply_weights
 
 _ARROW = (pa.Table, pa.RecordBatch)
 
-BESIDE = 4096
-"""Rows from which on a change is checked beside the circuit: with fewer, a thread would cost more than it saves."""
+MIN_BACKGROUND_CHECK_ROWS = 4096
+"""Deltas with at least so many rows are checked on another thread while the circuit runs; for fewer it does not pay."""
 
-Kind = Literal["insert", "delete", "upsert", "delete keys", "apply"]
+OperationKind = Literal["insert", "delete", "upsert", "delete keys", "apply"]
 
 
 class TransactionError(DbsparkError):
-    """A transaction that cannot be applied; nothing of it was. The message names the table and a row."""
+    """A transaction that violates a table. Nothing of it was applied; the message names the table and a row."""
 
 
 class Operation(NamedTuple):
-    """One call of a transaction."""
+    """One call of a transaction: an operation on one table."""
 
-    kind: Kind
+    kind: OperationKind
     delta: Delta
-    """Rows with weights, or the keys of rows."""
-    harmless: bool = False
-    """Whether no table refuses them: they come, and nobody asks for unique keys."""
+    """Rows with weights, or (for `delete keys`) primary keys."""
+    always_valid: bool = False
+    """Whether they cannot violate the table: they are insertions, and it has no primary key."""
 
     @property
     def rows(self) -> Batch:
-        """The same in order."""
+        """The delta as a sorted batch."""
         return self.delta.batch()
 
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table: its schema, its key, and the tick since which it is there."""
+    """A table: its schema, its primary key, and the tick at which it was created."""
 
     name: str
     schema: Schema
@@ -77,8 +79,8 @@ class TableDefinition:
         key = [self.schema.index(c) for c in self.primary_key]
         object.__setattr__(self, "sort_key", SortKey(self.schema, key if key else None))
 
-    def operation(self, kind: Kind, data: Any, weight: str | None = None) -> Operation:
-        """What a user hands in, checked against the schema."""
+    def operation(self, kind: OperationKind, data: Any, weight: str | None = None) -> Operation:
+        """Convert a user's rows to an operation; raises `SchemaError` where they do not fit the schema."""
         if type(data) is pa.Table and (kind == "apply" or (kind == "insert" and self.primary_key)):
             batch = import_batch(self.sort_key, data, weight)
             if batch is not None:
@@ -95,9 +97,9 @@ class TableDefinition:
             if kind == "upsert":
                 return Operation(kind, Delta.of(self._last_of_each_key(data)))
             if kind == "insert" and not self.primary_key and _is_arrow(data):
-                plain = _plain(as_table(data), self.schema)
+                plain = _copy_flat_rows(as_table(data), self.schema)
                 if plain is not None:
-                    return Operation(kind, plain, harmless=True)
+                    return Operation(kind, plain, always_valid=True)
             rows = _batch(data, sort_key, weight)
         except SchemaError as error:
             raise SchemaError(f"table {self.name!r}: {error}") from None
@@ -114,34 +116,34 @@ class TableDefinition:
         return Batch.from_arrow(table, self.sort_key)
 
 
-class Checking:
-    """Whether a table stays one under a change: looked at by the circuit, beside it, or by itself.
+class ConstraintCheck:
+    """The check that a change does not violate the constraints of its table (invariant 1 of the module).
 
-    A small change in one piece is looked at by the program of the tick (`place` is where it finds the table, where it
-    also puts the change if `listing`), a large one on another core, because both wait for memory. Until it is done
-    nothing may be written into the history of the table.
+    Made in one of three places: a small change of one chunk by the operator VM of the tick (`place` and `listing` are
+    what `circuit.vm.TableCheck` says), a large one on another thread beside the circuit, any other in `finish`. The
+    history of the table must not change before the check is finished.
     """
 
     __slots__ = ("_change", "_directory", "_spine", "_table", "_task", "listing", "place")
 
     def __init__(self, table: TableState, change: Batch) -> None:
         self._table, self._change = table, change
-        self._task: Task[bool] | None = None
+        self._task: BackgroundTask[bool] | None = None
         self.place, self.listing = 0, False
-        # A key may have rows in two chunks; then all of them are looked up in.
+        # In several chunks a key may occur twice within the change, so the change is looked up as well.
         self._spine: Spine | None = None
         if len(change.chunks) > 1:
-            self._spine = table.history.everything().and_one(change)
+            self._spine = table.history.current_spine().with_batch(change)
             self._directory = self._spine.directory
         else:
             self._directory = table.history.directory()
-            if change.rows >= BESIDE and table.history.beside:
-                self._task = Task(change.rows, self._broken, awaited=True)
+            if change.rows >= MIN_BACKGROUND_CHECK_ROWS and table.history.has_background_thread:
+                self._task = BackgroundTask(change.rows, self._violated, awaited=True)
             else:
-                self.place = table.history.place
-                self.listing = table.history.has_room(change.rows)
+                self.place = table.history.directory_slot
+                self.listing = table.history.directory_has_space(change.rows)
 
-    def _broken(self) -> bool:
+    def _violated(self) -> bool:
         table = self._table
         sort_key, schema, unique = table.sort_key, table.schema, int(bool(table.primary_key))
         own = int(self._spine is None)
@@ -154,25 +156,25 @@ class Checking:
         )  # fmt: skip
 
     def wait(self) -> None:
-        """Until nobody reads the history any more."""
+        """Wait until the check does not read the history any more; do not raise."""
         if self._task is not None:
             self._task.wait()
 
-    def again(self) -> None:
-        """Look once more, after a tick that has failed: what it has listed in the directory has not happened."""
+    def recheck(self) -> None:
+        """Check again after a tick that failed: undo what the VM appended to the directory first."""
         if self._task is None and self._spine is None:
-            self._table.history.unlist()
+            self._table.history.invalidate_directory()
             self._directory = self._table.history.directory()
-        self.done()
+        self.finish()
 
-    def done(self) -> None:
-        """Look, or wait for it; raises where the result is not a table."""
-        if self._broken() if self._task is None else self._task.result():
-            self._table.refuse(self._change)
+    def finish(self) -> None:
+        """Make the check, or wait for it; raises `TransactionError` if a constraint is violated."""
+        if self._violated() if self._task is None else self._task.result():
+            self._table.raise_violation(self._change)
 
 
 class TableState:
-    """What a table holds, and what operations make of it."""
+    """The rows of a table, and the net of operations on them."""
 
     def __init__(self, table: TableDefinition, history: History) -> None:
         self.name = table.name
@@ -181,68 +183,68 @@ class TableState:
         self.history = history
         self.sort_key = history.sort_key
 
-    def change(self, operations: list[Operation]) -> tuple[Delta, Checking | None]:
-        """What operations change, together, and what finds out whether the result is a table, where it may not be."""
+    def net_delta(self, operations: list[Operation]) -> tuple[Delta, ConstraintCheck | None]:
+        """The net delta of operations, and the check that it needs, if it may violate the table."""
         if len(operations) == 1:
-            kind, delta, harmless = operations[0]
-            if harmless or not delta.rows:
+            kind, delta, always_valid = operations[0]
+            if always_valid or not delta.rows:
                 return delta, None
             if kind in ("insert", "apply"):
-                return delta, self._check(delta.batch())
+                return delta, self._constraint_check(delta.batch())
         pending: list[Batch] = []
         for operation in operations:
             if operation.kind in ("insert", "delete", "apply"):
-                pending.append(self._negative(operation.rows) if operation.kind == "delete" else operation.rows)
+                pending.append(self._negate(operation.rows) if operation.kind == "delete" else operation.rows)
             else:
-                pending = self._replaced(pending, operation)
+                pending = self._replace_keys(pending, operation)
         change = merge(pending) if pending else Batch.empty(self.sort_key)
-        return Delta.of(change), self._check(change) if change.rows else None
+        return Delta.of(change), self._constraint_check(change) if change.rows else None
 
-    def _replaced(self, pending: list[Batch], operation: Operation) -> list[Batch]:
-        """Rows of the same keys go, wherever they are, and those of an upsert come."""
+    def _replace_keys(self, pending: list[Batch], operation: Operation) -> list[Batch]:
+        """Delete the rows of the operation's keys, in the table and in `pending`, and insert the rows of an upsert."""
         so_far = merge(pending) if pending else Batch.empty(self.sort_key)
         if operation.kind == "upsert":
             keys = distinct_keys(operation.rows)
         else:
             keys = Keys.of(self.sort_key, operation.rows.to_arrow())
-        gone = [self._negative(self._found(self.history.rows(keys)))]
+        deleted = [self._negate(self._to_batch(self.history.rows(keys)))]
         if so_far.rows:
             spine = Spine(self.sort_key, (so_far,))
-            gone.append(self._negative(self._found(ends_unordered(spine, keys, 1 << 62))))
-        out = [so_far, *(g for g in gone if g.rows)]
+            deleted.append(self._negate(self._to_batch(first_rows_unordered(spine, keys, 1 << 62))))
+        out = [so_far, *(g for g in deleted if g.rows)]
         return [*out, operation.rows] if operation.kind == "upsert" else out
 
-    def _found(self, hits: Hits) -> Batch:
+    def _to_batch(self, hits: FoundRows) -> Batch:
         return Delta(self.schema, hits.columns(), hits.weights).sorted_by(self.sort_key)
 
-    def _negative(self, batch: Batch) -> Batch:
-        return batch.with_weights(exact_product(batch.weights(), -1)) if batch.rows else batch
+    def _negate(self, batch: Batch) -> Batch:
+        return batch.with_weights(multiply_weights(batch.weights(), -1)) if batch.rows else batch
 
-    def _check(self, change: Batch) -> Checking | None:
-        """No row less than none, no key more than once; what is wrong is looked at only where something is."""
-        return Checking(self, change) if self.primary_key or change.negative else None
+    def _constraint_check(self, change: Batch) -> ConstraintCheck | None:
+        """The check that a change needs; None for insertions into a table without a key."""
+        return ConstraintCheck(self, change) if self.primary_key or change.negative else None
 
-    def refuse(self, change: Batch) -> None:
-        """Say what is wrong with a change."""
+    def raise_violation(self, change: Batch) -> None:
+        """Raise for a change that violates the table, naming a row."""
         after = self._after(change)
         weights = after.weights()
         if (weights < 0).any():
-            row, number = _example(after, weights < 0)
+            row, number = _first_row(after, weights < 0)
             raise TransactionError(
                 f"table {self.name!r}: the transaction deletes {row} {-number} time(s) more often than it is there; "
                 "nothing was applied"
             )
         if (weights > 1).any():
-            row, _ = _example(after, weights > 1)
-            self._twice(row)
-        self._twice(self._key_twice(after))
+            row, _ = _first_row(after, weights > 1)
+            self._raise_duplicate_key(row)
+        self._raise_duplicate_key(self._duplicate_key(after))
 
     def _after(self, change: Batch) -> Batch:
-        """The rows of the touched keys after a change."""
-        before = self._found(self.history.rows(distinct_keys(change)))
+        """The rows of the keys of a change, after the change."""
+        before = self._to_batch(self.history.rows(distinct_keys(change)))
         return merge([b for b in (before, change) if b.rows])
 
-    def _key_twice(self, after: Batch) -> Any:
+    def _duplicate_key(self, after: Batch) -> Any:
         table = after.to_arrow().select(list(self.primary_key))
         seen = set()
         for row in zip(*(c.to_pylist() for c in table.columns), strict=True):
@@ -251,14 +253,14 @@ class TableState:
             seen.add(row)
         return "a key"
 
-    def _twice(self, row: Any) -> None:
+    def _raise_duplicate_key(self, row: Any) -> None:
         raise TransactionError(
             f"table {self.name!r}: there would be two rows of the primary key ({', '.join(self.primary_key)}) with "
             f"{row}; use upsert to replace rows. Nothing was applied"
         )
 
 
-def _example(batch: Batch, mask: Any) -> tuple[Any, int]:
+def _first_row(batch: Batch, mask: Any) -> tuple[Any, int]:
     at = int(np.flatnonzero(mask)[0])
     table = batch.to_arrow().slice(at, 1)
     return tuple(c[0].as_py() for c in table.columns), int(batch.weights()[at])
@@ -272,23 +274,23 @@ def _is_arrow(data: Any) -> bool:
 
 def _batch(data: Any, sort_key: SortKey, weight: str | None) -> Batch:
     if _is_arrow(data):
-        given = as_table(data)
-        batch = import_batch(sort_key, given, weight)
+        arrow = as_table(data)
+        batch = import_batch(sort_key, arrow, weight)
         if batch is not None:
             return batch
-        table, weights = split_weight(given, weight)
+        table, weights = split_weight(arrow, weight)
         return Batch.from_arrow(table, sort_key, weights)
     if isinstance(data, ZSet):
         return data.batch().sorted_by(sort_key)
     if weight is not None:
         raise SchemaError("weights by column are for Arrow data; give rows as a mapping of row to weight instead")
     weighted = isinstance(data, Mapping)
-    made = ZSet.from_rows(_listed(data), sort_key.schema, list(data.values()) if weighted else None)
+    made = ZSet.from_rows(_to_row_list(data), sort_key.schema, list(data.values()) if weighted else None)
     return made.batch().sorted_by(sort_key)
 
 
-def _plain(table: pa.Table, schema: Schema) -> Delta | None:
-    """Flat rows as they come, in memory of our own; None where there are none, or too many to be sorted in one go."""
+def _copy_flat_rows(table: pa.Table, schema: Schema) -> Delta | None:
+    """Copy rows of flat columns, unsorted; None for nested columns, no rows, or more rows than one sort takes."""
     if schema.nested or not 0 < table.num_rows <= MAX_SORT_ROWS:
         return None
     copy = import_copy(schema, table)
@@ -307,25 +309,25 @@ def _plain(table: pa.Table, schema: Schema) -> Delta | None:
 
 
 def _table(data: Any, schema: Schema) -> pa.Table:
-    """Rows in the order in which they came."""
+    """A user's rows as an Arrow table in their order."""
     if _is_arrow(data):
         table = as_table(data).combine_chunks()
         arrays = [c.combine_chunks() for c in table.columns]
         flat = [a.chunk(0) if isinstance(a, pa.ChunkedArray) and a.num_chunks else a for a in arrays]
         return pa.Table.from_arrays(conform(schema, table.schema, flat), schema=schema.arrow)
     return pa.Table.from_arrays(
-        encode_rows(schema, [row_normaliser(schema)(row) for row in _listed(data)]), schema=schema.arrow
+        encode_rows(schema, [row_normaliser(schema)(row) for row in _to_row_list(data)]), schema=schema.arrow
     )
 
 
-def _listed(data: Any) -> list[Any]:
-    """Rows of Python, one by one."""
-    given = f"{data!r:.80} ({type(data).__name__})"
+def _to_row_list(data: Any) -> list[Any]:
+    """The elements of a collection of Python rows; raises `SchemaError` for other data."""
+    got = f"{data!r:.80} ({type(data).__name__})"
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
-        raise SchemaError(f"expected rows (tuples, dicts or Rows in a list), Arrow data or a DataFrame, given {given}")
+        raise SchemaError(f"expected rows (tuples, dicts or Rows in a list), Arrow data or a DataFrame, given {got}")
     if isinstance(data, Mapping) and any(isinstance(row, str) for row in data):
         raise SchemaError(
-            f"expected rows, given {given}; give one row as [{{…}}], columns as pyarrow.table({{…}}), or rows with "
+            f"expected rows, given {got}; give one row as [{{…}}], columns as pyarrow.table({{…}}), or rows with "
             "weights as {(…): weight}"
         )
     return list(data)

@@ -1,8 +1,8 @@
 """Aggregate functions of Spark SQL as the aggregates of `dbspark.operators`.
 
-`native` gives the operator's aggregate for a call, or None: then the groups that a tick touches are computed anew, by
-Spark. Arguments are columns by the time they get here. What Spark leaves open (which row `first` takes, the order of
-`collect_list`) is decided by the arrangement: the same rows give the same answer, whatever their history.
+`compile_aggregate` returns the operator's aggregate for a call, or None: then Spark recomputes the groups that a tick
+touches. Arguments are columns already. What Spark leaves open (which row `first` takes, the order of `collect_list`) is
+decided by the sort key: equal rows give equal results, in whatever order they were inserted.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from dbspark.operators.aggregate import Aggregate, Average, Count, Extreme, FloatSum, Sum
 from dbspark.operators.collect import (
-    By,
     CollectList,
     First,
+    MinMaxBy,
     Mode,
     OfDistinct,
     Percentile,
@@ -31,7 +31,7 @@ Types = Sequence[pa.DataType]
 Made = Callable[[Aggregation, Columns, Types, "int | None"], "Aggregate | None"]
 
 
-def native(given: Aggregation, columns: Columns, types: Types, where: int | None) -> Aggregate | None:
+def compile_aggregate(given: Aggregation, columns: Columns, types: Types, where: int | None) -> Aggregate | None:
     """The aggregate over columns of these types, `where` being the column of its FILTER."""
     rule = _RULES.get(given.call.name)
     return None if rule is None else rule(given, columns, types, where)
@@ -71,7 +71,7 @@ def _average(given: Aggregation, columns: Columns, types: Types, where: int | No
 def _extreme(given: Aggregation, columns: Columns, types: Types, where: int | None) -> Aggregate | None:
     largest = given.call.name == "Max"
     if where is not None:
-        return By(columns[0], types[0], columns[0], largest=largest, where=where)
+        return MinMaxBy(columns[0], types[0], columns[0], largest=largest, where=where)
     return Extreme(columns[0], types[0], largest)
 
 
@@ -129,7 +129,7 @@ def _collect(given: Aggregation, columns: Columns, types: Types, where: int | No
 
 def _by(largest: bool) -> Made:
     def make(given: Aggregation, columns: Columns, types: Types, where: int | None) -> Aggregate | None:
-        return By(columns[0], types[0], columns[1], largest=largest, where=where)
+        return MinMaxBy(columns[0], types[0], columns[1], largest=largest, where=where)
 
     return make
 

@@ -1,8 +1,8 @@
 """Catalyst plans in, our own plans out. Nothing else in dbspark knows Catalyst's nodes.
 
-Spark parses, analyses and optimises; `read` takes the optimised plan as JSON (one call across the border, however large
-the plan) and turns it into the nodes of `dbspark.sql.plan`. A node that we have no form for becomes `Foreign`, an
-expression becomes a `Call` whatever it is: deciding what to do with them is not the reader's business.
+Spark parses, analyses and optimises; `read_plan` takes the optimised plan as JSON (one call to the JVM, however large
+the plan) and turns it into the nodes of `dbspark.sql.plan`. A node that only Spark evaluates becomes an `OpaqueNode`,
+an expression becomes a `Call` whatever it is: how they are computed is decided by the compiler.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import pyarrow as pa
 
 from dbspark.columnar.frames import arrow_of
 from dbspark.sql import plan as p
+from dbspark.sql.analysis_session import AnalysisSession, TableLeaves, jvm_dataframe
+from dbspark.sql.catalyst_nodes import BY_SPARK, REFUSED, PlanError, check_fields, check_metadata, refusal
 from dbspark.sql.catalyst_tree import (
-    Origin,
-    Raw,
+    CatalystNode,
+    JvmReference,
     anonymous,
+    expression_id,
     function_of,
     functions_in,
     holds_aggregate,
-    id_of,
     is_option,
     is_reference,
-    literal,
-    plain,
-    tree,
+    parse_tree,
+    read_literal,
+    to_hashable_option,
     value_of,
     window_in,
 )
 from dbspark.sql.determinism import not_deterministic, not_deterministic_names
 from dbspark.sql.distinct_aggregates import in_order
-from dbspark.sql.known import BY_SPARK, REFUSED, PlanError, check_fields, check_metadata, refusal
-from dbspark.sql.leaves import Reading, Tables, of_rows
 from dbspark.sql.types import from_json
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ _NUMBERS = {"n", "ordinal", "seed", "precision", "scale", "numBits", "size", "gr
 """Fields that are numbers, where other fields of small integers are positions of children."""
 
 
-class Reader:
+class PlanReader:
     """Reads one optimised plan."""
 
-    def __init__(self, tables: Tables, text: str) -> None:
+    def __init__(self, tables: TableLeaves, text: str) -> None:
         """`text` is the analysed plan as Spark prints it, in full."""
         self.tables = tables
         self._tries = "try_" in text
@@ -83,24 +83,24 @@ class Reader:
         self.remarks: list[str] = []
         """What the query says and a view does not do."""
 
-    def expr(self, raw: Raw) -> p.Expr:
+    def expr(self, raw: CatalystNode) -> p.Expr:
         name = raw.name
         if name == "AttributeReference":
             return self.column(raw)
         if name == "NamedLambdaVariable":
             return self.column(raw)
         if name == "Literal":
-            return literal(raw)
+            return read_literal(raw)
         if name == "Alias":
             return self.expr(raw.children[0])
         if name == "ScalarSubquery":
-            plan = self.node(tree(raw.fields["plan"], raw.origin.field("plan")))
+            plan = self.node(parse_tree(raw.fields["plan"], raw.origin.field("plan")))
             return p.Subquery(plan, from_json(json.loads(raw.origin.jvm().dataType().json())))
         if name == "AggregateExpression":
             raise PlanError("an aggregate function where none is expected")
         return self._call(raw, tuple(self.expr(c) for c in raw.children))
 
-    def _call(self, raw: Raw, args: tuple[p.Expr, ...]) -> p.Call:
+    def _call(self, raw: CatalystNode, args: tuple[p.Expr, ...]) -> p.Call:
         """A function over arguments that were read already."""
         if raw.name == "InSet":
             dtype = from_json(json.loads(raw.origin.jvm().child().dataType().json()))
@@ -108,11 +108,11 @@ class Reader:
                 return p.Call("In", (*args, *self._set_values(raw, dtype)), (), raw.origin)
         return p.Call(raw.name, args, self._options(raw), raw.origin)
 
-    def _options(self, raw: Raw) -> tuple[tuple[str, Any], ...]:
+    def _options(self, raw: CatalystNode) -> tuple[tuple[str, Any], ...]:
         """What an expression was given beside its children."""
         width = raw.fields["num-children"]
         options = [
-            (k, plain(v))
+            (k, to_hashable_option(v))
             for k, v in sorted(raw.fields.items())
             if k not in _IGNORED and is_option(v) and not (is_reference(v, width) and k not in _NUMBERS)
         ]
@@ -125,26 +125,26 @@ class Reader:
             options.append(("sql", re.sub(r"#\d+L?", "", str(raw.origin.jvm().sql()))))
         return tuple(options)
 
-    def column(self, raw: Raw) -> p.Column:
-        self.tables.declare(id_of(raw), raw.fields["dataType"])
-        return p.Column(id_of(raw), raw.fields["name"], from_json(raw.fields["dataType"]))
+    def column(self, raw: CatalystNode) -> p.Column:
+        self.tables.declare(expression_id(raw), raw.fields["dataType"])
+        return p.Column(expression_id(raw), raw.fields["name"], from_json(raw.fields["dataType"]))
 
-    def named(self, raw: Raw) -> p.Named:
+    def named(self, raw: CatalystNode) -> p.Named:
         if raw.name in ("Alias", "AttributeReference"):
-            return p.Named(id_of(raw), raw.fields["name"], self.expr(raw))
+            return p.Named(expression_id(raw), raw.fields["name"], self.expr(raw))
         raise PlanError(f"a {raw.name} where a named expression is expected")
 
-    def order(self, raw: Raw) -> p.Order:
+    def order(self, raw: CatalystNode) -> p.Order:
         descending = "Descending" in str(raw.fields["direction"])
         nulls_last = "NullsLast" in str(raw.fields["nullOrdering"])
         return p.Order(self.expr(raw.children[0]), descending, nulls_last)
 
-    def _mode(self, raw: Raw) -> str:
+    def _mode(self, raw: CatalystNode) -> str:
         obj = raw.origin.jvm()
         mode = obj.evalContext().evalMode() if "evalContext" in raw.fields else obj.evalMode()
         return str(mode.toString())
 
-    def _set_values(self, raw: Raw, arrow: pa.DataType) -> list[p.Expr]:
+    def _set_values(self, raw: CatalystNode, arrow: pa.DataType) -> list[p.Expr]:
         jvm_set = raw.origin.jvm().hset().toSeq()
         out: list[p.Expr] = []
         for i in range(jvm_set.size()):
@@ -155,19 +155,19 @@ class Reader:
 
     # ------------------------------------------------------------------ relational nodes
 
-    def node(self, raw: Raw) -> p.Node:
+    def node(self, raw: CatalystNode) -> p.Node:
         read = _NODES.get(raw.name)
         if read is not None:
             check_fields(raw.name, raw.fields)
             return read(self, raw)
         if raw.name in BY_SPARK or (not raw.children and raw.name not in REFUSED):
-            return self._foreign(raw)
+            return self._opaque_node(raw)
         raise refusal(raw.name)
 
-    def columns(self, raws: Iterable[Raw]) -> tuple[p.Column, ...]:
+    def columns(self, raws: Iterable[CatalystNode]) -> tuple[p.Column, ...]:
         return tuple(self.column(r) for r in raws)
 
-    def _foreign(self, raw: Raw) -> p.Node:
+    def _opaque_node(self, raw: CatalystNode) -> p.Node:
         plan = raw.origin.jvm()
         linear = raw.name in ("BatchEvalPython", "ArrowEvalPython")  # others are given iterators of rows, or groups
         output = _columns_of(plan.output())
@@ -187,16 +187,16 @@ class Reader:
         functions = functions_in(plan) if called or "UD" in json.dumps(fields) else ()
         if not functions:  # the JSON leaves out what it has no form for
             fields["asText"] = re.sub(r"#\d+L?", "", str(plan.simpleString(_WHOLE)))
-        return p.Foreign(raw.name, children, output, linear, text, json.dumps(fields), functions, raw.origin)
+        return p.OpaqueNode(raw.name, children, output, linear, text, json.dumps(fields), functions, raw.origin)
 
-    def _table(self, raw: Raw) -> p.Node:
+    def _table(self, raw: CatalystNode) -> p.Node:
         number = (raw.fields.get("outputPartitioning") or {}).get("numPartitions")
         name = self.tables.name_of(number) if isinstance(number, int) else None
         if name is None:
-            return self._foreign(raw)
+            return self._opaque_node(raw)
         return p.Table(name, self.columns(raw.exprs("output")))
 
-    def _values(self, raw: Raw) -> p.Node:
+    def _values(self, raw: CatalystNode) -> p.Node:
         """Rows that are part of the query: Spark computes them once."""
         plan = raw.origin.jvm()
         for field in json.loads(plan.schema().json())["fields"]:
@@ -204,7 +204,7 @@ class Reader:
         spark = self.tables.spark
         from pyspark.sql import DataFrame
 
-        frame = DataFrame(of_rows(spark, plan), spark)
+        frame = DataFrame(jvm_dataframe(spark, plan), spark)
         output = _columns_of(plan.output())
         if not output:
             data = pa.table({"row": pa.array([0] * frame.count())})
@@ -212,15 +212,15 @@ class Reader:
             data = arrow_of(frame.toDF(*(f"c{i}" for i in range(len(output)))))
         return p.Values(output, data, str(data.to_pydict()))
 
-    def _project(self, raw: Raw) -> p.Node:
+    def _project(self, raw: CatalystNode) -> p.Node:
         return p.Project(self.node(raw.children[0]), tuple(self.named(e) for e in raw.exprs("projectList")))
 
-    def _filter(self, raw: Raw) -> p.Node:
+    def _filter(self, raw: CatalystNode) -> p.Node:
         condition = raw.expr("condition")
         assert condition is not None
         return p.Filter(self.node(raw.children[0]), self.expr(condition))
 
-    def _join(self, raw: Raw) -> p.Node:
+    def _join(self, raw: CatalystNode) -> p.Node:
         given = raw.fields["joinType"]
         kind = given.get("object") or given.get("product-class") or ""
         how = kind.rsplit(".", 1)[1].rstrip("$")
@@ -232,14 +232,14 @@ class Reader:
             raise PlanError(f"a join of type {how} is not known")
         exists = None
         if how == "ExistenceJoin":
-            exists = self.column(tree(given["exists"], raw.origin.field("joinType").field("exists")))
+            exists = self.column(parse_tree(given["exists"], raw.origin.field("joinType").field("exists")))
         condition = raw.expr("condition")
         return p.Join(
             self.node(raw.children[0]), self.node(raw.children[1]), names[how],
             None if condition is None else self.expr(condition), exists, how == "LeftSingle",
         )  # fmt: skip
 
-    def _aggregate(self, raw: Raw) -> p.Node:
+    def _aggregate(self, raw: CatalystNode) -> p.Node:
         """Aggregate calls inside output expressions become columns of their own."""
         child = self.node(raw.children[0])
         grouping = raw.exprs("groupingExpressions")
@@ -258,11 +258,13 @@ class Reader:
         outputs = []
         for e in raw.exprs("aggregateExpressions"):
             inner = e.children[0] if e.name == "Alias" else e
-            outputs.append(p.Named(id_of(e), e.fields["name"], self._over_groups(inner, known, found)))
+            outputs.append(p.Named(expression_id(e), e.fields["name"], self._over_groups(inner, known, found)))
         pairs = tuple((column, aggregation) for aggregation, column in found.items())
         return in_order(p.Aggregate(child, tuple(keys), pairs, tuple(outputs), raw.origin))
 
-    def _over_groups(self, raw: Raw, keys: Mapping[p.Expr, p.Named], found: dict[p.Aggregation, p.Column]) -> p.Expr:
+    def _over_groups(
+        self, raw: CatalystNode, keys: Mapping[p.Expr, p.Named], found: dict[p.Aggregation, p.Column]
+    ) -> p.Expr:
         """An output of an aggregate: grouping expressions and aggregations in it are replaced by columns."""
         if raw.name == "AggregateExpression":
             aggregation = self.aggregation(raw)
@@ -282,7 +284,7 @@ class Reader:
             return self._over_groups(raw.children[0], keys, found)
         return self._call(raw, tuple(self._over_groups(c, keys, found) for c in raw.children))
 
-    def aggregation(self, raw: Raw) -> p.Aggregation:
+    def aggregation(self, raw: CatalystNode) -> p.Aggregation:
         function = raw.children[0]
         orders = {i: self.order(c) for i, c in enumerate(function.children) if c.name == "SortOrder"}
         args = (orders[i].expr if i in orders else self.expr(c) for i, c in enumerate(function.children))
@@ -293,11 +295,11 @@ class Reader:
         where = self.expr(raw.children[1]) if len(raw.children) > 1 else None
         return p.Aggregation(call, bool(raw.fields["isDistinct"]), where)
 
-    def _window(self, raw: Raw) -> p.Node:
+    def _window(self, raw: CatalystNode) -> p.Node:
         functions, around = [], []
         for e in raw.exprs("windowExpressions"):
             inner = e.children[0] if e.name == "Alias" else e
-            number, name = id_of(e), e.fields["name"]
+            number, name = expression_id(e), e.fields["name"]
             window = window_in(inner)
             if window is None:  # folded to a constant
                 around.append(p.Named(number, name, self.expr(inner)))
@@ -323,7 +325,7 @@ class Reader:
         columns = _columns_of(raw.origin.jvm().output())
         return p.Project(made, tuple(replaced.get(c.id) or p.Named(c.id, c.name, c) for c in columns))
 
-    def _around(self, raw: Raw, window: Raw, instead: p.Expr) -> p.Expr:
+    def _around(self, raw: CatalystNode, window: CatalystNode, instead: p.Expr) -> p.Expr:
         """An expression with another in the place of its window function."""
         if raw is window:
             return instead
@@ -331,7 +333,7 @@ class Reader:
             return self.expr(raw)
         return self._call(raw, tuple(self._around(c, window, instead) for c in raw.children))
 
-    def _window_call(self, function: Raw, frame: Raw) -> p.WindowCall:
+    def _window_call(self, function: CatalystNode, frame: CatalystNode) -> p.WindowCall:
         kind = "rows" if "RowFrame" in str(frame.fields["frameType"]) else "range"
         lower, upper = (self._bound(b) for b in frame.children)
         made = p.Frame(cast("Any", kind), lower, upper)
@@ -341,7 +343,7 @@ class Reader:
         assert isinstance(call, p.Call)
         return p.WindowCall(call, made, bool(function.fields.get("ignoreNulls", False)))
 
-    def _bound(self, raw: Raw) -> p.Expr | int | None:
+    def _bound(self, raw: CatalystNode) -> p.Expr | int | None:
         if raw.name.startswith("Unbounded"):
             return None
         if raw.name.startswith("CurrentRow"):
@@ -350,32 +352,32 @@ class Reader:
             return p.Call("Months", (), (("months", raw.fields["value"]),))  # which have no fixed length
         return self.expr(raw)
 
-    def _limit(self, raw: Raw) -> p.Node:
+    def _limit(self, raw: CatalystNode) -> p.Node:
         """GlobalLimit over LocalLimit over (Offset over) Sort."""
-        expr = self.expr(cast("Raw", raw.expr("limitExpr")))
+        expr = self.expr(cast("CatalystNode", raw.expr("limitExpr")))
         if not isinstance(expr, p.Constant):
             raise PlanError("a LIMIT is a number")
         child = raw.children[0]
         if child.name == "LocalLimit":
-            local = self.expr(cast("Raw", child.expr("limitExpr")))
+            local = self.expr(cast("CatalystNode", child.expr("limitExpr")))
             if local != expr:
                 raise PlanError(f"[UNKNOWN_PLAN] a LIMIT of {expr.value} over a limit of partitions that is another")
             child = child.children[0]
         return self._topped(child, int(expr.value), 0)
 
-    def _offset(self, raw: Raw) -> p.Node:
-        expr = self.expr(cast("Raw", raw.expr("offsetExpr")))
+    def _offset(self, raw: CatalystNode) -> p.Node:
+        expr = self.expr(cast("CatalystNode", raw.expr("offsetExpr")))
         assert isinstance(expr, p.Constant)
         child = raw.children[0]
         if child.name in ("GlobalLimit", "LocalLimit"):  # LIMIT n + m, then OFFSET m
-            limit = self.expr(cast("Raw", child.expr("limitExpr")))
+            limit = self.expr(cast("CatalystNode", child.expr("limitExpr")))
             assert isinstance(limit, p.Constant)
             inner = child.children[0]
             inner = inner.children[0] if inner.name == "LocalLimit" else inner
             return self._topped(inner, int(limit.value) - int(expr.value), int(expr.value))
         return self._topped(child, None, int(expr.value))
 
-    def _topped(self, child: Raw, limit: int | None, offset: int) -> p.Node:
+    def _topped(self, child: CatalystNode, limit: int | None, offset: int) -> p.Node:
         if child.name == "Offset" and limit is not None and not offset:
             return _fewer(self._offset(child), limit)
         if child.name == "Project" and child.children[0].name == "Sort":  # a projection does not change the order
@@ -386,11 +388,11 @@ class Reader:
             return p.Top(self.node(child.children[0]), order, limit, offset)
         return p.Top(self.node(child), (), limit, offset)
 
-    def _through(self, raw: Raw) -> p.Node:
+    def _through(self, raw: CatalystNode) -> p.Node:
         """Nodes that change nothing about which rows there are."""
         return self.node(raw.children[0])
 
-    def _sort(self, raw: Raw) -> p.Node:
+    def _sort(self, raw: CatalystNode) -> p.Node:
         """Without a LIMIT above it (see `_topped`), an order is that of a result that is shown, not of a view."""
         if raw.fields["global"]:
             self.remarks.append("ORDER BY is ignored: a view has no order; sort when you read it")
@@ -398,26 +400,26 @@ class Reader:
             self.remarks.append("SORT BY is ignored: it orders partitions of Spark, which a view does not have")
         return self.node(raw.children[0])
 
-    def _sample(self, raw: Raw) -> p.Node:
+    def _sample(self, raw: CatalystNode) -> p.Node:
         raise PlanError(
             "[NOT_DETERMINISTIC] a sample is another one every time, so no view can be kept equal to it; "
             "filter by a hash of a key instead, such as WHERE pmod(xxhash64(id), 100) < 5"
         )
 
-    def _union(self, raw: Raw) -> p.Node:
+    def _union(self, raw: CatalystNode) -> p.Node:
         if raw.fields["byName"] or raw.fields["allowMissingCol"]:
             raise PlanError("[UNKNOWN_PLAN] a union by name, of which Spark has not put the columns in order")
         children = tuple(self.node(c) for c in raw.children)
         return p.Union(children, _columns_of(raw.origin.jvm().output()))
 
-    def _distinct(self, raw: Raw) -> p.Node:
+    def _distinct(self, raw: CatalystNode) -> p.Node:
         child = self.node(raw.children[0])
         columns = _columns_of(raw.origin.jvm().output())
         named = tuple(p.Named(c.id, c.name, c) for c in columns)
         return p.Aggregate(child, named, (), named, raw.origin)
 
-    def _generate(self, raw: Raw) -> p.Node:
-        generator = self.expr(cast("Raw", raw.expr("generator")))
+    def _generate(self, raw: CatalystNode) -> p.Node:
+        generator = self.expr(cast("CatalystNode", raw.expr("generator")))
         assert isinstance(generator, p.Call)
         plan = raw.origin.jvm()
         indexes = plan.unrequiredChildIndex()
@@ -428,7 +430,7 @@ class Reader:
         child = self.node(raw.children[0])
         return p.Generate(child, generator, required, bool(raw.fields["outer"]), columns, raw.origin)
 
-    def _expand(self, raw: Raw) -> p.Node:
+    def _expand(self, raw: CatalystNode) -> p.Node:
         at = raw.origin.field("projections")
         given = raw.fields["projections"]
         if given is None:  # Spark leaves out lists of some kinds
@@ -438,57 +440,58 @@ class Reader:
                 for i in range(rows.size())
             ]
         projections = tuple(
-            tuple(self.expr(tree(e, at.item(i).item(j))) for j, e in enumerate(row)) for i, row in enumerate(given)
+            tuple(self.expr(parse_tree(e, at.item(i).item(j))) for j, e in enumerate(row))
+            for i, row in enumerate(given)
         )
         return p.Expand(self.node(raw.children[0]), projections, self.columns(raw.exprs("output")))
 
-    def _loop(self, raw: Raw) -> p.Node:
+    def _loop(self, raw: CatalystNode) -> p.Node:
         anchor, step = (self.node(c) for c in raw.children)
         limit = raw.fields.get("maxDepth")
         columns = _columns_of(raw.origin.jvm().output())
         return p.Loop(int(raw.fields["id"]), anchor, step, columns, limit if isinstance(limit, int) else None)
 
-    def _loop_ref(self, raw: Raw) -> p.Node:
+    def _loop_ref(self, raw: CatalystNode) -> p.Node:
         return p.LoopRef(int(raw.fields["loopId"]), self.columns(raw.exprs("output")))
 
-    def _group_limit(self, raw: Raw) -> p.Node:
+    def _group_limit(self, raw: CatalystNode) -> p.Node:
         """WindowGroupLimit only spares sorting: the filter on the rank stays above it."""
         return self.node(raw.children[0])
 
 
-_NODES: dict[str, Callable[[Reader, Raw], p.Node]] = {
-    "LogicalRDD": Reader._table,
-    "LocalRelation": Reader._values,
-    "OneRowRelation": Reader._values,
-    "Range": Reader._values,
-    "Project": Reader._project,
-    "Filter": Reader._filter,
-    "Join": Reader._join,
-    "Aggregate": Reader._aggregate,
-    "Window": Reader._window,
-    "WindowGroupLimit": Reader._group_limit,
-    "GlobalLimit": Reader._limit,
-    "LocalLimit": Reader._through,
-    "Offset": Reader._offset,
-    "Sort": Reader._sort,
-    "Sample": Reader._sample,
-    "RepartitionByExpression": Reader._through,
-    "Repartition": Reader._through,
-    "RebalancePartitions": Reader._through,
-    "ResolvedHint": Reader._through,
-    "SubqueryAlias": Reader._through,
-    "ReturnAnswer": Reader._through,
-    "Union": Reader._union,
-    "Distinct": Reader._distinct,
-    "Generate": Reader._generate,
-    "Expand": Reader._expand,
-    "UnionLoop": Reader._loop,
-    "UnionLoopRef": Reader._loop_ref,
+_NODES: dict[str, Callable[[PlanReader, CatalystNode], p.Node]] = {
+    "LogicalRDD": PlanReader._table,
+    "LocalRelation": PlanReader._values,
+    "OneRowRelation": PlanReader._values,
+    "Range": PlanReader._values,
+    "Project": PlanReader._project,
+    "Filter": PlanReader._filter,
+    "Join": PlanReader._join,
+    "Aggregate": PlanReader._aggregate,
+    "Window": PlanReader._window,
+    "WindowGroupLimit": PlanReader._group_limit,
+    "GlobalLimit": PlanReader._limit,
+    "LocalLimit": PlanReader._through,
+    "Offset": PlanReader._offset,
+    "Sort": PlanReader._sort,
+    "Sample": PlanReader._sample,
+    "RepartitionByExpression": PlanReader._through,
+    "Repartition": PlanReader._through,
+    "RebalancePartitions": PlanReader._through,
+    "ResolvedHint": PlanReader._through,
+    "SubqueryAlias": PlanReader._through,
+    "ReturnAnswer": PlanReader._through,
+    "Union": PlanReader._union,
+    "Distinct": PlanReader._distinct,
+    "Generate": PlanReader._generate,
+    "Expand": PlanReader._expand,
+    "UnionLoop": PlanReader._loop,
+    "UnionLoopRef": PlanReader._loop_ref,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class AnalyzedQuery:
     """A query that has been read: its plan, the columns that it gives in order, and what a view of it will not do."""
 
     plan: p.Node
@@ -498,9 +501,9 @@ class Query:
     """The Spark types of the columns, as JSON."""
 
 
-def read(tables: Tables, query: str | DataFrame) -> Query:
+def read_plan(tables: TableLeaves, query: str | DataFrame) -> AnalyzedQuery:
     """The optimised plan of a query over tables, by SQL or as a DataFrame."""
-    session = tables.reading()
+    session = tables.analysis_session()
     excluded = session.get(_EXCLUDED)
     session.set(_EXCLUDED, ",".join([*(excluded.split(",") if excluded else []), *EXCLUDED_RULES]))
     session.set("spark.sql.debug.maxToStringFields", "100000")  # plans are looked at as text, in full
@@ -512,14 +515,14 @@ def read(tables: Tables, query: str | DataFrame) -> Query:
         raise PlanError(
             "[UNSUPPORTED_QUERY] the query reads a stream; ingest it into a table of the pipeline, and read that"
         )
-    reader = Reader(tables, analyzed.toString())
-    node = reader.node(tree(json.loads(plan.toJSON()), Origin(None, plan)))
+    reader = PlanReader(tables, analyzed.toString())
+    node = reader.node(parse_tree(json.loads(plan.toJSON()), JvmReference(None, plan)))
     output = plan.output()
     declared = tuple(_declared(output.apply(i)) for i in range(output.size()))
-    return Query(node, _columns_of(output), tuple(reader.remarks), declared)
+    return AnalyzedQuery(node, _columns_of(output), tuple(reader.remarks), declared)
 
 
-def _optimized(session: Reading, analyzed: Any) -> Any:
+def _optimized(session: AnalysisSession, analyzed: Any) -> Any:
     """The optimised plan of a query.
 
     Spark's rules about constraints fail on some plans (a correlated subquery below EXCEPT ALL: "key not found", of the

@@ -1,7 +1,7 @@
-"""Catalyst's trees as their JSON has them, and the way back to the JVM object of a node.
+"""Catalyst's trees as parsed from JSON, each node with a reference to its object in the JVM.
 
-What the JSON does not say (the evaluation mode of an arithmetic operator, the bytes of a literal) is asked of the JVM
-object, which `Origin` finds by the way that leads to it.
+What the JSON does not say (the evaluation mode of an arithmetic operator, the bytes of a literal) is read from the JVM
+object, which `JvmReference` fetches by its path from the root of the plan.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import pyarrow as pa
 from dbspark.errors import DbsparkError
 from dbspark.identity import encoded_value
 from dbspark.sql import plan as p
+from dbspark.sql.catalyst_nodes import PlanError, check_metadata
 from dbspark.sql.identity import jvm_function, python_function
-from dbspark.sql.known import PlanError, check_metadata
 from dbspark.sql.literals import from_jvm
 from dbspark.sql.types import from_json
 
 
-class Origin:
-    """The way to an object in the JVM, walked when somebody asks for it."""
+class JvmReference:
+    """The path to an object in the JVM, resolved on first use. Its pickled form refers to nothing."""
 
     __slots__ = ("_found", "_parent", "_step")
 
-    def __init__(self, parent: Origin | None, step: Callable[[Any], Any] | Any) -> None:
+    def __init__(self, parent: JvmReference | None, step: Callable[[Any], Any] | Any) -> None:
         self._parent = parent
         self._step = step
         self._found: Any = None if parent is not None else step
@@ -40,47 +40,47 @@ class Origin:
         return self._found
 
     def __reduce__(self) -> Any:
-        return Origin, (None, None)  # what runs elsewhere is compiled; there is no way back to this JVM
+        return JvmReference, (None, None)  # what runs elsewhere is compiled; there is no way back to this JVM
 
-    def child(self, i: int) -> Origin:
-        return Origin(self, lambda obj: obj.children().apply(i))
+    def child(self, i: int) -> JvmReference:
+        return JvmReference(self, lambda obj: obj.children().apply(i))
 
-    def field(self, name: str) -> Origin:
+    def field(self, name: str) -> JvmReference:
         def step(obj: Any) -> Any:
             value = getattr(obj, name)()
             return value.get() if "Some" in value.getClass().getName() else value
 
-        return Origin(self, step)
+        return JvmReference(self, step)
 
-    def item(self, i: int) -> Origin:
-        return Origin(self, lambda obj: obj.apply(i))
+    def item(self, i: int) -> JvmReference:
+        return JvmReference(self, lambda obj: obj.apply(i))
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class CatalystNode:
     """A node of Catalyst's tree as the JSON has it."""
 
     name: str
     fields: Mapping[str, Any]
-    children: tuple[Raw, ...]
-    origin: Origin
+    children: tuple[CatalystNode, ...]
+    origin: JvmReference
 
-    def exprs(self, field: str) -> list[Raw]:
+    def exprs(self, field: str) -> list[CatalystNode]:
         """The expressions of a field that is a list of expressions."""
         at = self.origin.field(field)
-        return [tree(e, at.item(i)) for i, e in enumerate(self.fields[field])]
+        return [parse_tree(e, at.item(i)) for i, e in enumerate(self.fields[field])]
 
-    def expr(self, field: str) -> Raw | None:
+    def expr(self, field: str) -> CatalystNode | None:
         """The expression of a field, if there is one."""
         given = self.fields.get(field)
-        return tree(given, self.origin.field(field)) if given else None
+        return parse_tree(given, self.origin.field(field)) if given else None
 
 
-def tree(flat: Sequence[Mapping[str, Any]], origin: Origin) -> Raw:
+def parse_tree(flat: Sequence[Mapping[str, Any]], origin: JvmReference) -> CatalystNode:
     """A tree from its nodes in pre-order."""
     at = 0
 
-    def read(origin: Origin) -> Raw:
+    def read(origin: JvmReference) -> CatalystNode:
         nonlocal at
         given = flat[at]
         at += 1
@@ -88,27 +88,27 @@ def tree(flat: Sequence[Mapping[str, Any]], origin: Origin) -> Raw:
         if name == "Alias" and given.get("explicitMetadata") is not None:  # the JSON only says that there is some
             check_metadata(given["name"], json.loads(origin.jvm().metadata().json()))
         children = tuple(read(origin.child(i)) for i in range(given["num-children"]))
-        return Raw(name, given, children, origin)
+        return CatalystNode(name, given, children, origin)
 
     return read(origin)
 
 
-def id_of(raw: Raw) -> int:
+def expression_id(raw: CatalystNode) -> int:
     return int(raw.fields["exprId"]["id"])
 
 
-def window_in(raw: Raw) -> Raw | None:
+def window_in(raw: CatalystNode) -> CatalystNode | None:
     """The window expression in an expression, if there is one."""
     return next((r for r in all_nodes(raw) if r.name == "WindowExpression"), None)
 
 
-def all_nodes(raw: Raw) -> Iterator[Raw]:
+def all_nodes(raw: CatalystNode) -> Iterator[CatalystNode]:
     yield raw
     for child in raw.children:
         yield from all_nodes(child)
 
 
-def holds_aggregate(raw: Raw) -> bool:
+def holds_aggregate(raw: CatalystNode) -> bool:
     return raw.name == "AggregateExpression" or any(holds_aggregate(c) for c in raw.children)
 
 
@@ -125,7 +125,7 @@ def is_reference(value: Any, width: int) -> bool:
     return all(type(v) is int and 0 <= v < width for v in given)
 
 
-def plain(value: Any) -> Any:
+def to_hashable_option(value: Any) -> Any:
     if isinstance(value, dict):
         return json.dumps(anonymous(value), sort_keys=True)
     return tuple(value) if isinstance(value, list) else value
@@ -165,7 +165,7 @@ def functions_in(plan: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def literal(raw: Raw) -> p.Constant | p.Call:
+def read_literal(raw: CatalystNode) -> p.Constant | p.Call:
     try:
         dtype = from_json(raw.fields["dataType"])
     except (DbsparkError, ValueError):  # an object of the JVM, which only Spark can use
@@ -178,7 +178,7 @@ def literal(raw: Raw) -> p.Constant | p.Call:
     return p.Constant(value_of(text, dtype, lambda: raw.origin.jvm().value()), dtype)
 
 
-def _literal_text(raw: Raw, dtype: pa.DataType) -> str:
+def _literal_text(raw: CatalystNode, dtype: pa.DataType) -> str:
     """A text that only equal literals have."""
     literal = raw.origin.jvm()
     try:

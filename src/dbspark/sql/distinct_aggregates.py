@@ -78,15 +78,15 @@ def _numbers(outer: p.Aggregate, number: int) -> list[int] | None:
     found: list[int] = []
     for _, aggregation in outer.aggregations:
         parts = p.conjuncts(aggregation.where)
-        asked = [n for n in (_asked(part, number) for part in parts) if n is not None]
-        rest = [*aggregation.call.args, *(part for part in parts if _asked(part, number) is None)]
-        if len(asked) != 1 or _mentions(rest, number):
+        tested = [n for n in (_tested_number(part, number) for part in parts) if n is not None]
+        rest = [*aggregation.call.args, *(part for part in parts if _tested_number(part, number) is None)]
+        if len(tested) != 1 or _mentions(rest, number):
             return None
-        found += asked
+        found += tested
     return None if _mentions([n.expr for n in (*outer.keys, *outer.outputs)], number) else found
 
 
-def _asked(part: p.Expr, number: int) -> int | None:
+def _tested_number(part: p.Expr, number: int) -> int | None:
     """n where a condition says gid = n."""
     if not isinstance(part, p.Call) or part.name != "EqualTo":
         return None
@@ -105,11 +105,11 @@ def _mentions(exprs: Sequence[p.Expr], number: int) -> bool:
 
 
 def _with_numbers(where: p.Expr, number: int, renumbered: Mapping[int, int]) -> p.Expr:
-    asked = _asked(where, number)
-    if isinstance(where, p.Call) and asked is not None:
+    tested = _tested_number(where, number)
+    if isinstance(where, p.Call) and tested is not None:
         column, value = where.args
         assert isinstance(value, p.Constant)
-        return replace(where, args=(column, replace(value, value=renumbered[asked])), origin=None)
+        return replace(where, args=(column, replace(value, value=renumbered[tested])), origin=None)
     if isinstance(where, p.Call) and where.name == "And":
         return replace(where, args=tuple(_with_numbers(a, number, renumbered) for a in where.args), origin=None)
     return where

@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from dbspark.columnar.memory import Int64s
 from dbspark.operators.function import Columns
 from dbspark.sql import plan as p
-from dbspark.sql.expressions.compiler import Compiler
-from dbspark.sql.expressions.rules import Compiled, Frame
-from dbspark.sql.through_spark import Question, Spark
+from dbspark.sql.expressions.compiler import ExpressionCompiler
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled
+from dbspark.sql.spark_evaluator import SparkEvaluator, SparkFunction
 
 Generator: TypeAlias = Callable[[Columns], tuple[list[pa.Array], Int64s]]
 
 
-def native(node: p.Generate, compiler: Compiler) -> Generator | None:
+def compile_generator(node: p.Generate, compiler: ExpressionCompiler) -> Generator | None:
     """A generator by our own kernels, or None."""
     call = node.generator
     args = [compiler.native(a) for a in call.args]
@@ -48,7 +48,7 @@ def native(node: p.Generate, compiler: Compiler) -> Generator | None:
 def _exploding(value: Compiled, name: str, outer: bool, types: Sequence[pa.DataType]) -> Generator:
     def generate(columns: Columns) -> tuple[list[pa.Array], Int64s]:
         rows = len(columns[0])
-        lists = value.array(Frame(columns, rows))
+        lists = value.array(ColumnFrame(columns, rows))
         lengths = pc.fill_null(pc.list_value_length(_as_list(lists)), 0).to_numpy().astype(np.int64)
         flat = _as_list(lists).flatten()
         made = [flat] if name != "Inline" and pa.types.is_list(lists.type) else list(_fields(flat))
@@ -93,7 +93,7 @@ def _stacking(count: int, values: Sequence[Compiled], types: Sequence[pa.DataTyp
 
     def generate(columns: Columns) -> tuple[list[pa.Array], Int64s]:
         rows = len(columns[0])
-        frame = Frame(columns, rows)
+        frame = ColumnFrame(columns, rows)
         order = np.arange(rows * count).reshape(count, rows).T.ravel()
         made = []
         for c in range(width):
@@ -109,7 +109,7 @@ def _stacking(count: int, values: Sequence[Compiled], types: Sequence[pa.DataTyp
 
 def _replicating(values: Sequence[Compiled]) -> Generator:
     def generate(columns: Columns) -> tuple[list[pa.Array], Int64s]:
-        frame = Frame(columns, len(columns[0]))
+        frame = ColumnFrame(columns, len(columns[0]))
         times = np.maximum(pc.fill_null(values[0].array(frame), 0).to_numpy(), 0)
         origin = np.repeat(np.arange(frame.rows), times)
         rows = pa.array(origin)
@@ -118,9 +118,9 @@ def _replicating(values: Sequence[Compiled]) -> Generator:
     return generate
 
 
-def through_spark(
-    node: p.Generate, ids: Sequence[int], kept: Sequence[int], spark: Spark, as_read: bool = True
-) -> Question:
+def generator_by_spark(
+    node: p.Generate, ids: Sequence[int], kept: Sequence[int], spark: SparkEvaluator, as_read: bool = True
+) -> SparkFunction:
     """A generator that Spark runs; unless it is `as_read`, over columns and constants instead of its arguments."""
     if as_read:
         return spark.flat_map(node.origin, ids, kept, node.columns)

@@ -26,7 +26,7 @@ _log = logging.getLogger("dbspark")
 
 
 @dataclass(frozen=True, slots=True)
-class Step(ABC):
+class FunctionIdentity(ABC):
     """What a function on columns computes, in a form that `dbspark.identity` takes."""
 
     kind: ClassVar[str]
@@ -40,77 +40,77 @@ class Step(ABC):
         return self.settings.ansi, self.settings.timezone, self.tree
 
 
-class Evaluate(Step):
+class Evaluate(FunctionIdentity):
     """Expressions over each row, perhaps of those rows only for which a condition holds."""
 
     kind: ClassVar[str] = "evaluate"
     version: ClassVar[int] = 1
 
 
-class Condition(Step):
+class Condition(FunctionIdentity):
     """A condition on each row, or on each pair of rows of a join."""
 
     kind: ClassVar[str] = "condition"
     version: ClassVar[int] = 1
 
 
-class Refusal(Step):
+class Refusal(FunctionIdentity):
     """A condition that holds for no pair of rows, and is evaluated for the errors that it may raise."""
 
     kind: ClassVar[str] = "refusal"
     version: ClassVar[int] = 1
 
 
-class Expand(Step):
+class ExpandRows(FunctionIdentity):
     """Several rows for each row, one for each list of expressions."""
 
     kind: ClassVar[str] = "expand"
     version: ClassVar[int] = 1
 
 
-class Generate(Step):
+class GenerateRows(FunctionIdentity):
     """The rows that a generator (explode, inline, stack …) makes of each row."""
 
     kind: ClassVar[str] = "generate"
     version: ClassVar[int] = 1
 
 
-class OnlyRow(Step):
+class OnlyRow(FunctionIdentity):
     """The value of a scalar subquery; an error where it has more than one row."""
 
     kind: ClassVar[str] = "only-row"
     version: ClassVar[int] = 1
 
 
-class SameColumns(Step):
+class SameColumns(FunctionIdentity):
     """The same columns in types that allow NULLs inside nested values."""
 
     kind: ClassVar[str] = "same-columns"
     version: ClassVar[int] = 1
 
 
-class SparkExpressions(Step):
+class SparkExpressions(FunctionIdentity):
     """Expressions over each row that Spark evaluates."""
 
     kind: ClassVar[str] = "spark-expressions"
     version: ClassVar[int] = 1
 
 
-class SparkNode(Step):
+class SparkNode(FunctionIdentity):
     """A node of the plan that Spark runs, on each change or on everything."""
 
     kind: ClassVar[str] = "spark-node"
     version: ClassVar[int] = 1
 
 
-class SparkWindow(Step):
+class SparkWindow(FunctionIdentity):
     """Window functions that Spark computes, over whole partitions."""
 
     kind: ClassVar[str] = "spark-window"
     version: ClassVar[int] = 1
 
 
-class SparkAggregate(Step):
+class SparkAggregate(FunctionIdentity):
     """An aggregate function that Spark computes, over whole groups."""
 
     kind: ClassVar[str] = "spark-aggregate"

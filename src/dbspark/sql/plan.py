@@ -1,8 +1,8 @@
-"""A query as our own data: relational nodes and expressions, without Catalyst and without a JVM.
+"""The logical plan of a query: relational nodes and expressions, independent of Catalyst and of the JVM.
 
-Everything is frozen and compares by value, except `origin`, which leads back to what it was read from: only there can
-Spark be asked to evaluate an expression that we have no kernel for. Columns are known by the number that Spark's
-analyser gave them; names are for people.
+Everything is frozen and compares by value, except `origin`, a reference to the object in the JVM that it was read from,
+through which Spark evaluates expressions that have no rule. Columns are identified by the expression ids of Spark's
+analyser; their names are only shown.
 """
 
 from __future__ import annotations
@@ -226,8 +226,8 @@ class LoopRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
-    """A node that we have no rule for; Spark can evaluate it."""
+class OpaqueNode:
+    """A node that no rule compiles, which Spark evaluates."""
 
     name: str
     children: tuple[Node, ...]
@@ -235,7 +235,7 @@ class Foreign:
     linear: bool
     """Whether it treats rows one by one, so that a change goes through it as the whole does."""
     text: str
-    """For people."""
+    """What `explain` shows."""
     fields: str = "{}"
     """What it was read from, as JSON, with Spark's numbers of columns."""
     functions: tuple[Any, ...] = ()
@@ -245,7 +245,7 @@ class Foreign:
 
 Node: TypeAlias = (
     Table | Values | Project | Filter | Join | Aggregate | Window | Top | Union | Generate | Expand
-    | Loop | LoopRef | Foreign
+    | Loop | LoopRef | OpaqueNode
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@
     circuit.tick({"orders": [(1, "north", Decimal("3.50"))]})
 
 Views see tables, and views that were made before them, which they share: one query, one node. Names are resolved by
-Spark, in a clone of the user's session in which they stand for the tables and views (`dbspark.sql.leaves`).
+Spark, in a clone of the user's session in which they stand for the tables and views (`dbspark.sql.analysis_session`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from dbspark.circuit.graph import Stream
 from dbspark.columnar.frames import check_storable, struct_of
 from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.sql.catalyst import Query, read
+from dbspark.sql.analysis_session import TableLeaves
+from dbspark.sql.catalyst import AnalyzedQuery, read_plan
 from dbspark.sql.compiler import PlanCompiler
 from dbspark.sql.explain import Sizes, render
 from dbspark.sql.expressions.rules import Context
-from dbspark.sql.leaves import Tables
-from dbspark.sql.relations import Note, Scope
-from dbspark.sql.shapes import tables_of
-from dbspark.sql.through_spark import Spark
-from dbspark.sql.types import as_declared
+from dbspark.sql.plan_analysis import tables_read
+from dbspark.sql.relations import MaintenanceNote, Scope
+from dbspark.sql.spark_evaluator import SparkEvaluator
+from dbspark.sql.types import with_spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +47,7 @@ class ViewPlan:
     name: str
     query: str
     schema: Schema
-    notes: tuple[Note, ...]
+    notes: tuple[MaintenanceNote, ...]
     reads: frozenset[str] = frozenset()
     """The tables and views in its query."""
 
@@ -57,7 +57,7 @@ class ViewPlan:
 
 
 class Program:
-    """See the module's preface."""
+    """The tables and views of a pipeline, and the builder of the circuit that maintains the views."""
 
     def __init__(self, spark: SparkSession | Callable[[], SparkSession]) -> None:
         """`spark` may be a function, which is called when a query has to be read."""
@@ -75,15 +75,15 @@ class Program:
         return given() if isinstance(given, FunctionType | MethodType) else cast("SparkSession", given)
 
     @cached_property
-    def leaves(self) -> Tables:
-        leaves = Tables(self.spark)
+    def leaves(self) -> TableLeaves:
+        leaves = TableLeaves(self.spark)
         for name, stream in self._streams.items():
             leaves.add(name, struct_of(stream.schema.arrow))
         return leaves
 
     @cached_property
-    def evaluator(self) -> Spark:
-        return Spark(self.leaves)
+    def evaluator(self) -> SparkEvaluator:
+        return SparkEvaluator(self.leaves)
 
     def _add_leaf(self, name: str, schema: Schema) -> None:
         if "leaves" in self.__dict__:
@@ -123,7 +123,7 @@ class Program:
         columns = given.columns
         positions = [rel.position(c.id) for c in columns]
         stream = self._finished(rel.stream, positions, [c.name for c in columns], given.declared)
-        return self._define(name, query, stream, compiler.notes, maintenance, tables_of(given.plan))
+        return self._define(name, query, stream, compiler.notes, maintenance, tables_read(given.plan))
 
     def recursive_views(
         self, views: Mapping[str, tuple[str | DataFrame, SchemaLike]], *, maintenance: Maintenance = "auto"
@@ -155,7 +155,7 @@ class Program:
             schema = schemas[name]
             stream = self._finished(made[name], range(schema.columns), schema.names, read[name].declared)
             self.leaves.remove(name)
-            reads = frozenset().union(*(tables_of(found.plan) for found in read.values())) - set(views)
+            reads = frozenset().union(*(tables_read(found.plan) for found in read.values())) - set(views)
             out.append(self._define(name, query, stream, compiler.notes, maintenance, reads))
         return out
 
@@ -195,7 +195,7 @@ class Program:
         return Context(ansi, str(conf.get("spark.sql.session.timeZone") or "UTC"))
 
     def _define(
-        self, name: str, query: str | DataFrame, stream: Stream, notes: list[Note], maintenance: Maintenance,
+        self, name: str, query: str | DataFrame, stream: Stream, notes: list[MaintenanceNote], maintenance: Maintenance,
         reads: frozenset[str],
     ) -> ViewPlan:  # fmt: skip
         text = query if isinstance(query, str) else "a DataFrame"
@@ -255,10 +255,10 @@ class Program:
         if twice:
             raise SchemaError(f"two columns of the view are called {', '.join(twice)}; name them apart with AS")
         fields = [
-            as_declared(stream.schema.arrow.field(c).with_name(name).with_metadata(None), given)
+            with_spark_type(stream.schema.arrow.field(c).with_name(name).with_metadata(None), given)
             for c, name, given in zip(columns, names, declared, strict=True)
         ]
         return self.builder.project(stream, chosen, fields=fields)
 
-    def _read(self, query: str | DataFrame) -> Query:
-        return read(self.leaves, query)
+    def _read(self, query: str | DataFrame) -> AnalyzedQuery:
+        return read_plan(self.leaves, query)

@@ -1,4 +1,4 @@
-"""What a plan is compiled into, and the words for how: relations are streams whose columns have Spark's numbers.
+"""`Relation`, what a plan node is compiled to (a stream with Spark's ids of its columns), and notes on maintenance.
 
 Columns of a stream are named by position (`c0`, `c1` …), so that equal sub-queries give equal nodes.
 """
@@ -15,19 +15,19 @@ from dbspark.circuit.builder import Builder
 from dbspark.circuit.graph import Stream
 from dbspark.columnar.schema import Schema
 from dbspark.sql import plan as p
-from dbspark.sql.types import loosened
+from dbspark.sql.types import with_nullable_children
 
-Mode = Literal["incremental", "affected groups", "full"]
+MaintenanceMode = Literal["incremental", "affected groups", "full"]
 Cost = Literal["change", "partition"]
-"""What a tick reads: the change and what it meets, or the whole partitions or groups in which something changes."""
+"""What a tick reads: the delta and its matches, or all rows of the partitions or groups in which something changes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """How an operator is maintained."""
+class MaintenanceNote:
+    """How an operator of a view is maintained, as `explain` shows it."""
 
     operator: str
-    mode: Mode
+    mode: MaintenanceMode
     code: str = ""
     why: str = ""
     cost: Cost = "change"
@@ -39,14 +39,18 @@ class Note:
         return f"{self.operator}: {self.mode}{cost}{reason}{remark}"
 
 
-def reads_partitions(operator: str, mode: Mode = "incremental", code: str = "READS_PARTITION", why: str = "") -> Note:
+def reads_partitions(
+    operator: str, mode: MaintenanceMode = "incremental", code: str = "READS_PARTITION", why: str = ""
+) -> MaintenanceNote:
     """A note on an operator of which a tick reads every row of the partitions or groups that it touches."""
-    return Note(operator, mode, code, why or "a tick reads all rows of the partitions that it touches", "partition")
+    return MaintenanceNote(
+        operator, mode, code, why or "a tick reads all rows of the partitions that it touches", "partition"
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Rel:
-    """A stream and the numbers of its columns."""
+class Relation:
+    """A stream, and for each of its columns the expression id in Spark's plan."""
 
     stream: Stream
     ids: tuple[int, ...]
@@ -75,15 +79,15 @@ class Rel:
 
 @dataclass(slots=True)
 class Scope:
-    """What a plan is compiled into: a builder, and the relations that are there already."""
+    """Where a plan is compiled to: a builder of a circuit, its tables, and relations that were compiled before."""
 
     builder: Builder
     tables: Mapping[str, Stream]
-    known: dict[int, Rel] = field(default_factory=dict)
+    known: dict[int, Relation] = field(default_factory=dict)
     """Relations of plan nodes that were compiled outside, by the identity of the node."""
-    loops: dict[int, Rel] = field(default_factory=dict)
+    loops: dict[int, Relation] = field(default_factory=dict)
 
 
-def schema_of(types: Sequence[pa.DataType]) -> Schema:
+def positional_schema(types: Sequence[pa.DataType]) -> Schema:
     """A schema with columns named by position."""
-    return Schema(pa.schema([pa.field(f"c{i}", loosened(t)) for i, t in enumerate(types)]))
+    return Schema(pa.schema([pa.field(f"c{i}", with_nullable_children(t)) for i, t in enumerate(types)]))

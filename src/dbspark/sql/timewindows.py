@@ -1,4 +1,4 @@
-"""What Spark makes of `window(…)`, recognised.
+"""Recognises the arithmetic that Spark's analyser makes of `window(…)`.
 
 Spark's analyser turns a time window into arithmetic: microseconds, less a remainder that a CASE keeps from being
 negative, is where the last window begins that a time falls into; the windows before it begin some slides earlier, each

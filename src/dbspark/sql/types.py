@@ -38,26 +38,26 @@ def from_json(given: Any) -> pa.DataType:
     name = names.get(given, given)
     if name in ("void", "null"):
         return pa.null()
-    return loosened(canonical(parse_ddl(f"c {name}").field(0).type, "column"))
+    return with_nullable_children(canonical(parse_ddl(f"c {name}").field(0).type, "column"))
 
 
-def as_declared(field: pa.Field, given: Any) -> pa.Field:
+def with_spark_type(field: pa.Field, given: Any) -> pa.Field:
     """A field of ours, whose metadata say at every level what Arrow's types do not say of Spark's, given as JSON."""
     dtype, t = field.type, pa.types
     if isinstance(given, dict):
         kind = given["type"]
         if kind == "udt":
-            return as_declared(field, given["sqlType"])
+            return with_spark_type(field, given["sqlType"])
         if kind == "struct" and t.is_struct(dtype):
             members = zip(dtype, given["fields"], strict=True)
-            return field.with_type(pa.struct([as_declared(member, f["type"]) for member, f in members]))
+            return field.with_type(pa.struct([with_spark_type(member, f["type"]) for member, f in members]))
         if kind == "array" and t.is_list(dtype):
-            return field.with_type(pa.list_(as_declared(dtype.value_field, given["elementType"])))
+            return field.with_type(pa.list_(with_spark_type(dtype.value_field, given["elementType"])))
         if kind == "map" and t.is_map(dtype):
-            key = as_declared(dtype.key_field, given["keyType"])
-            return field.with_type(pa.map_(key, as_declared(dtype.item_field, given["valueType"])))
+            key = with_spark_type(dtype.key_field, given["keyType"])
+            return field.with_type(pa.map_(key, with_spark_type(dtype.item_field, given["valueType"])))
         return field
-    if isinstance(given, str) and given not in ("void", "null") and not t.is_null(dtype) and is_peculiar(given):
+    if isinstance(given, str) and given not in ("void", "null") and not t.is_null(dtype) and has_no_arrow_type(given):
         declared = parse_ddl(f"c {given}").field(0)
         if given != "variant":
             return field.with_metadata(declared.metadata)
@@ -66,7 +66,7 @@ def as_declared(field: pa.Field, given: Any) -> pa.Field:
     return field
 
 
-def is_peculiar(given: Any) -> bool:
+def has_no_arrow_type(given: Any) -> bool:
     """Whether Arrow's type alone does not say which Spark type this is, or one inside it."""
     return _PECULIAR.search(json.dumps(given)) is not None
 
@@ -74,12 +74,15 @@ def is_peculiar(given: Any) -> bool:
 _PECULIAR = re.compile(r'"(variant|time\((?!6\))\d\)|interval (?!day to second")[a-z ]+)"')
 
 
-def loosened(dtype: pa.DataType) -> pa.DataType:
+def with_nullable_children(dtype: pa.DataType) -> pa.DataType:
     """The same type with everything inside it nullable."""
     if pa.types.is_struct(dtype):
-        return pa.struct([pa.field(f.name, loosened(f.type), metadata=f.metadata) for f in dtype])
+        return pa.struct([pa.field(f.name, with_nullable_children(f.type), metadata=f.metadata) for f in dtype])
     if pa.types.is_map(dtype):
-        return pa.map_(pa.field("key", loosened(dtype.key_type), False), pa.field("value", loosened(dtype.item_type)))
+        return pa.map_(
+            pa.field("key", with_nullable_children(dtype.key_type), False),
+            pa.field("value", with_nullable_children(dtype.item_type)),
+        )
     if pa.types.is_list(dtype):
-        return pa.list_(pa.field("element", loosened(dtype.value_type)))
+        return pa.list_(pa.field("element", with_nullable_children(dtype.value_type)))
     return dtype

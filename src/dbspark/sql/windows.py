@@ -1,7 +1,7 @@
 """Window functions of Spark SQL as those of `dbspark.operators.window`.
 
-`native` gives the operator's function for a call, or None: then the partitions that a tick touches are computed anew,
-by Spark. Arguments are columns by the time they get here.
+`compile_window_function` returns the operator's function for a call, or None: then Spark recomputes the partitions that
+a tick touches. Arguments are columns already.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _RANKINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def native(call: p.WindowCall, columns: Sequence[int], types: Sequence[pa.DataType]) -> WindowFunction | None:
+def compile_window_function(
+    call: p.WindowCall, columns: Sequence[int], types: Sequence[pa.DataType]
+) -> WindowFunction | None:
     """The function over columns of these types, one for each argument."""
     function = call.function
     if isinstance(function, p.Aggregation):

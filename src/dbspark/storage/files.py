@@ -37,7 +37,7 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV
 
 
 class Files(ABC):
-    """See the module's preface. Errors of the file system are `OSError`s, as Python and pyarrow raise them."""
+    """The files of one location. Errors of the file system are `OSError`s, as Python and pyarrow raise them."""
 
     location: str
 

@@ -75,7 +75,7 @@ class TraceRecord:
     """One trace: its batches from oldest to newest."""
 
     sort_key: int
-    """Which of the arrangements in the shape."""
+    """The number of its sort key in the shape."""
     entries: tuple[Entry, ...]
     compaction: Compaction | None = None
 
@@ -89,7 +89,7 @@ class TraceRecord:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """See the module's preface."""
+    """The manifest of one tick and revision."""
 
     tick: int
     revision: int

@@ -17,7 +17,7 @@ from dbspark.storage.files import Files
 from dbspark.storage.lock import Owner
 
 _PREFIX = "pin-"
-LEASE = 86_400.0
+PIN_LEASE_SECONDS = 86_400.0
 """Seconds for which the pin of a process that cannot be asked counts."""
 
 Version = tuple[int, int]
@@ -35,7 +35,7 @@ def put_pin(files: Files, version: Version) -> str | None:
     return name
 
 
-def pinned(files: Files, names: list[str]) -> set[Version]:
+def pinned_versions(files: Files, names: list[str]) -> set[Version]:
     """The ticks pinned by processes that may be alive; pins of the dead are removed."""
     out: set[Version] = set()
     for name in names:
@@ -49,7 +49,7 @@ def pinned(files: Files, names: list[str]) -> set[Version]:
             continue
         except (KeyError, TypeError, ValueError):
             owner = None
-        if owner is None or owner.gone() or (not owner.here() and time.time() - owner.since > LEASE):
+        if owner is None or owner.gone() or (not owner.here() and time.time() - owner.since > PIN_LEASE_SECONDS):
             with contextlib.suppress(OSError):
                 files.remove(name)
             continue
@@ -57,4 +57,4 @@ def pinned(files: Files, names: list[str]) -> set[Version]:
     return out
 
 
-__all__ = ["Version", "pinned", "put_pin"]
+__all__ = ["Version", "pinned_versions", "put_pin"]

@@ -1,7 +1,7 @@
 """Opening what a manifest names.
 
-Batch files and the files of ticks are mapped, not read: what is read is what says where the data is, and the extents of
-small batches for their checksums. A file that is missing, damaged, or another one than was written, is refused by name.
+Batch files and the files of ticks are mapped, not read; only metadata is read, and the extents of small batches for
+their checksums. A file that is missing, damaged, or not the one that was written, is refused with its name.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dbspark.trace.spine import Spine
 
 
 def seal_of(files: Files, name: str) -> str:
-    """What tells a batch file from all others: the checksums that it ends with."""
+    """The identity of a batch file: the checksums at its end."""
     return bytes(pa.ipc.open_file(files.read(name)).metadata[b"dbspark.seal"]).decode()
 
 
-class Opened:
-    """Batches that have been opened, up to so many bytes on disk; those looked at longest ago are forgotten first."""
+class BatchCache:
+    """An LRU cache of opened batches, bounded by their bytes on disk."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -46,10 +46,10 @@ class Opened:
             self._bytes -= self._batches.pop(next(iter(self._batches)))[1]
 
 
-class Reading:
+class ManifestReader:
     """Opens what a manifest names; every file is mapped once."""
 
-    def __init__(self, files: Files, verify: bool, opened: Opened | None = None) -> None:
+    def __init__(self, files: Files, verify: bool, opened: BatchCache | None = None) -> None:
         self._files = files
         self._verify = verify
         self._opened = opened
@@ -85,7 +85,7 @@ class Reading:
         if batch is None:
             batch = self._batch(place, sort_key)
             self._opened.add(key, batch, place.size)
-        return batch.with_description(batch.description)  # it is the caller's to say where it is stored
+        return batch.with_description(batch.description)  # a copy, because the caller sets the place where it is stored
 
     def _batch(self, place: Place, sort_key: SortKey) -> Batch:
         where = self._files.where(place.file)
@@ -108,4 +108,4 @@ class Reading:
         return batch
 
 
-__all__ = ["Opened", "Reading", "seal_of"]
+__all__ = ["BatchCache", "ManifestReader", "seal_of"]

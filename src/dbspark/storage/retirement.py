@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from dbspark.errors import ConfigError, CorruptFileError
 from dbspark.storage.files import ASIDE, Files
 from dbspark.storage.manifest import Manifest, has_extents, name_of, version_of
-from dbspark.storage.pins import Version, pinned
+from dbspark.storage.pins import Version, pinned_versions
 
 BATCH_PREFIX = "batch-"
 _log = logging.getLogger("dbspark.storage")
@@ -98,7 +98,7 @@ class Retirement:
 
     def _kept(self, there: set[Version], newest: Version | None, names: list[str]) -> set[Version] | None:
         """The ticks that are kept; None where it cannot be told."""
-        held = {*pinned(self._files, names), *self.held}
+        held = {*pinned_versions(self._files, names), *self.held}
         now = time.time()
         unreadable = False
         for version in sorted(there, reverse=True):

@@ -36,10 +36,10 @@ from dbspark.storage.files import Files, files_at
 from dbspark.storage.lock import Lock
 from dbspark.storage.manifest import Manifest, Place, TraceRecord
 from dbspark.storage.pins import Version, put_pin
-from dbspark.storage.reading import Reading
+from dbspark.storage.reading import ManifestReader
 from dbspark.storage.retirement import Keep, Retirement
 from dbspark.storage.segment import sort_key_from_json, sort_key_to_json
-from dbspark.storage.writing import Shelf, Writing
+from dbspark.storage.writing import CommitWriter, StoredFiles
 from dbspark.trace.spine import Spine
 
 RETIRE_EVERY = 16
@@ -72,14 +72,14 @@ class Group:
 
 
 class Store:
-    """See the module's preface. Open one with `Store.open`, close it, or use it in a `with` block."""
+    """The state of a pipeline on disk. Open it with `Store.open`; close it, or use it in a `with` block."""
 
     def __init__(self, files: Files, lock: Lock | None, keep: Keep, group: Group) -> None:
         """`open` does this."""
         self.files = files
         self._lock = lock
         self._group = group
-        self._shelf = Shelf(files)
+        self._stored_files = StoredFiles(files)
         self._guard = threading.RLock()
         self._retirement = Retirement(files, keep, self._manifest)
         self._manifest_now: Manifest | None = None
@@ -149,7 +149,7 @@ class Store:
                 there = f"it keeps ticks {kept[0]} to {kept[-1]}" if kept else "it keeps no tick that can be read"
                 raise StoreError(f"there is no tick {tick} at {self.files.location}; {there}")
             versions = found
-        self._shelf.there = set(names)
+        self._stored_files.there = set(names)
         if versions:
             if not self.writable:
                 self._pin = put_pin(self.files, versions[-1])
@@ -192,7 +192,7 @@ class Store:
 
     def _manifest(self, version: Version) -> Manifest:
         name = mf.name_of(*version)
-        return mf.opened(self.files.read(name), self.files.where(name), self._shelf.owner)
+        return mf.opened(self.files.read(name), self.files.where(name), self._stored_files.owner)
 
     @property
     def writable(self) -> bool:
@@ -215,10 +215,10 @@ class Store:
             manifest = self._manifest_now
             if manifest is None:
                 return Committed(0)
-            reading = Reading(self.files, verify)
+            reading = ManifestReader(self.files, verify)
             try:
                 shape = self._read_shape(reading, manifest)
-                sort_keys = list(self._shelf.sort_keys)
+                sort_keys = list(self._stored_files.sort_keys)
                 states = {}
                 records: dict[Spine, TraceRecord] = {}
                 for node, given in manifest.traces.items():
@@ -236,33 +236,33 @@ class Store:
             manifest = self._manifest_now
             if manifest is None:
                 return Committed(0)
-            shape = self._read_shape(Reading(self.files, False), manifest)
+            shape = self._read_shape(ManifestReader(self.files, False), manifest)
             return Committed(
                 manifest.tick, dict(manifest.traces), shape["program"], manifest.offsets, manifest.positions
             )
 
     def spine(self, record: TraceRecord) -> Spine:
         """The spine that a record stands for."""
-        return Reading(self.files, False).spine(record, self.sort_key(record))
+        return ManifestReader(self.files, False).spine(record, self.sort_key(record))
 
     def adopted(self, given: Any, sort_key: SortKey) -> TraceRecord:
         """The record of a spine that a task has written here, as JSON: what the next commit may name."""
         with self._guard:
-            record = mf.record_from_json(given, self._shelf.owner)
-            self._shelf.there.update(e.place.file for e in record.entries if e.place is not None)
+            record = mf.record_from_json(given, self._stored_files.owner)
+            self._stored_files.there.update(e.place.file for e in record.entries if e.place is not None)
             self._adopted = True
-            numbers = self._shelf.sort_keys
+            numbers = self._stored_files.sort_keys
             return replace(record, sort_key=numbers.setdefault(sort_key, len(numbers)))
 
     def sort_key(self, record: TraceRecord) -> SortKey:
         """The order in which the spine that a record stands for is kept."""
-        return list(self._shelf.sort_keys)[record.sort_key]
+        return list(self._stored_files.sort_keys)[record.sort_key]
 
-    def _read_shape(self, reading: Reading, manifest: Manifest) -> Any:
+    def _read_shape(self, reading: ManifestReader, manifest: Manifest) -> Any:
         shape = json.loads(reading.extent(manifest.shape).to_pybytes())
         sort_keys = [sort_key_from_json(a) for a in shape["sort_keys"]]
         self._shape = _Shape(mf.dumped(shape["program"]), len(sort_keys), manifest.shape)
-        self._shelf.sort_keys = {a: i for i, a in enumerate(sort_keys)}
+        self._stored_files.sort_keys = {a: i for i, a in enumerate(sort_keys)}
         return shape
 
     def _others(self, manifest: Manifest) -> str:
@@ -331,7 +331,7 @@ class Store:
         begun = time.perf_counter()
         before = self._manifest_now
         revision = before.revision + 1 if before is not None and before.tick == given.tick else 0
-        work = Writing(self._shelf, mf.name_of(given.tick, revision))
+        work = CommitWriter(self._stored_files, mf.name_of(given.tick, revision))
         records: dict[Spine, TraceRecord] = {}
         traces = {}
         for node, kept in given.states.items():
@@ -352,15 +352,15 @@ class Store:
         self.files.put(work.name, [mf.MAGIC, *work.segment.parts, manifest.sealed()])
         # Nothing below can fail: the tick is committed.
         self._adopted = False
-        self._shelf.there.add(work.name)
-        self._shelf.sizes[work.name] = work.segment.size
+        self._stored_files.there.add(work.name)
+        self._stored_files.sizes[work.name] = work.segment.size
         self._manifest_now, self._records, self._shape = manifest, records, shape
         self._retirement.committed(manifest)
         self.statistics.add(work, time.perf_counter() - begun)
 
-    def _shaped(self, work: Writing, program: bytes) -> _Shape:
-        """The program and the arrangements: where they are, if they are as they were, or written anew."""
-        known, sort_keys = self._shape, self._shelf.sort_keys
+    def _shaped(self, work: CommitWriter, program: bytes) -> _Shape:
+        """The place of the program and the sort keys: the old one if they have not changed, or written anew."""
+        known, sort_keys = self._shape, self._stored_files.sort_keys
         if known is not None and known.program == program and known.sort_keys == len(sort_keys):
             return known
         kept = mf.dumped([sort_key_to_json(a) for a in sort_keys])
@@ -402,7 +402,7 @@ class Store:
         except OSError as error:
             _log.warning("%s could not be cleaned up: %s", self.files.location, error)
             return []
-        self._shelf.gone(removed)
+        self._stored_files.gone(removed)
         return removed
 
     # ------------------------------------------------------------------ closing
@@ -459,7 +459,7 @@ class Statistics:
     copied: int = 0
     """Of these, bytes that were there already."""
 
-    def add(self, work: Writing, seconds: float) -> None:
+    def add(self, work: CommitWriter, seconds: float) -> None:
         self.commits += 1
         self.seconds += seconds
         self.batches += work.batches

@@ -1,10 +1,10 @@
-"""What one commit writes: the batches that are not stored yet, and what is worth copying from old files.
+"""Writes one commit: the batches that are not stored yet, and compacted extents of old files of ticks.
 
 Batches never change, so a batch that is stored carries its place with it and is only named again. A merge in progress
 is stored as what it was begun with: that is on disk already, or as small as the tick. Only a merge of which nothing is
 stored (all of it came since the last commit) is finished for the store, and its result is stored in its stead.
 
-`Shelf` is what a store knows from one commit to the next: which files are there, and how big.
+`StoredFiles` is what a store remembers between commits: which files exist, and their sizes.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from dbspark.storage.manifest import MAGIC, Entry, Place, TraceRecord, has_exten
 from dbspark.storage.reading import seal_of
 from dbspark.storage.retirement import BATCH_PREFIX
 from dbspark.storage.segment import Segment, checked, encoded, size_of
-from dbspark.trace.merge_state import Merging, Origin
+from dbspark.trace.merge_state import MergeSource, MergeState
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Description
 
-INLINE = 4 << 20
-"""Batches of up to so many bytes lie in the file of the tick."""
-_INLINE_ROWS = 1 << 17
-"""Batches of more rows than this are not even tried."""
-GARBAGE = 16 << 20
-"""Bytes out of use in files of ticks, up to which nothing is copied; more are allowed beside more in use."""
-TICK_FILES = 64
-"""Files of ticks that the state may be spread over."""
-COPIED = 1 << 20
-"""Bytes that one commit copies at the most; the last file that it copies from may have more."""
+MAX_INLINE_BATCH_BYTES = 4 << 20
+"""Batches of up to so many bytes are extents of the file of the tick; larger ones are files of their own."""
+_MAX_INLINE_BATCH_ROWS = 1 << 17
+"""Batches of more rows are files of their own; they are not encoded to find out."""
+MAX_UNUSED_BYTES = 16 << 20
+"""Unused bytes in files of ticks up to which nothing is compacted; the bound is the used bytes, if these are more."""
+MAX_TICK_FILES = 64
+"""Files of ticks over which the state may be spread before they are compacted."""
+MAX_COPIED_BYTES = 1 << 20
+"""Bytes that one commit copies; the last file that it copies from may exceed it."""
 _log = logging.getLogger("dbspark.storage")
 
 
 @dataclass(slots=True)
-class Shelf:
-    """See the module's preface."""
+class StoredFiles:
+    """The files of a location that one opening of the store knows."""
 
     files: Files
     owner: object = field(default_factory=object)
@@ -50,24 +50,24 @@ class Shelf:
     sizes: dict[str, int] = field(default_factory=dict)
     """Of the files of ticks written by this process."""
     sort_keys: dict[SortKey, int] = field(default_factory=dict)
-    """The arrangements in the shape, with their numbers."""
+    """The sort keys in the shape, with their numbers."""
 
     def has(self, place: Any) -> bool:
         """Whether a place is one of ours, and its file is there."""
         return isinstance(place, Place) and place.owner is self.owner and place.file in self.there
 
     def gone(self, names: list[str]) -> None:
-        """Files have been removed."""
+        """Forget files that have been removed."""
         self.there.difference_update(names)
         for name in names:
             self.sizes.pop(name, None)
 
 
-class Writing:
+class CommitWriter:
     """One commit: what it writes beside and into the file of its tick, `name`."""
 
-    def __init__(self, shelf: Shelf, name: str) -> None:
-        self.shelf = shelf
+    def __init__(self, stored_files: StoredFiles, name: str) -> None:
+        self.stored_files = stored_files
         self.name = name
         self.segment = Segment(len(MAGIC))
         self.batches = self.files = self.bytes = self.copied = 0
@@ -76,7 +76,7 @@ class Writing:
         """What a spine is stored as; writes what is not there."""
         entries: list[Entry] = []
         for entry in spine.entries:
-            if isinstance(entry, Merging):
+            if isinstance(entry, MergeState):
                 entries += self._merging(entry)
             else:
                 entries.append(Entry(self._placed(entry), entry.description))
@@ -85,14 +85,14 @@ class Writing:
             entries = [e for e in entries if e.place is not None]
         elif compaction.retain is not None:
             compaction = replace(compaction, retain=None)  # whoever owns the trace says again what it retains
-        numbers = self.shelf.sort_keys
+        numbers = self.stored_files.sort_keys
         return TraceRecord(numbers.setdefault(spine.sort_key, len(numbers)), tuple(entries), compaction)
 
-    def _merging(self, entry: Merging) -> list[Entry]:
-        inputs = (entry.token if entry.token is not None else Origin([])).inputs
-        if not inputs or not all(isinstance(given, Batch) or self.shelf.has(given) for given, _ in inputs):
-            state: Merging | Batch = entry
-            while isinstance(state, Merging):
+    def _merging(self, entry: MergeState) -> list[Entry]:
+        inputs = (entry.source if entry.source is not None else MergeSource([])).inputs
+        if not inputs or not all(isinstance(given, Batch) or self.stored_files.has(given) for given, _ in inputs):
+            state: MergeState | Batch = entry
+            while isinstance(state, MergeState):
                 state = state.step(CHUNK_ROWS)
             inputs[:] = [(state, state.description)]
         for i, (given, description) in enumerate(inputs):
@@ -108,7 +108,7 @@ class Writing:
         if not batch.rows:
             return None
         known = batch.__dict__.get("place")
-        if isinstance(known, Place) and self.shelf.has(known):
+        if isinstance(known, Place) and self.stored_files.has(known):
             return known
         self.batches += 1
         place = self._small(batch) or self._large(batch)
@@ -116,26 +116,26 @@ class Writing:
         return place
 
     def _small(self, batch: Batch) -> Place | None:
-        if batch.rows > _INLINE_ROWS:
+        if batch.rows > _MAX_INLINE_BATCH_ROWS:
             return None
         parts = encoded(batch)
-        if sum(size_of(p) for p in parts) > INLINE:
+        if sum(size_of(p) for p in parts) > MAX_INLINE_BATCH_BYTES:
             return None
         return self.extent(parts, batch.rows)
 
     def extent(self, parts: list[Any], rows: int = 0) -> Place:
         """Bytes in the file of the tick."""
-        self.shelf.there.add(self.name)  # it will be; a commit that fails is the last one of this shelf
-        return Place(self.shelf.owner, self.name, *self.segment.add(parts), rows)
+        self.stored_files.there.add(self.name)  # it will be; a commit that fails is the last one of this shelf
+        return Place(self.stored_files.owner, self.name, *self.segment.add(parts), rows)
 
     def _large(self, batch: Batch) -> Place:
-        files = self.shelf.files
+        files = self.stored_files.files
         name = f"{BATCH_PREFIX}{uuid.uuid4().hex}.arrow"
         size = files.put_batch(name, batch)
         self.files += 1
         self.bytes += size
-        self.shelf.there.add(name)
-        return Place(self.shelf.owner, name, 0, size, seal_of(files, name), batch.rows)
+        self.stored_files.there.add(name)
+        return Place(self.stored_files.owner, name, 0, size, seal_of(files, name), batch.rows)
 
     def compact(self, places: Iterable[Place]) -> None:
         """Copy what is in use in files of old ticks that hold little of it, or where it is spread over too many.
@@ -147,11 +147,11 @@ class Writing:
             if place.file != self.name and has_extents(place.file):
                 live.setdefault(place.file, []).append(place)
         used = {name: sum(p.size for p in places) for name, places in live.items()}
-        total = {name: self.shelf.sizes.get(name, max(p.at + p.size for p in live[name])) for name in live}
+        total = {name: self.stored_files.sizes.get(name, max(p.at + p.size for p in live[name])) for name in live}
         unused = sum(total.values()) - sum(used.values())
-        spread = len(live) - TICK_FILES
+        spread = len(live) - MAX_TICK_FILES
         for name in sorted(live, key=lambda n: (used[n] if spread > 0 else used[n] / total[n], n)):
-            if (unused <= max(GARBAGE, sum(used.values())) and spread <= 0) or self.copied > COPIED:
+            if (unused <= max(MAX_UNUSED_BYTES, sum(used.values())) and spread <= 0) or self.copied > MAX_COPIED_BYTES:
                 break
             if self._copy(name, live[name]):
                 unused -= total[name] - used.pop(name)
@@ -159,20 +159,20 @@ class Writing:
 
     def put(self) -> None:
         """Write the extents as a part of a tick; whoever commits the tick settles it."""
-        self.shelf.files.put_part(self.name, [MAGIC, *self.segment.parts])
+        self.stored_files.files.put_part(self.name, [MAGIC, *self.segment.parts])
 
     def _copy(self, name: str, places: list[Place]) -> bool:
         try:
-            whole = self.shelf.files.read(name)
+            whole = self.stored_files.files.read(name)
             extents = [checked(whole, p.at, p.size, p.check) for p in places]
         except (OSError, ValueError) as error:  # it is no worse than before
-            _log.warning("%s could not be copied from: %s", self.shelf.files.where(name), error)
+            _log.warning("%s could not be copied from: %s", self.stored_files.files.where(name), error)
             return False
         for place, extent in zip(places, extents, strict=True):
             place.at, place.size, place.check = self.segment.add([extent])
             place.file = self.name
             self.copied += place.size
-        self.shelf.there.add(self.name)
+        self.stored_files.there.add(self.name)
         return True
 
 
@@ -187,4 +187,4 @@ def _spanning(entries: list[Entry], whole: Description) -> list[Entry]:
     return out
 
 
-__all__ = ["Shelf", "Writing"]
+__all__ = ["CommitWriter", "StoredFiles"]

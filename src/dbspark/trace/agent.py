@@ -1,11 +1,11 @@
-"""`TraceAgent`: a shared handle on a trace, and `TraceImport`: a trace followed from elsewhere.
+"""`TraceAgent`: a shared handle on a trace. `TraceImport`: the stream of batches of a trace, past and future.
 
-Every agent holds the trace back to its own two frontiers and no further. Frontiers move forward only: asking for an
-earlier one changes nothing. A dropped agent holds nothing, and can no longer be used.
+An agent keeps the trace readable from its own two frontiers on. Frontiers only move forward: setting an earlier one
+changes nothing. A dropped agent holds nothing and can no longer be used.
 
-An import replays what the trace holds, as the agent may see it, then gives every batch as it is written, and after each
-the frontier up to which everything has been given. It works the same after the writer has closed the trace. It holds
-the trace only up to what it has given.
+An import returns the batches that the trace has, with times advanced to the agent's logical frontier, then every batch
+as it is inserted, and the frontier up to which it has returned everything. It works the same after the writer has
+closed the trace. It holds the trace only from that frontier on.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 from dbspark.columnar import Batch
 from dbspark.errors import TimeError
 from dbspark.trace.cursor import Cursor
-from dbspark.trace.lookup import Hits
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.lookup import FoundRows
+from dbspark.trace.merge_state import MergeState
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Antichain, Description, TimeLike
-from dbspark.trace.trace import Trace, advanced_to
+from dbspark.trace.trace import Trace, advance_batch
 
-_NOTHING = Antichain(), Antichain()
-"""What nobody holds."""
+_NO_HOLD = Antichain(), Antichain()
+"""The frontiers of an agent that holds nothing."""
 
 
-class Saved(NamedTuple):
-    """What an append changes: see `TraceAgent.saved`."""
+class AgentCheckpoint(NamedTuple):
+    """The state of a trace and one of its agents before an append."""
 
     logical: Antichain
     physical: Antichain
@@ -39,14 +39,28 @@ class Saved(NamedTuple):
 
 
 class TraceAgent:
-    """Reads a trace, and keeps it readable from where the agent stands. Close it, or use it in a `with` block."""
+    """Reads a trace, and keeps it readable from its frontiers on. Drop it, or use it in a `with` block."""
 
     def __init__(self, trace: Trace, logical: Antichain, physical: Antichain, begin: bool = True) -> None:
         self._trace = trace
         self._logical = logical
         self._physical = physical
         self._dropped = False
-        trace._hold(logical, physical, _NOTHING, begin)
+        trace._hold(logical, physical, _NO_HOLD, begin)
+
+    @staticmethod
+    def of(trace: Trace) -> TraceAgent:
+        """An agent that holds the trace where it is now."""
+        with trace._lock:
+            return TraceAgent(trace, trace.since, trace.physical)
+
+    @staticmethod
+    def holding(trace: Trace, since: Antichain) -> TraceAgent:
+        """An agent that keeps every time from `since` on readable, and no boundaries between batches."""
+        with trace._lock:
+            if not trace.since.dominates(since):
+                raise TimeError(f"{since!r} is before since, {trace.since!r}: its history has been compacted")
+            return TraceAgent(trace, since, Antichain(), begin=False)
 
     @property
     def trace(self) -> Trace:
@@ -56,7 +70,7 @@ class TraceAgent:
 
     @property
     def logical(self) -> Antichain:
-        """The agent asks for no time below this."""
+        """The agent reads no time below this."""
         return self._logical
 
     @property
@@ -70,11 +84,11 @@ class TraceAgent:
 
     @property
     def since(self) -> Antichain:
-        """How far back the trace can answer; at or below the agent's own frontier."""
+        """How far back the trace can answer: at or below the agent's own logical frontier."""
         return self.trace.since
 
     def set_logical_compaction(self, frontier: Antichain) -> None:
-        """Ask for no time below `frontier` any more."""
+        """Read no time below `frontier` any more."""
         self._move(self._logical.join(frontier), self._physical)
 
     def set_physical_compaction(self, frontier: Antichain) -> None:
@@ -86,54 +100,56 @@ class TraceAgent:
         self._move(self._logical.join(frontier), self._physical.join(frontier))
 
     def append(self, delta: Batch, tick: int, since: Antichain) -> None:
-        """Append the delta of a tick, up to which the agent reads from now on, and for no time below `since`.
+        """Append the delta of a tick and move the agent: its physical frontier behind the tick, the logical to `since`.
 
-        The writer's own handle moves with what it writes: merges see both at once. Where this raises, nothing has
+        The agent of a writer moves with what it writes, so merges see both at once. Where this raises, nothing has
         changed.
         """
-        saved = self.saved()
+        checkpoint = self.checkpoint()
         try:
             self._move(self._logical.join(since), Antichain.at(tick + 1), begin=False)
             self.trace.append(delta, (tick,))
         except BaseException:
-            self.reset(saved)
+            self.restore(checkpoint)
             raise
 
     def append_described(self, batch: Batch, description: Description, since: Antichain) -> None:
-        """The same for a batch of several ticks, whose times are advanced no further than `permitted` says."""
+        """The same for a batch of several ticks, whose times are advanced no further than `permitted`."""
         permitted = self.permitted(description.since)
         if not description.since.dominates(permitted):
             raise TimeError(
                 f"times of the batch have been advanced to {description.since!r}, but somebody holds {permitted!r}; "
                 "nothing was appended"
             )
-        saved = self.saved()
+        checkpoint = self.checkpoint()
         try:
             self._move(self._logical.join(since), description.upper, begin=False)
             self.trace.insert(batch.with_description(description))
         except BaseException:
-            self.reset(saved)
+            self.restore(checkpoint)
             raise
 
     def permitted(self, since: Antichain) -> Antichain:
-        """How far times may be advanced where this agent allows `since`: no further than any other holder does."""
+        """How far times may be advanced where this agent permits `since`: no further than any other holder does."""
         return since.meet(self._trace._held_logical.without(self._logical))
 
-    def saved(self) -> Saved:
-        """The trace and what this agent holds of it, to come back to where an append has to be taken back."""
+    def checkpoint(self) -> AgentCheckpoint:
+        """The state of the trace and of this agent, to which `restore` goes back. Copies nothing."""
         trace = self.trace
         with trace._lock:
-            return Saved(self._logical, self._physical, trace.spine, trace.upper, trace._logical, trace._physical)
+            return AgentCheckpoint(
+                self._logical, self._physical, trace.spine, trace.upper, trace._logical, trace._physical
+            )
 
-    def reset(self, saved: Saved) -> None:
-        """Take back what this agent has appended since; it must be the only writer, and nobody may listen."""
+    def restore(self, checkpoint: AgentCheckpoint) -> None:
+        """Take back what was appended since. The agent must be the only writer, and there must be no listeners."""
         trace = self._trace
         with trace._lock:
-            trace._held_logical.replace(self._logical, saved.logical)
-            trace._held_physical.replace(self._physical, saved.physical)
-            self._logical, self._physical = saved.logical, saved.physical
-            trace.spine, trace.upper = saved.spine, saved.upper
-            trace._logical, trace._physical = saved.trace_logical, saved.trace_physical
+            trace._held_logical.replace(self._logical, checkpoint.logical)
+            trace._held_physical.replace(self._physical, checkpoint.physical)
+            self._logical, self._physical = checkpoint.logical, checkpoint.physical
+            trace.spine, trace.upper = checkpoint.spine, checkpoint.upper
+            trace._logical, trace._physical = checkpoint.trace_logical, checkpoint.trace_physical
 
     def _move(self, logical: Antichain, physical: Antichain, begin: bool = True) -> None:
         trace = self.trace
@@ -148,13 +164,13 @@ class TraceAgent:
         return TraceAgent(self.trace, self._logical, self._physical)
 
     def drop(self, begin: bool = True) -> None:
-        """Hold nothing any more. Dropping twice is nothing.
+        """Hold nothing any more. Dropping again does nothing.
 
-        Merges that become possible are begun, unless that is left to the insert that follows.
+        With `begin`, merges that become possible are started; else the next insert does that.
         """
         if not self._dropped:
             self._dropped = True
-            self._trace._hold(*_NOTHING, (self._logical, self._physical), begin)
+            self._trace._hold(*_NO_HOLD, (self._logical, self._physical), begin)
 
     def __enter__(self) -> TraceAgent:
         return self
@@ -164,13 +180,13 @@ class TraceAgent:
 
     # ------------------------------------------------------------------ reading
 
-    def probe(self, keys: Any) -> Hits:
+    def probe(self, keys: Any) -> FoundRows:
         return self.trace.probe(keys)
 
-    def first(self, keys: Any, limit: int = 1) -> Hits:
+    def first(self, keys: Any, limit: int = 1) -> FoundRows:
         return self.trace.first(keys, limit)
 
-    def last(self, keys: Any, limit: int = 1) -> Hits:
+    def last(self, keys: Any, limit: int = 1) -> FoundRows:
         return self.trace.last(keys, limit)
 
     def scan(self) -> Batch:
@@ -192,12 +208,12 @@ class TraceAgent:
         return self.trace.fork()
 
     def import_trace(self) -> TraceImport:
-        """Follow the trace from elsewhere, with times advanced to this agent's logical frontier."""
+        """The stream of batches of the trace, with times advanced to this agent's logical frontier."""
         return TraceImport(self.clone())
 
 
 class TraceImport:
-    """Batches of a trace as they come, existing ones first; see the module's preface."""
+    """The batches of a trace as they are inserted, existing ones first."""
 
     def __init__(self, agent: TraceAgent) -> None:
         self._agent = agent
@@ -205,13 +221,13 @@ class TraceImport:
         self._events: deque[Batch | None] = deque()
         self._arrived = threading.Condition()
         self.frontier = Antichain.at(*(0,) * agent.trace.width)
-        """Everything before this has been given."""
+        """Everything before this has been returned by `poll`."""
         trace = agent.trace
         with trace._lock:
             for entry in trace.reading().entries:
-                pieces = entry.batches() if isinstance(entry, Merging) else [entry]
+                pieces = entry.batches() if isinstance(entry, MergeState) else [entry]
                 description: Description = entry.description
-                for piece in pieces[:-1]:  # together they stand for the entry, so only the last moves the frontier
+                for piece in pieces[:-1]:  # only the last piece of an entry moves the frontier
                     self._events.append(
                         piece.with_description(Description(description.lower, description.lower, description.since))
                     )
@@ -227,37 +243,37 @@ class TraceImport:
 
     @property
     def done(self) -> bool:
-        """Whether the writer has finished and everything has been given, or the import has been cancelled."""
+        """Whether everything has been returned and the writer has closed the trace, or the import was cancelled."""
         return not self._events and (self._agent._dropped or not self.frontier)
 
     def poll(self) -> list[Batch]:
-        """The batches that have come since the last call; afterwards `frontier` says how far they go."""
+        """The batches that were inserted since the last call; afterwards `frontier` is where they end."""
         with self._arrived:
             events = list(self._events)
             self._events.clear()
         trace = self._agent._trace
-        given: list[Batch] = []
+        batches: list[Batch] = []
         for batch in events:
             assert batch is not None
             self.frontier = batch.description.upper
-            seen = advanced_to(trace.retention.applied(batch), self._since)
+            seen = advance_batch(trace.retention.filter_batch(batch), self._since)
             if seen.rows:
-                given.append(seen)
-        with trace._lock:  # where a cancel from another thread happens before this or after it
+                batches.append(seen)
+        with trace._lock:  # so that a cancel by another thread happens before this or after it
             try:
                 self._agent.advance(self.frontier)
             except TimeError:
                 if not self._agent._dropped:  # it may have been cancelled meanwhile
                     raise
-        return given
+        return batches
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until something has come or the trace has ended; returns whether something has."""
+        """Wait until there are batches or the trace has ended; returns whether there are batches."""
         with self._arrived:
             return self._arrived.wait_for(lambda: bool(self._events) or self.done, timeout) and bool(self._events)
 
     def cancel(self) -> None:
-        """Follow no more, and hold the trace no more."""
+        """Stop following and holding the trace."""
         self._stop()
         with self._agent._trace._lock:
             self._agent.drop()

@@ -1,19 +1,17 @@
-"""Work beside the ticks, large merges above all: one thread for all spines of the process.
+"""The background thread, one for all spines of the process: large merges and other work that delays no tick.
 
-A job takes a merge in progress, which is a value, steps it until it is a batch, and publishes it as a value from time
-to time. Whoever holds the spine (`Beside`) takes over the latest whenever it is touched, so a merge beside the ticks is
-as readable as any other and gives its inputs back piece by piece: not at every step, because to take one over means to
-list the batches of the spine anew, at the cost of a tick. Merges are found by what they are merges of, so a spine that
-has been rolled back, or forked, takes over what is its own and no other. The kernels hold no lock while they run; a
-tick loses nothing but a core.
+A background merge takes a merge in progress, which is a value, steps it until it is a batch, and publishes a new state
+from time to time. The owner of the spine (`BackgroundMerges`) adopts the last published state when it next uses the
+spine, so a merge in the background is as readable as any other and frees its inputs piece by piece. It is not published
+after every step, because adopting a state means listing the batches of the spine again, at the cost of a tick. States
+are found by the identity of their merge, so a spine that was rolled back or forked adopts only its own merges. Kernels
+run without the interpreter's lock, so ticks lose nothing but a core.
 
-The thread asks after every step whose turn it is: of those that somebody waits for, and else of all, the merge of the
-fewest rows. A small merge has to be done before a few ticks are over, a large one has as long as its size; in the
-order in which they come, the small one would wait for the large one, and the ticks for the small one. Behind all of
-them comes what nobody needs yet.
+After every step the thread chooses the next task: those that somebody waits for come first, then all others, then those
+for idle time; among equals the one with the fewest rows. A small merge has to be done within a few ticks, a large one
+has as long as its size takes; in order of arrival, ticks would wait for the large one.
 
-Other work that ticks need not wait for takes its turns here as well (`Task`): with a thread of its own it would compete
-with the ticks for the second core.
+Other work (`BackgroundTask`) runs on the same thread: a second one would compete with the ticks for the second core.
 """
 
 from __future__ import annotations
@@ -27,26 +25,26 @@ from typing import Any, Generic, TypeVar
 
 from dbspark.columnar import Batch
 from dbspark.columnar.chunk import CHUNK_ROWS
-from dbspark.trace.merge_state import Merging, Running
+from dbspark.trace.merge_state import MergeRun, MergeState
 from dbspark.trace.spine import Spine
 
 T = TypeVar("T")
-_PUBLISHED = 8
-"""A merge is published when so many chunks have been read since, or this part of all its rows if that is more."""
+PUBLISH_CHUNKS = 8
+"""A merge is published after this many chunks, or after one part in this many of its rows if that is more."""
 
 
-class _Turns:
-    """The jobs that are not done, and the thread that works on them while there are any."""
+class _Scheduler:
+    """The tasks that are not done, and the thread that runs while there are any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._jobs: list[_Turn] = []
+        self._tasks: list[_Task] = []
         self._pool: ThreadPoolExecutor | None = None
         self._working = False
 
-    def add(self, job: _Turn) -> None:
+    def add(self, task: _Task) -> None:
         with self._lock:
-            self._jobs.append(job)
+            self._tasks.append(task)
             if self._working:
                 return
             if self._pool is None:
@@ -55,53 +53,53 @@ class _Turns:
             self._working = True
 
     def _work(self) -> None:
-        while (job := self._next()) is not None:
-            if job.turn():
+        while (task := self._next()) is not None:
+            if task.run_step():
                 with self._lock:
-                    self._jobs.remove(job)
+                    self._tasks.remove(task)
 
-    def _next(self) -> _Turn | None:
+    def _next(self) -> _Task | None:
         with self._lock:
-            self._working = bool(self._jobs)
-            return min(self._jobs, key=_Turn.rank, default=None)
+            self._working = bool(self._tasks)
+            return min(self._tasks, key=_Task.priority, default=None)
 
 
-_turns = _Turns()
+_SCHEDULER = _Scheduler()
 
 
-class _Turn(ABC):
-    """Something that takes turns."""
+class _Task(ABC):
+    """Work of the background thread, done in steps."""
 
     def __init__(self, total: int) -> None:
         self.total = total
-        """Rows: who has fewer comes first."""
+        """Rows; tasks with fewer come first."""
         self._cancelled = False
         self._awaited = False
         self._when_idle = False
 
-    def rank(self) -> tuple[bool, bool, int]:
-        """Whose turn it is: the least of all. One that is to stop holds what it has read until its turn comes."""
+    def priority(self) -> tuple[bool, bool, int]:
+        """The task with the least priority value runs next. Cancelled tasks come early, because they hold memory."""
         return not (self._awaited or self._cancelled), self._when_idle, self.total
 
     @abstractmethod
-    def turn(self) -> bool:
-        """One step; whether it was the last."""
+    def run_step(self) -> bool:
+        """Run one step; returns whether it was the last."""
 
 
-class Task(_Turn, Generic[T]):
-    """A function that is called beside the ticks, in one step."""
+class BackgroundTask(_Task, Generic[T]):
+    """A function call on the background thread, in one step."""
 
     def __init__(self, rows: int, function: Callable[[], T], awaited: bool = False, when_idle: bool = False) -> None:
-        """`awaited`: somebody will wait for it soon, so it comes before all others; `when_idle`: behind them, until
-        somebody waits for it."""
+        """`awaited`: it runs before all others, because somebody will wait for it soon. `when_idle`: it runs after all
+        others, until somebody waits for it."""
         super().__init__(rows)
         self._awaited = awaited
         self._when_idle = when_idle
         self._function = function
         self._future: Future[T] = Future()
-        _turns.add(self)
+        _SCHEDULER.add(self)
 
-    def turn(self) -> bool:
+    def run_step(self) -> bool:
         try:
             self._future.set_result(self._function())
         except BaseException as error:
@@ -117,32 +115,32 @@ class Task(_Turn, Generic[T]):
         return self._future.done() and self._future.exception() is not None
 
     def wait(self) -> None:
-        """Until it has ended, in whichever way."""
+        """Wait until it has returned or raised."""
         self._awaited = True
         self._future.exception()
 
     def result(self) -> T:
-        """What it gave, or raised; waited for before all others."""
+        """Wait for it, before all other tasks; returns or raises what the function did."""
         self._awaited = True
         return self._future.result()
 
 
-class Job(_Turn):
-    """One merge on its way."""
+class BackgroundMerge(_Task):
+    """One merge on the background thread."""
 
-    def __init__(self, merging: Merging) -> None:
+    def __init__(self, merging: MergeState) -> None:
         super().__init__(merging.total)
-        self.token = merging.token
-        """Which entry of the spine this is the merge of."""
-        self.latest: Merging | Batch = merging
-        self.taken: Merging | Batch = merging
-        """What whoever holds the spine has taken over last."""
-        self._running: Running | None = None
+        self.source = merging.source
+        """The identity of the merge, by which its entry in the spine is found."""
+        self.latest: MergeState | Batch = merging
+        self.last_adopted: MergeState | Batch = merging
+        """The state that the owner of the spine has adopted last."""
+        self._running: MergeRun | None = None
         self._indexed = any("index" in b.__dict__ for b in merging.inputs)
         self._future: Future[None] = Future()
-        _turns.add(self)
+        _SCHEDULER.add(self)
 
-    def turn(self) -> bool:
+    def run_step(self) -> bool:
         try:
             if not self._cancelled:
                 self._step()
@@ -150,7 +148,7 @@ class Job(_Turn):
             self._running = None
             self._future.set_exception(error)
             return True
-        if isinstance(self.latest, Merging) and not self._cancelled:
+        if isinstance(self.latest, MergeState) and not self._cancelled:
             return False
         self._running = None
         self._future.set_result(None)
@@ -158,18 +156,18 @@ class Job(_Turn):
 
     def _step(self) -> None:
         if self._running is None:
-            assert isinstance(self.latest, Merging)
-            self._running = Running(self.latest)
+            assert isinstance(self.latest, MergeState)
+            self._running = MergeRun(self.latest)
         running = self._running
         running.step(CHUNK_ROWS)
-        if running.done or running.read >= max(_PUBLISHED * CHUNK_ROWS, self.total // _PUBLISHED):
+        if running.done or running.read >= max(PUBLISH_CHUNKS * CHUNK_ROWS, self.total // PUBLISH_CHUNKS):
             value = running.value()
             if self._indexed and isinstance(value, Batch):
-                _ = value.index  # which it keeps, and no tick has to make
+                _ = value.index  # built here and kept by the batch, so that no tick has to build it
             self.latest = value
 
     def wait(self) -> None:
-        """Until the merge is done, before all others; raises what it raised."""
+        """Wait until the merge is done, before all other tasks; raises what it raised."""
         self._awaited = True
         self._future.result()
 
@@ -181,94 +179,94 @@ class Job(_Turn):
         self._cancelled = True
 
 
-class Beside:
-    """The merges of one spine that run beside the ticks."""
+class BackgroundMerges:
+    """The merges of one spine that run on the background thread."""
 
-    __slots__ = ("jobs",)
+    __slots__ = ("running",)
 
     def __init__(self) -> None:
-        self.jobs: list[Job] = []
+        self.running: list[BackgroundMerge] = []
 
-    def begun(self, spine: Spine) -> Spine:
-        """Begin those that are large enough, and wait for one that falls behind."""
-        threshold = spine.config.background
-        if threshold is None or not (self.jobs or spine.merges):
+    def start_merges(self, spine: Spine) -> Spine:
+        """Start the merges that are large enough. Waits for one behind which as many rows have come as it merges."""
+        threshold = spine.config.min_background_rows
+        if threshold is None or not (self.running or spine.merges):
             return spine
-        large = [e for e in spine.entries if type(e) is Merging and e.total >= threshold]
-        running = {job.token for job in self.jobs}
-        self.jobs += [Job(entry) for entry in large if entry.token not in running]
-        for job in list(self.jobs):
-            if job not in self.jobs:  # it was taken over with another that was waited for
+        large = [e for e in spine.entries if type(e) is MergeState and e.total >= threshold]
+        running = {merge.source for merge in self.running}
+        self.running += [BackgroundMerge(entry) for entry in large if entry.source not in running]
+        for merge in list(self.running):
+            if merge not in self.running:  # adopted together with another that was waited for
                 continue
             newer = 0
             for entry in reversed(spine.entries):
                 if isinstance(entry, Batch):
                     newer += entry.rows
-                elif entry.token is job.token:
+                elif entry.source is merge.source:
                     break
                 else:
                     newer += entry.total
-            else:  # the spine went another way
-                self._leave(job)
+            else:  # the spine was rolled back, or merged otherwise
+                self._abandon(merge)
                 continue
-            if newer >= job.total:
-                self._wait(job)
-                spine = self.adopted(spine)
+            if newer >= merge.total:
+                self._wait(merge)
+                spine = self.adopt(spine)
         return spine
 
-    def adopted(self, spine: Spine, reading: bool = False) -> Spine:
-        """The spine with what has been merged so far.
+    def adopt(self, spine: Spine, reading: bool = False) -> Spine:
+        """The spine with the last published state of each merge.
 
-        Raises what a merge has failed with, and forgets the merge, which is then begun anew. Who only reads is not
-        told: it is the next writer who can refuse to go on.
+        Where a merge has failed, its error is raised and the merge is dropped, so that it is started again later. With
+        `reading` errors are left for the next writer, who can refuse to go on.
         """
-        for job in list(self.jobs):
-            error = job.failed()
+        for merge in list(self.running):
+            error = merge.failed()
             if error is not None:
                 if reading:
                     continue
-                self.jobs.remove(job)
+                self.running.remove(merge)
                 raise error
-            latest = job.latest
-            if latest is job.taken:  # nothing new
+            latest = merge.latest
+            if latest is merge.last_adopted:  # nothing new
                 continue
-            job.taken = latest
+            merge.last_adopted = latest
             entries: list[Any] = list(spine.entries)
-            found = ((i, e) for i, e in enumerate(entries) if type(e) is Merging and e.token is job.token)
+            found = ((i, e) for i, e in enumerate(entries) if type(e) is MergeState and e.source is merge.source)
             at, installed = next(found, (0, None))
-            if installed is None:  # the spine went another way
-                self._leave(job)
+            if installed is None:  # the spine was rolled back, or merged otherwise
+                self._abandon(merge)
                 continue
             if isinstance(latest, Batch):
                 entries[at] = latest.with_description(installed.description)
-                spine.stats.merged(job.total, latest.rows)
-                self.jobs.remove(job)
+                spine.stats.record_merge(merge.total, latest.rows)
+                self.running.remove(merge)
             else:
                 entries[at] = replace(latest, description=installed.description)
-            spine = spine.replaced(tuple(entries))
+            spine = spine.with_entries(tuple(entries))
         return spine
 
-    def _wait(self, job: Job) -> None:
-        """Until a merge is done. One that has failed is forgotten; whoever needs it begins it anew."""
+    def _wait(self, merge: BackgroundMerge) -> None:
+        """Wait for a merge. One that has failed is dropped, so that it is started again later."""
         try:
-            job.wait()
+            merge.wait()
         except Exception:
-            self.jobs.remove(job)
+            self.running.remove(merge)
             raise
 
-    def _leave(self, job: Job) -> None:
-        job.cancel()
-        self.jobs.remove(job)
+    def _abandon(self, merge: BackgroundMerge) -> None:
+        merge.cancel()
+        self.running.remove(merge)
 
-    def finished(self, spine: Spine) -> Spine:
-        """The spine after all of them, and after those that are due then."""
-        while self.jobs:
-            self._wait(self.jobs[0])
-            spine = self.adopted(spine)
+    def finish(self, spine: Spine) -> Spine:
+        """The spine after all of these merges, and after those that are due then."""
+        while self.running:
+            self._wait(self.running[0])
+            spine = self.adopt(spine)
         return spine.work(None)
 
     def cancel(self) -> None:
-        """Stop them; the spine stays as it is, and readable."""
-        for job in self.jobs:
-            job.cancel()
-        self.jobs = []
+        """Stop all merges; the spine stays as it is, and readable."""
+        for merge in self.running:
+            merge.cancel()
+        self.running = []

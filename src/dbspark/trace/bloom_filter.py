@@ -1,14 +1,17 @@
-"""The keys of a spine in one place: what is nowhere is told by one look (`kernels.lookup.bloom_filter`).
+"""A Bloom filter over the keys of a spine: a key that is in no batch is excluded by one access to memory, however many
+batches there are (`kernels.lookup.bloom_filter`).
 
-A sieve is a value, as a spine is, but its words are shared by the versions of a spine. Keys are only ever added to
-words, so one that a later version or a tick that was taken back has added makes nobody wrong; a merge changes nothing,
-because it has no keys but those of its inputs. What has to hold is that every batch of a spine has been added to the
-words that it has. Two threads may not add to the same words at once, so that forks of a trace begin without a sieve.
+A filter is a value, as a spine is, but the versions of a spine share its words. Invariants:
 
-Words have room for so many keys. When they are more, or when a sieve is begun beside batches that are there already,
-those are read step by step, some rows for every row that comes, into larger words. Until these are complete the
-smaller ones serve, or none; and whoever keeps an earlier version keeps its words, because keys of rows that have been
-taken away since are not in the larger ones.
+1. Every key of every batch of a spine is in the words of its filter. Keys are only ever added, so a key that a later
+   version added, or a tick that was rolled back, only makes the filter a little less selective. A merge changes
+   nothing, because it has no keys but those of its inputs.
+2. Only one thread adds to the same words: a fork of a trace begins without a filter.
+3. A version of a spine keeps its words: keys of rows that have been removed since are not in larger words.
+
+Words are sized for a number of keys. When there are more, or when a filter is started on a spine that has batches,
+larger words are built step by step, some rows for every row inserted. Until they are complete, the smaller ones serve,
+or none.
 """
 
 from __future__ import annotations
@@ -21,56 +24,57 @@ from dbspark.columnar.chunk import Chunk
 from dbspark.columnar.memory import zeros
 from dbspark.kernels.lookup.bloom_filter import add_keys
 
-_FULL: Final = 4
-"""Keys for each word of 64 bits from which on a sieve wants to be larger: it lets four in a thousand through then, each
-of which is looked for in every batch."""
-_FIRST: Final = 2
-"""The same when it is begun."""
-_PACE: Final = 4
-"""Rows that are read into new words for every row that comes, of at least `_STEP` at a time."""
-_STEP: Final = 4096
+MAX_KEYS_PER_WORD: Final = 4
+"""Keys for each word of 64 bits from which on a larger filter is built: four in a thousand absent keys pass then, and
+each is looked up in every batch."""
+INITIAL_KEYS_PER_WORD: Final = 2
+"""Keys for each word in a new filter."""
+REBUILD_ROWS_PER_ROW: Final = 4
+"""Rows of old batches that are added to larger words for every row inserted."""
+MIN_REBUILD_STEP_ROWS: Final = 4096
+"""The least number of rows that are added to larger words at one insert."""
 
 
-class Told(NamedTuple):
-    """What kernels are told of a sieve: address and shift, and the words that have to be kept for it."""
+class FilterView(NamedTuple):
+    """A filter as kernels read it: address of the words and shift of a key hash; and the words, to keep them alive."""
 
     address: int
     shift: int
     words: Any
 
 
-class _Words:
-    """The words of a sieve, and how many keys they have."""
+class _FilterWords:
+    """The words of a filter, and the number of keys in them."""
 
-    __slots__ = ("_address", "_words", "keys", "told")
+    __slots__ = ("_address", "_words", "keys", "view")
 
     def __init__(self, keys: int) -> None:
-        """For about so many keys to begin with."""
-        bits = max(keys // _FIRST, 2).bit_length()
+        """Words for about so many keys."""
+        bits = max(keys // INITIAL_KEYS_PER_WORD, 2).bit_length()
         self._words = zeros(1 << bits)
         self._address: int = self._words.ctypes.data
         self.keys = 0
-        """Those that it did not know when they came."""
-        self.told = Told(self._address, 64 - bits, self._words)
+        """Distinct keys, about: those that were not found when they were added."""
+        self.view = FilterView(self._address, 64 - bits, self._words)
 
     def add(self, chunk: Chunk, begin: int, end: int) -> None:
-        self.keys += add_keys(self._address, self.told.shift, chunk.table, begin, end)
+        self.keys += add_keys(self._address, self.view.shift, chunk.table, begin, end)
 
     @property
     def full(self) -> bool:
-        return self.keys >= _FULL * len(self._words)
+        return self.keys >= MAX_KEYS_PER_WORD * len(self._words)
 
 
-class _Coming:
-    """Larger words that batches are being read into."""
+class _Rebuild:
+    """Larger words, and the chunks whose keys are not in them yet."""
 
     __slots__ = ("_at", "_unread", "words")
 
     def __init__(self, batches: Iterable[Batch], keys: int | None = None) -> None:
-        """`keys`: how many there are, about, if it is known. A key may have many rows."""
+        """`keys`: about how many there are, if that is known; else one for each row."""
         self._unread = [chunk for batch in batches for chunk in batch.chunks]
         self._at = 0
-        self.words = _Words(sum([chunk.rows for chunk in self._unread]) if keys is None else 2 * keys)
+        self.words = _FilterWords(sum([chunk.rows for chunk in self._unread]) if keys is None else 2 * keys)
 
     @property
     def complete(self) -> bool:
@@ -88,36 +92,36 @@ class _Coming:
                 self._at = 0
 
 
-class Sieve:
-    """The sieve of one version of a spine; see the module's preface."""
+class BloomFilter:
+    """The filter of one version of a spine: complete words, larger words that are being built, or both."""
 
-    __slots__ = ("_coming", "_words")
+    __slots__ = ("_rebuild", "_words")
 
-    def __init__(self, words: _Words | None, coming: _Coming | None) -> None:
+    def __init__(self, words: _FilterWords | None, rebuild: _Rebuild | None) -> None:
         self._words = words
-        self._coming = coming
+        self._rebuild = rebuild
 
     @staticmethod
-    def begun(batches: Iterable[Batch]) -> Sieve:
-        """One beside batches that are there already."""
-        return Sieve(None, _Coming(batches))
+    def start_build(batches: Iterable[Batch]) -> BloomFilter:
+        """A filter for a spine that has batches already; it is complete some inserts later."""
+        return BloomFilter(None, _Rebuild(batches))
 
     @property
-    def told(self) -> Told | None:
-        """For kernels; None as long as it is not complete."""
-        return None if self._words is None else self._words.told
+    def view(self) -> FilterView | None:
+        """The filter for kernels; None until the first words are complete."""
+        return None if self._words is None else self._words.view
 
-    def followed_by(self, batch: Batch, batches: Iterable[Batch]) -> Sieve:
-        """The sieve of the spine with one more batch than those given."""
-        words, coming = self._words, self._coming
+    def with_batch(self, batch: Batch, batches: Iterable[Batch]) -> BloomFilter:
+        """The filter of the spine with one more batch than `batches`."""
+        words, rebuild = self._words, self._rebuild
         if words is not None:
             for chunk in batch.chunks:
                 words.add(chunk, 0, chunk.rows)
-            if coming is None and words.full:
-                coming = _Coming(batches, words.keys)
-        if coming is None:
+            if rebuild is None and words.full:
+                rebuild = _Rebuild(batches, words.keys)
+        if rebuild is None:
             return self
         for chunk in batch.chunks:
-            coming.words.add(chunk, 0, chunk.rows)
-        coming.read_on(max(_PACE * batch.rows, _STEP))
-        return Sieve(coming.words, None) if coming.complete else Sieve(words, coming)
+            rebuild.words.add(chunk, 0, chunk.rows)
+        rebuild.read_on(max(REBUILD_ROWS_PER_ROW * batch.rows, MIN_REBUILD_STEP_ROWS))
+        return BloomFilter(rebuild.words, None) if rebuild.complete else BloomFilter(words, rebuild)

@@ -1,4 +1,4 @@
-"""What can be set of a spine, and what merges of a spine with times may do."""
+"""`SpineConfig`: the limits of a spine; `Compaction`: what merges of a spine with times may do."""
 
 from __future__ import annotations
 
@@ -11,34 +11,40 @@ from dbspark.trace.time import Antichain
 
 @dataclass(frozen=True, slots=True)
 class SpineConfig:
-    """Knobs of a spine; the constants beside them say what they trade."""
+    """Limits of a spine. They change when rows are merged and how they are found, never which rows there are.
+
+    Limits in rows count rows as they are stored, before consolidation across batches.
+    """
 
     fanout: int = 4
-    """R: more means fewer rewrites of a row and more batches to read."""
-    waiting: int | None = None
-    """So many batches there have to be where there are next to no rows, before they become one; None: R."""
-    space_low: float = 0.4
-    """Newer rows allowed beside the oldest batch, as a share of it, where merges cancel much."""
-    space_high: float = 1.0
-    """The same where merges cancel nothing."""
-    at_once: int = 2048
-    """Merges of at most this many rows are done inside the insert."""
-    growing: int | None = None
-    """R, and one more than the share of newer rows, while nothing is taken away: for what is not looked up in. Of large
-    batches it is sixteen times as many."""
-    inserting: int | None = None
-    """The same while keys are looked for, but far more rows come; of large batches it is four times as many only where
-    next to no keys are."""
-    indexed: int | None = None
-    """Rows from which on a batch that is looked up in gets an index, which has to be in memory for it; None: none."""
-    sieved: int | None = None
-    """Rows from which on a spine that is looked up in gets a sieve (`trace.bloom_filter`); None: none."""
-    step: int = 8192
-    """Rows of one step of a larger merge."""
-    credit: int = 16
-    """Rows of merging paid for by each inserted row."""
-    background: int | None = None
-    """Merges from this many rows on are left to a thread beside the ticks; None: to no one else."""
+    """R: so many batches of one level become one of the next. More means fewer rewrites of a row and more batches to
+    read."""
+    min_tiny_batches: int | None = None
+    """A spine whose oldest batch is tiny is merged for its space only from this many batches on; None: `fanout`."""
+    min_space_share: float = 0.4
+    """Newer rows allowed beside the oldest batch, as a share of it, where merges remove many rows."""
+    max_space_share: float = 1.0
+    """The same where merges remove none."""
+    max_inline_merge_rows: int = 2048
+    """Merges that read at most this many rows are done inside the insert; larger ones in steps or in the background."""
+    append_only_fanout: int | None = None
+    """R of a spine with next to no retractions whose keys are not looked up; large batches use sixteen times as much.
+    The newer rows may then be `append_only_fanout - 1` times the oldest batch. None: `fanout`."""
+    seldom_read_fanout: int | None = None
+    """R of a spine with next to no retractions that takes in far more rows than keys are looked up; large batches use
+    four times as much where next to no keys are. None: `fanout`."""
+    min_indexed_rows: int | None = None
+    """Batches from this many rows on get a hash index once they are looked up in. The index is held in memory. None:
+    no indices."""
+    min_filtered_rows: int | None = None
+    """Spines from this many rows on get a Bloom filter once they are looked up in (`trace.bloom_filter`). None: no
+    filters."""
+    merge_step_rows: int = 8192
+    """Rows of one step of a merge that inserts pay for."""
+    merge_rows_per_row: int = 16
+    """Credit: rows of merging that each inserted row pays for."""
+    min_background_rows: int | None = None
+    """Merges that read at least this many rows run on the background thread. None: all are paid for by inserts."""
 
 
 DEFAULT = SpineConfig()
@@ -49,8 +55,8 @@ class Compaction:
     """What merges of a spine with times may do."""
 
     logical: Antichain
-    """Readers are at or above this: times below it are advanced to it."""
+    """Every reader is at or above this frontier: times below it are advanced to it."""
     physical: Antichain
     """Batches that end after this are not merged: somebody reads up to their boundaries."""
     retain: Callable[[Batch], Batch] | None = None
-    """Drops the rows that nobody will ask for again."""
+    """Leaves out rows below the bounds of the retention (`trace.retention`); None where there are no bounds."""

@@ -1,7 +1,7 @@
 """A cursor: keys, values and times of a trace, one by one, as Python values.
 
-For people, tests and rare paths; operators use `probe`. Keys come in the order of their hashes and the rows of a key in
-the order of the sort key. A cursor reads what the trace was when it was made; it loads one key at a time.
+It is for debugging, tests and rare paths; operators use `lookup.probe`. Keys come in the order of their hashes, the
+rows of a key in the order of the sort key. A cursor reads one version of the trace, one key at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dbspark.kernels.memory import layout as nd
 from dbspark.trace.lookup import Keys, key_columns
 from dbspark.trace.time import Time
 
-History = list[tuple[Time, int]]
+_Updates = list[tuple[Time, int]]
 _TOP = (1 << 64) - 1
 
 
@@ -32,7 +32,7 @@ class Cursor:
         self._width = width
         self._bounds = time_bounds(since=since)
         self._columns = key_columns(sort_key)
-        self._key_form = row_normaliser(sort_key.schema.select(self._columns))
+        self._normalise_key = row_normaliser(sort_key.schema.select(self._columns))
         self.rewind_keys()
 
     # ------------------------------------------------------------------ keys
@@ -55,10 +55,10 @@ class Cursor:
 
     def seek_key(self, key: Any) -> bool:
         """To a key, or to the one that follows where it would be; returns whether it is there."""
-        wanted = self._key_form(key if isinstance(key, tuple | list) else (key,))
-        self._load(int(Keys.of(self._sort_key, [wanted]).hashes[0]))
+        target = self._normalise_key(key if isinstance(key, tuple | list) else (key,))
+        self._load(int(Keys.of(self._sort_key, [target]).hashes[0]))
         for i, (found, _) in enumerate(self._groups):
-            if found == wanted:
+            if found == target:
                 self._key = i
                 return True
         self._key = len(self._groups) - 1
@@ -86,9 +86,9 @@ class Cursor:
 
     def seek_val(self, val: Row) -> bool:
         """To a row of the key; returns whether it is there, and if not stands beyond the last."""
-        wanted = row_normaliser(self._sort_key.schema)(val)
+        target = row_normaliser(self._sort_key.schema)(val)
         rows = self._groups[self._key][1] if self.key_valid else []
-        self._val = next((i for i, (row, _) in enumerate(rows) if row == wanted), len(rows))
+        self._val = next((i for i, (row, _) in enumerate(rows) if row == target), len(rows))
         return self._val < len(rows)
 
     def rewind_vals(self) -> None:
@@ -99,7 +99,7 @@ class Cursor:
         for time, weight in self.times():
             function(time, weight)
 
-    def times(self) -> History:
+    def times(self) -> _Updates:
         """Every time and weight of the current row."""
         return list(self._groups[self._key][1][self._val][1]) if self.val_valid else []
 
@@ -118,7 +118,7 @@ class Cursor:
         """Load the rows of the first key hash at or above the given one that has any rows left."""
         self._key, self._val = 0, 0
         while True:
-            self._groups: list[tuple[Row, list[tuple[Row, History]]]] = []
+            self._groups: list[tuple[Row, list[tuple[Row, _Updates]]]] = []
             self._hash: int | None = None if hash_from is None else self._next_hash(hash_from)
             if self._hash is None:
                 return
@@ -141,11 +141,11 @@ class Cursor:
                 found.append(int(batch.chunks[chunk].lane(nd.KEY)[row]))
         return min(found, default=None)
 
-    def _grouped(self, key_hash: int) -> list[tuple[Row, list[tuple[Row, History]]]]:
+    def _grouped(self, key_hash: int) -> list[tuple[Row, list[tuple[Row, _Updates]]]]:
         plan = MergePlan(self._batches, within=self._bounds)
         low = plan.split(key_hash)
         plan.restrict(low, None if key_hash == _TOP else plan.split(key_hash + 1))
-        groups: dict[Row, dict[Row, History]] = {}
+        groups: dict[Row, dict[Row, _Updates]] = {}
         for chunk in run_merge(plan):
             rows = decode_arrays(self._sort_key.schema, chunk.arrays())
             tables = np.array((chunk.table,), np.int64)

@@ -1,4 +1,10 @@
-"""Batches as the kernels read them: arrays of addresses, lengths, fences and places, which grow with the spine."""
+"""Directories of batches for kernels: arrays with the addresses, lengths and fences of chunks, where each batch begins,
+and the references of hash indices.
+
+A `BatchDirectory` is a value that belongs to one version of a spine. Versions share memory: a version with one more
+batch writes its entry behind the last and is a longer view. Only one version may do so; another one copies. A
+`MutableDirectory` is a private copy to which entries are added in place.
+"""
 
 from __future__ import annotations
 
@@ -21,46 +27,46 @@ from dbspark.kernels.lookup.directory import (
     write_batch_entry,
 )
 from dbspark.lazy import Lazy
-from dbspark.trace.bloom_filter import Told
+from dbspark.trace.bloom_filter import FilterView
 
 Sources = tuple[Int64s, Int64s, UInt64s, Int64s]
 """Node tables, lengths and fences of chunks, and where each batch's chunks start."""
 _Addresses = tuple[int, int, int, int, int]
 _DIRECTORY = Struct(f"{DIRECTORY_WORDS}q")
-_OWN = Struct("2q")
-"""A directory of somebody's own: its address and the number of its chunks."""
+_SLOT = Struct("2q")
+"""Address and number of chunks of a mutable directory, where kernels find and update them."""
 
 
-class Sought(NamedTuple):
-    """What kernels are told of look-ups (`kernels.lookup.bloom_filter`)."""
+class LookupCounters(NamedTuple):
+    """Where kernels count lookups, and the Bloom filter that they use (`kernels.lookup.bloom_filter`)."""
 
-    counts: Any = None
-    """Memory of counters."""
-    sieve: Told | None = None
-    covered: int = 0
-    """To how many of the first batches the sieve applies."""
-
-
-NOTHING = Sought()
-"""Nobody counts, and there is no sieve."""
+    counters: Any = None
+    """Memory of the two counters; None: lookups are not counted."""
+    filter_view: FilterView | None = None
+    filter_batches: int = 0
+    """How many of the oldest batches the filter covers."""
 
 
-def directory_of(sources: Sources, places: Int64s, sought: Sought = NOTHING) -> tuple[int, Any]:
-    """The address of what kernels are told of some batches, and what has to be kept for it beside them."""
-    return _directory(_addresses(sources, places), len(sources[3]) - 1, sought)
+NO_COUNTERS = LookupCounters()
+"""Lookups are not counted, and there is no filter."""
 
 
-def _addresses(sources: Sources, places: Int64s) -> _Addresses:
+def directory_of(sources: Sources, index_refs: Int64s, lookups: LookupCounters = NO_COUNTERS) -> tuple[int, Any]:
+    """The address of a directory of some batches, and what keeps its memory alive besides the batches."""
+    return _directory(_addresses(sources, index_refs), len(sources[3]) - 1, lookups)
+
+
+def _addresses(sources: Sources, index_refs: Int64s) -> _Addresses:
     tables, lens, fences, starts = (array.ctypes.data for array in sources)
-    return tables, lens, fences, starts, places.ctypes.data
+    return tables, lens, fences, starts, index_refs.ctypes.data
 
 
-def _directory(addresses: _Addresses, batches: int, sought: Sought) -> tuple[int, Any]:
+def _directory(addresses: _Addresses, batches: int, lookups: LookupCounters) -> tuple[int, Any]:
     directory = allocate(_DIRECTORY.size)
-    counts, sieve, covered = sought
-    told = (0, 0, 0) if sieve is None else (sieve.address, sieve.shift, covered)
-    _DIRECTORY.pack_into(directory, 0, *addresses, batches, *told, 0 if counts is None else counts.address)
-    return directory.address, (directory, sought)
+    counters, filter_view, filter_batches = lookups
+    filter_words = (0, 0, 0) if filter_view is None else (filter_view.address, filter_view.shift, filter_batches)
+    _DIRECTORY.pack_into(directory, 0, *addresses, batches, *filter_words, 0 if counters is None else counters.address)
+    return directory.address, (directory, lookups)
 
 
 def sources_of(batches: Sequence[Batch]) -> Sources:
@@ -81,43 +87,39 @@ def sources_of(batches: Sequence[Batch]) -> Sources:
     )
 
 
-class Listed:
-    """Batches as the kernels read them, with room for more behind them.
+class BatchDirectory:
+    """The directory of the batches of one version of a spine; immutable, with memory shared as described above."""
 
-    A spine with one more batch writes it there and shares the rest: its own list is a longer view of the same memory.
-    Only the newest may; whoever comes second finds the room taken and copies.
-    """
+    __slots__ = ("__dict__", "_memory", "batches", "chunks")
 
-    __slots__ = ("__dict__", "_room", "batches", "chunks")
-
-    def __init__(self, batches: tuple[Batch, ...], chunks: int, room: _Room) -> None:
+    def __init__(self, batches: tuple[Batch, ...], chunks: int, memory: _DirectoryMemory) -> None:
         self.batches = batches
-        """Kept, because kernels read them by address."""
+        """Held, because kernels read them by address."""
         self.chunks = chunks
-        self._room = room
+        self._memory = memory
 
     @staticmethod
-    def of(batches: tuple[Batch, ...], places: Sequence[IndexRef]) -> Listed:
-        return _NONE._spliced(batches, 0, 0, batches, places)
+    def of(batches: tuple[Batch, ...], index_refs: Sequence[IndexRef]) -> BatchDirectory:
+        return _EMPTY._splice(batches, 0, 0, batches, index_refs)
 
     @Lazy
     def sources(self) -> Sources:
         """Node tables, lengths and fences of chunks, and where each batch's chunks start."""
-        tables, lens, fences, starts, _ = self._room.arrays
+        tables, lens, fences, starts, _ = self._memory.arrays
         return tables[: self.chunks], lens[: self.chunks], fences[: self.chunks], starts[: len(self.batches) + 1]
 
     @property
-    def places(self) -> Int64s:
-        """Where the index of each batch is (`kernels.lookup.index`)."""
-        places: Int64s = self._room.arrays[4][: len(self.batches)]
-        return places
+    def index_refs(self) -> Int64s:
+        """The reference of the hash index of each batch, zeros where it has none (`kernels.lookup.index`)."""
+        index_refs: Int64s = self._memory.arrays[4][: len(self.batches)]
+        return index_refs
 
-    def directory(self, sought: Sought) -> tuple[int, Any]:
-        """What kernels are told of all this (`kernels.lookup.index`): an address, and what has to be kept for it."""
-        return _directory(self._room.addresses, len(self.batches), sought)
+    def directory(self, lookups: LookupCounters) -> tuple[int, Any]:
+        """The address that kernels are called with (`kernels.lookup.directory`), and what keeps its memory alive."""
+        return _directory(self._memory.addresses, len(self.batches), lookups)
 
-    def turned_into(self, batches: tuple[Batch, ...], place: Callable[[Batch], IndexRef]) -> Listed:
-        """The list of other batches, of which the first and the last are those of this one: the rest is looked at."""
+    def with_batches(self, batches: tuple[Batch, ...], index_ref: Callable[[Batch], IndexRef]) -> BatchDirectory:
+        """The directory of other batches. Entries of batches at both ends that are the same are copied."""
         before = self.batches
         most = min(len(before), len(batches))
         low = 0
@@ -129,92 +131,91 @@ class Listed:
         while high < most - low and before[-1 - high] is batches[-1 - high]:
             high += 1
         new = batches[low : len(batches) - high]
-        return self._spliced(batches, low, len(before) - high, new, [place(b) for b in new])
+        return self._splice(batches, low, len(before) - high, new, [index_ref(b) for b in new])
 
-    def and_one(self, batch: Batch, place: IndexRef) -> Listed:
-        """The list with one more batch."""
-        room, count, chunks = self._room, len(self.batches), batch.chunks
-        if len(chunks) == 1 and room.written == count < room.batches and self.chunks < room.chunks:
-            write_batch_entry(*room.addresses, self.chunks, count, chunks[0].table, batch.rows, *place)
-            room.written = count + 1
-            return Listed((*self.batches, batch), self.chunks + 1, room)
-        return self._spliced((*self.batches, batch), count, count, (batch,), (place,))
+    def with_batch(self, batch: Batch, index_ref: IndexRef) -> BatchDirectory:
+        """The directory with one more batch."""
+        memory, count, chunks = self._memory, len(self.batches), batch.chunks
+        if len(chunks) == 1 and memory.written == count < memory.batches and self.chunks < memory.chunks:
+            write_batch_entry(*memory.addresses, self.chunks, count, chunks[0].table, batch.rows, *index_ref)
+            memory.written = count + 1
+            return BatchDirectory((*self.batches, batch), self.chunks + 1, memory)
+        return self._splice((*self.batches, batch), count, count, (batch,), (index_ref,))
 
-    def _spliced(
-        self, batches: tuple[Batch, ...], low: int, last: int, new: Sequence[Batch], places: Sequence[IndexRef]
-    ) -> Listed:
-        """The list of `batches`: of this one the first `low` and those from `last` on, and new ones in between."""
-        room, before = self._room, len(self.batches)
-        others: list[int] = []
+    def _splice(
+        self, batches: tuple[Batch, ...], low: int, last: int, new: Sequence[Batch], index_refs: Sequence[IndexRef]
+    ) -> BatchDirectory:
+        """The directory of `batches`: the first `low` of this one, then `new`, then those of this one from `last`."""
+        memory, before = self._memory, len(self.batches)
+        entries: list[int] = []
         more = 0
-        for batch, place in zip(new, places, strict=True):
+        for batch, index_ref in zip(new, index_refs, strict=True):
             chunks = batch.chunks
             more += len(chunks)
             if len(chunks) == 1:
-                others += (1, chunks[0].table, chunks[0].rows, *place)
+                entries += (1, chunks[0].table, chunks[0].rows, *index_ref)
             else:
-                others += (len(chunks), batch.tables.ctypes.data, batch.lens.ctypes.data, *place)
+                entries += (len(chunks), batch.tables.ctypes.data, batch.lens.ctypes.data, *index_ref)
         count, needed = len(batches), self.chunks + more
-        if low < before or room.written != before or count > room.batches or needed > room.chunks:
-            room = _Room(2 * needed + 8, 2 * count + 8)
-        words = *self._room.addresses, before, low, last, *room.addresses, len(new), *others
-        given = pa.py_buffer(pack(f"{len(words)}q", *words))
-        room.written = count
-        return Listed(batches, splice_directory(given.address), room)
+        if low < before or memory.written != before or count > memory.batches or needed > memory.chunks:
+            memory = _DirectoryMemory(2 * needed + 8, 2 * count + 8)
+        words = *self._memory.addresses, before, low, last, *memory.addresses, len(new), *entries
+        arguments = pa.py_buffer(pack(f"{len(words)}q", *words))
+        memory.written = count
+        return BatchDirectory(batches, splice_directory(arguments.address), memory)
 
 
-class Own:
-    """A directory of somebody's own: that of a spine, behind which he lists more batches
-    (`kernels.lookup.directory.append_batch`)."""
+class MutableDirectory:
+    """A private copy of the directory of a spine, to which `kernels.lookup.directory.append_batch` adds batches."""
 
-    __slots__ = ("_at", "_kept", "_memory", "_room")
+    __slots__ = ("_memory", "_slot", "_slot_offset", "_spine")
 
-    def __init__(self, memory: Any, at: int) -> None:
-        """Its address and the number of its chunks are written to some memory."""
-        self._memory, self._at = memory, at
-        self._room: Any = None
-        self._kept: Any = None
+    def __init__(self, slot: Any, offset: int) -> None:
+        """`slot`, `offset`: memory where the address of the copy and the number of its chunks are stored."""
+        self._slot, self._slot_offset = slot, offset
+        self._memory: Any = None
+        self._spine: Any = None
 
     def copy(self, spine: Any, more: int) -> int:
-        """List the batches of a spine, with room for so many more; returns the address."""
+        """Copy the directory of a spine, with space for `more` batches; returns the address."""
         directory, chunks, needed = (
             spine.directory,
             spine.chunks,
             directory_words(spine.chunks, len(spine.batches), more),
         )
-        if self._room is None or self._room.size < 8 * needed:
-            self._room = allocate(16 * needed)
-        address: int = self._room.address
+        if self._memory is None or self._memory.size < 8 * needed:
+            self._memory = allocate(16 * needed)
+        address: int = self._memory.address
         copy_directory(directory, chunks, more, address)
-        _OWN.pack_into(self._memory, self._at, address, chunks)
-        self._kept = spine
+        _SLOT.pack_into(self._slot, self._slot_offset, address, chunks)
+        self._spine = spine
         return address
 
     @staticmethod
-    def place() -> Any:
-        """Memory for one."""
-        return allocate(_OWN.size)
+    def new_slot() -> Any:
+        """Memory for the address and the number of chunks of one directory."""
+        return allocate(_SLOT.size)
 
 
-class _Room:
-    """Memory that lists of batches share, for so many chunks and batches."""
+class _DirectoryMemory:
+    """Memory that directories share, for a number of chunks and of batches."""
 
-    __slots__ = ("__dict__", "_memory", "addresses", "batches", "chunks", "written")
+    __slots__ = ("__dict__", "_words", "addresses", "batches", "chunks", "written")
 
     def __init__(self, chunks: int, batches: int) -> None:
         self.chunks, self.batches = chunks, batches
-        self._memory = np.empty(3 * chunks + (1 + INDEX_REF_WORDS) * batches + 1, np.int64)
-        at = self._memory.ctypes.data
+        self._words = np.empty(3 * chunks + (1 + INDEX_REF_WORDS) * batches + 1, np.int64)
+        at = self._words.ctypes.data
         starts = at + 24 * chunks
         self.addresses: _Addresses = at, at + 8 * chunks, at + 16 * chunks, starts, starts + 8 * (batches + 1)
-        """Of node tables, lengths, fences, starts and places."""
+        """Addresses of node tables, lengths, fences, batch starts and index references."""
         self.written = 0
-        """How many batches have been written there."""
+        """How many batches have entries."""
 
     @Lazy
     def arrays(self) -> tuple[Any, ...]:
-        """The same as arrays."""
-        n, m = self.chunks, self._memory
+        """The same memory as arrays."""
+        n, m = self.chunks, self._words
         starts = 3 * n + self.batches + 1
         return (
             m[:n],
@@ -225,11 +226,11 @@ class _Room:
         )
 
 
-def _nothing() -> Listed:
-    room = _Room(0, 0)
-    room.arrays[3][0] = 0
-    return Listed((), 0, room)
+def _make_empty() -> BatchDirectory:
+    memory = _DirectoryMemory(0, 0)
+    memory.arrays[3][0] = 0
+    return BatchDirectory((), 0, memory)
 
 
-_NONE = _nothing()
-"""A list of no batches, behind which there is no room."""
+_EMPTY = _make_empty()
+"""The directory of no batches, without space for more."""

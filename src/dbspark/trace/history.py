@@ -1,15 +1,15 @@
-"""What a table or view holds, now and at earlier ticks.
+"""`History`: what a table or view contains, now and at earlier ticks.
 
-A trace whose times are ticks. It answers for the last `keep` ticks and for all that came before them taken together:
-older changes are advanced to the oldest tick that is kept, where rows that have come and gone meet and vanish. Whoever
-has to read further back holds it there (`hold`, or an agent of the trace): times are never advanced past a hold.
+It is a trace whose times are ticks, behind a write buffer. It answers for the last `history_ticks` ticks; older updates
+are advanced to the oldest of these, where rows that were inserted and retracted cancel. A reader that needs older ticks
+holds them (`hold`, or an agent of the trace): times are never advanced past a hold. Invariants:
 
-Changes wait before they are written into the trace (`trace.write_buffer`), in the order in which they came until
-somebody asks. `spine` and everything that asks for times writes them first; who only adds up rows reads them where they
-are (`everything`, `rows`). So nothing waits where a pipeline is durable: a commit asks for the spine.
-
-What is appended can be taken back until it is settled (`begin`, `settle`, `undo`), because a tick is in all histories
-or in none, and writing into a trace can fail. A flush that fails leaves every change where it was.
+1. Deltas wait in the write buffer (`trace.write_buffer`), in the order in which they came. `trace`, `spine` and
+   everything with times flush it first; readers that only add up rows read the buffer as well (`current_spine`,
+   `rows`). A durable pipeline reads the spine at every commit, so there nothing waits.
+2. A tick is in all histories or in none: what is appended after `begin_tick` can be taken back by `rollback_tick` until
+   `commit_tick`, because inserting into a trace may fail.
+3. A flush that fails leaves every delta in the buffer.
 """
 
 from __future__ import annotations
@@ -26,69 +26,71 @@ from dbspark.errors import TimeError
 from dbspark.kernels.lookup.directory import append_batch
 from dbspark.kernels.memory.layout import ROW_BITS
 from dbspark.trace import Antichain, Trace
-from dbspark.trace.agent import Saved, TraceAgent
+from dbspark.trace.agent import AgentCheckpoint, TraceAgent
 from dbspark.trace.config import DEFAULT, SpineConfig
-from dbspark.trace.directory import Own
-from dbspark.trace.lookup import Hits, Keys, ends_unordered
+from dbspark.trace.directory import MutableDirectory
+from dbspark.trace.lookup import FoundRows, Keys, first_rows_unordered
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Description
-from dbspark.trace.write_buffer import CHANGES, Change, SavedBuffer, Waiting, Written
+from dbspark.trace.write_buffer import LIMITS, BufferCheckpoint, BufferedDelta, FlushResult, WriteBuffer
 
-_FEW = 512
-"""Rows from which on a change that waits is better looked up in by an index."""
+MAX_UNINDEXED_ROWS = 512
+"""A delta with this many rows or more is not appended to the directory: looking it up without an index costs more than
+building the directory again with one."""
 
 
 class History:
-    """See the module's preface."""
+    """The trace of a table or view, whose times are ticks, and its write buffer."""
 
     def __init__(
         self,
         sort_key: SortKey,
-        keep: int,
+        history_ticks: int,
         tick: int,
         spine: Spine | None = None,
-        known: bool = True,
+        empty_at_tick: bool = True,
         config: SpineConfig = DEFAULT,
-        patient: bool = False,
-        counted: bool = True,
+        seldom_read: bool = False,
+        count_rows: bool = True,
     ) -> None:
-        """What a spine holds up to and including `tick`; without one, nothing, or nothing that is known.
+        """The history of the rows of `spine` up to and including `tick`.
 
-        `patient`, `counted`: see `Waiting`.
+        Without a spine it is empty at `tick`, or, if not `empty_at_tick`, readable only from `tick + 1` on.
+        `seldom_read`, `count_rows`: see `WriteBuffer`.
         """
-        self.keep = keep
+        self.history_ticks = history_ticks
         if spine is not None and spine.batches:
             self._trace = Trace.from_batches(spine.batches, sort_key, config=config)
         else:
-            self._trace = Trace(sort_key, config=config, lower=Antichain.at(tick if known else tick + 1))
-        self._agent = self._trace.agent()
+            self._trace = Trace(sort_key, config=config, lower=Antichain.at(tick if empty_at_tick else tick + 1))
+        self._agent = TraceAgent.of(self._trace)
         if self._trace.upper != Antichain.at(tick + 1):
             self._trace.seal(Antichain.at(tick + 1))
         self.sort_key = sort_key
-        self.beside = config.background is not None
-        """Whether there is a thread beside the ticks."""
-        self._waiting = Waiting(self._oldest, self.beside, patient, counted)
+        self.has_background_thread = config.min_background_rows is not None
+        """Whether merges and flushes may run on the background thread."""
+        self._buffer = WriteBuffer(self._oldest, self.has_background_thread, seldom_read, count_rows)
         self._holder: TraceAgent | None = None
-        """Keeps readable what `hold` asks for."""
-        self._before: tuple[SavedBuffer, Saved] | None = None
-        """What there was when the tick began that has not been settled yet."""
-        self._taken: list[tuple[Change, int]] = []
-        """Changes that have been written since, and their rows."""
-        self._read: Spine | None = None
-        """Everything, those that wait included, as it was last read."""
-        self._listed: Spine | None = None
-        """What is listed in a directory of our own, to which changes are added as they come."""
-        self._place = Own.place()
-        self._own = Own(self._place, 0)
-        self.place: int = self._place.address
-        """Where the address of this directory is."""
-        self._room = self._directory = 0
+        """The agent that keeps readable what `hold` asks for."""
+        self._checkpoint: tuple[BufferCheckpoint, AgentCheckpoint] | None = None
+        """The state at the last `begin_tick`, until the tick is committed or rolled back."""
+        self._flushed: list[tuple[BufferedDelta, int]] = []
+        """Deltas flushed since then, and their rows after consolidation."""
+        self._current: Spine | None = None
+        """The result of `current_spine`, until something is appended that it does not have."""
+        self._directory_spine: Spine | None = None
+        """The spine of which `_mutable_directory` is a copy, until there is something that the copy does not have."""
+        self._directory_slot = MutableDirectory.new_slot()
+        self._mutable_directory = MutableDirectory(self._directory_slot, 0)
+        self.directory_slot: int = self._directory_slot.address
+        """Address of the memory where kernels find the mutable directory."""
+        self._free_entries = self._directory_address = 0
 
     @property
     def trace(self) -> Trace:
-        """The trace, with everything in it."""
-        self._waiting.asked()
-        while self._waiting.flush(self._take):
+        """The trace, after everything in the buffer has been flushed."""
+        self._buffer.record_read()
+        while self._buffer.flush(self._insert_flushed):
             pass
         return self._trace
 
@@ -98,150 +100,154 @@ class History:
 
     @property
     def spine(self) -> Spine:
-        """The rows of all times."""
+        """The rows of all times, after a flush."""
         return self.trace.reading()
 
     @property
-    def kept_rows(self) -> int:
-        """Rows held, before consolidation."""
-        return self._trace.spine.rows + self._waiting.rows
+    def unconsolidated_rows(self) -> int:
+        """Rows of trace and buffer, before consolidation."""
+        return self._trace.spine.rows + self._buffer.rows
 
-    def append(self, delta: Delta, tick: int, listed: bool = False) -> Change:
-        """The change of a tick. Ticks that change nothing may be left out: whoever asks for their times adds them.
+    def append(self, delta: Delta, tick: int, is_listed: bool = False) -> BufferedDelta:
+        """Append the delta of a tick. Ticks without changes may be left out: reads of their times seal the trace.
 
-        `listed`: it is in the directory already.
+        `is_listed`: a kernel has added it to the mutable directory already.
         """
-        change = Change(delta, tick, self.sort_key)
-        if self._waiting.add(change) and self._waiting.flush_due(self._trace.spine.rows, self._take):
-            pass  # then it is known no more what was read or listed
-        elif listed:
-            self._room -= 1
-            self._read = None
-        elif self._listed is not None or self._read is not None:
-            self._and_one(change.batch() if delta.is_sorted else None)
-        return change
+        buffered = BufferedDelta(delta, tick, self.sort_key)
+        if self._buffer.add(buffered) and self._buffer.flush_due(self._trace.spine.rows, self._insert_flushed):
+            pass  # the flush has dropped `_current` and `_directory_spine`
+        elif is_listed:
+            self._free_entries -= 1
+            self._current = None
+        elif self._directory_spine is not None or self._current is not None:
+            self._append_unflushed(buffered.batch() if delta.is_sorted else None)
+        return buffered
 
-    def _and_one(self, batch: Batch | None) -> None:
-        """One more change, where it is in order, that whoever adds up has to read."""
+    def _append_unflushed(self, batch: Batch | None) -> None:
+        """Add a sorted delta to `_current` and the mutable directory; drop them where that is not possible."""
         if batch is not None and not batch.rows:
             return
-        if batch is not None and self.has_room(batch.rows):
-            append_batch(self.place, batch.chunks[0].table, batch.rows)
-            self._room -= 1
-            self._read = None
+        if batch is not None and self.directory_has_space(batch.rows):
+            append_batch(self.directory_slot, batch.chunks[0].table, batch.rows)
+            self._free_entries -= 1
+            self._current = None
         else:
-            self._listed = None
-            self._read = None if batch is None or self._read is None else self._read.and_one(batch)
+            self._directory_spine = None
+            self._current = None if batch is None or self._current is None else self._current.with_batch(batch)
 
-    def _take(self, out: Written) -> None:
-        """Write changes that are in order into the trace: all of them, or none where this raises."""
-        self._read = self._listed = None
-        last = out.changes[-1].tick
-        if out.together is not None and out.oldest > self._oldest(last):  # somebody has come to hold earlier ticks
-            out = self._waiting.again(out)
-        saved, taken = self._agent.saved(), len(self._taken)
+    def _insert_flushed(self, out: FlushResult) -> None:
+        """Insert the deltas of a flush into the trace: all of them, or none where this raises."""
+        self._current = self._directory_spine = None
+        last = out.deltas[-1].tick
+        if out.combined is not None and out.oldest > self._oldest(last):  # a reader holds earlier ticks since
+            out = self._buffer.sort_again(out)
+        checkpoint, taken = self._agent.checkpoint(), len(self._flushed)
         try:
-            if out.together is None:
-                for change in out.changes:
-                    self._agent.append(change.batch(), change.tick, Antichain.at(max(change.tick - self.keep, 0)))
+            if out.combined is None:
+                for buffered in out.deltas:
+                    since = Antichain.at(max(buffered.tick - self.history_ticks, 0))
+                    self._agent.append(buffered.batch(), buffered.tick, since)
             else:
                 described = Description(self._trace.upper, Antichain.at(last + 1), Antichain.at(out.oldest))
-                self._agent.append_described(out.together, described, Antichain.at(max(last - self.keep, 0)))
-            self._taken += zip(out.changes, out.rows, strict=True)
+                self._agent.append_described(out.combined, described, Antichain.at(max(last - self.history_ticks, 0)))
+            self._flushed += zip(out.deltas, out.rows, strict=True)
         except BaseException:
-            self._agent.reset(saved)
-            del self._taken[taken:]
+            self._agent.restore(checkpoint)
+            del self._flushed[taken:]
             raise
-        if self._before is None:
-            self._let_go()
+        if self._checkpoint is None:
+            self._release_flushed()
 
     def _oldest(self, last: int) -> int:
-        """The oldest tick that somebody may ask for once `last` is there: that of `keep`, or of an earlier hold."""
-        return self._agent.permitted(Antichain.at(max(last - self.keep, 0))).meet_of_all()[0]
+        """The oldest tick that must be readable once `last` is in the trace, by `history_ticks` or by a hold."""
+        return self._agent.permitted(Antichain.at(max(last - self.history_ticks, 0))).meet_of_all()[0]
 
     def hold(self, tick: int | None) -> None:
-        """Keep everything readable from a tick on, or as far back as it still is; None: only what `keep` says.
+        """Keep every tick readable from `tick` on, or as far back as it still is; None: only the last `history_ticks`.
 
-        A hold takes the place of the one before it.
+        A hold replaces the one before it.
         """
-        holder = None if tick is None else self._trace.holder(Antichain.at(tick).join(self._trace.since))
+        holder = None if tick is None else TraceAgent.holding(self._trace, Antichain.at(tick).join(self._trace.since))
         before, self._holder = self._holder, holder
         if before is not None:
             before.drop(begin=False)
 
     # ------------------------------------------------------------------ one tick or nothing
 
-    def begin(self) -> None:
-        """What is appended from now on can be taken back, until `settle`."""
-        self._before = self._waiting.saved(), self._agent.saved()
+    def begin_tick(self) -> None:
+        """What is appended from now on can be rolled back, until `commit_tick`."""
+        self._checkpoint = self._buffer.checkpoint(), self._agent.checkpoint()
 
-    def settle(self) -> None:
-        """The tick has happened. Cannot fail."""
-        self._before = None
-        self._let_go()
+    def commit_tick(self) -> None:
+        """Make the tick final. Cannot fail."""
+        self._checkpoint = None
+        self._release_flushed()
 
-    def undo(self) -> None:
-        """The tick has not happened: everything is as it was when it began. Cannot fail."""
-        if self._before is not None:
-            waiting, trace = self._before
-            self._waiting.reset(waiting)
-            self._agent.reset(trace)
-            self._before = None
-            self._taken.clear()
-        self._read = self._listed = None  # the circuit may have listed its change already
+    def rollback_tick(self) -> None:
+        """Go back to how everything was at `begin_tick`. Cannot fail."""
+        if self._checkpoint is not None:
+            buffer, trace = self._checkpoint
+            self._buffer.restore(buffer)
+            self._agent.restore(trace)
+            self._checkpoint = None
+            self._flushed.clear()
+        self._current = self._directory_spine = None  # a kernel may have added the delta to the directory already
 
-    def _let_go(self) -> None:
-        for change, rows in self._taken:
-            change.written(rows)
-        self._taken.clear()
+    def _release_flushed(self) -> None:
+        for buffered, rows in self._flushed:
+            buffered.mark_flushed(rows)
+        self._flushed.clear()
 
     def close(self) -> None:
-        """Stop what is being merged beside the ticks; all is readable as it is."""
+        """Stop the merges on the background thread; everything stays readable."""
         self._trace.stop()
 
-    def rows(self, keys: Keys) -> Hits:
+    def rows(self, keys: Keys) -> FoundRows:
         """The rows of some keys as they are now, with their weights."""
-        self._waiting.asked()
-        return ends_unordered(self.everything(), keys, 1 << 62)
+        self._buffer.record_read()
+        return first_rows_unordered(self.current_spine(), keys, 1 << 62)
 
-    def everything(self) -> Spine:
-        """All rows as they are now, for adding up, without times."""
-        if self._read is None:
-            if len(self._waiting.changes) > CHANGES:  # they are more than should be looked through one by one
+    def current_spine(self) -> Spine:
+        """All rows as they are now, buffer included, as a spine without times."""
+        if self._current is None:
+            if len(self._buffer.deltas) > LIMITS.max_deltas:  # too many to search one by one
                 _ = self.trace
-            batches = (*self._trace.reading().batches, *(change.batch() for change in self._waiting.changes))
-            self._read = Spine(self.sort_key, batches, self._trace.spine.config)
-        return self._read
+            batches = (*self._trace.reading().batches, *(buffered.batch() for buffered in self._buffer.deltas))
+            self._current = Spine(self.sort_key, batches, self._trace.spine.config)
+        return self._current
 
     def directory(self) -> int:
-        """The same for kernels: an address, to be used until something is added."""
-        self._waiting.asked()
-        if self._listed is None:
-            self._listed = self.everything()
-            self._directory, self._room = self._own.copy(self._listed, CHANGES), CHANGES
-        return self._directory
+        """The address of a directory of `current_spine` for kernels, valid until the next `append`."""
+        self._buffer.record_read()
+        if self._directory_spine is None:
+            self._directory_spine = self.current_spine()
+            self._directory_address, self._free_entries = (
+                self._mutable_directory.copy(self._directory_spine, LIMITS.max_deltas),
+                LIMITS.max_deltas,
+            )
+        return self._directory_address
 
-    def has_room(self, rows: int) -> bool:
-        """Whether a change of so many rows can be listed there."""
-        return self._listed is not None and self._room > 0 and rows < _FEW
+    def directory_has_space(self, rows: int) -> bool:
+        """Whether a delta of so many rows can be added to the mutable directory."""
+        return self._directory_spine is not None and self._free_entries > 0 and rows < MAX_UNINDEXED_ROWS
 
-    def unlist(self) -> None:
-        """Something may have been listed that has not happened."""
-        self._listed = None
+    def invalidate_directory(self) -> None:
+        """Drop the mutable directory: a kernel may have added a delta that is not appended."""
+        self._directory_spine = None
 
     def at(self, tick: int | None, now: int) -> Batch:
         """Everything as it was at a tick."""
         if tick is None or tick == now:
             return self.trace.scan()
-        self._catch_up(now)
-        self._check(tick, now)
+        self._seal_up_to(now)
+        self._check_readable(tick, now)
         return self.trace.as_of((tick,))
 
     def changes(self, since: int, upto: int, now: int) -> pa.Table:
         """The changes of the ticks after `since`, with `_tick` and `_weight`, in the order of ticks."""
-        self._catch_up(now)
-        self._check(since, now)
-        self._check(upto, now)
+        self._seal_up_to(now)
+        self._check_readable(since, now)
+        self._check_readable(upto, now)
         batch = self.trace.changes((since,), (upto,))
         table = batch.to_arrow(weights="_weight")
         ticks = np.empty(0, np.int64)
@@ -254,7 +260,7 @@ class History:
         table = table.add_column(table.num_columns - 1, "_tick", pa.array(ticks, pa.int64()))
         return table.take(pa.array(np.argsort(ticks, kind="stable"))) if len(ticks) else table
 
-    def _catch_up(self, now: int) -> None:
+    def _seal_up_to(self, now: int) -> None:
         if not Antichain.at(now + 1).dominates(self.trace.upper):
             self.append(Delta.empty(self.sort_key.schema), now)
 
@@ -262,7 +268,7 @@ class History:
         """The oldest tick that can be read."""
         return max((t[0] for t in self.trace.since), default=0)
 
-    def _check(self, tick: int, now: int) -> None:
+    def _check_readable(self, tick: int, now: int) -> None:
         oldest = self.oldest()
         if tick > now:
             raise TimeError(f"tick {tick} has not happened yet; the last one is {now}")
@@ -272,8 +278,8 @@ class History:
             )
 
 
-class Histories:
-    """The histories of a table or view on several shards, as one."""
+class ShardedHistory:
+    """The history of a table or view whose rows are on several shards."""
 
     def __init__(self, parts: Sequence[History]) -> None:
         self._parts = parts
@@ -284,8 +290,8 @@ class Histories:
 
     def at(self, tick: int | None, now: int) -> Batch:
         """Everything as it was at a tick."""
-        found = [batch for part in self._parts if (batch := part.at(tick, now)).rows]
-        return merge(found) if found else Batch.empty(self._parts[0].sort_key)
+        batches = [batch for part in self._parts if (batch := part.at(tick, now)).rows]
+        return merge(batches) if batches else Batch.empty(self._parts[0].sort_key)
 
     def changes(self, since: int, upto: int, now: int) -> pa.Table:
         """The changes of the ticks after `since`, with `_tick` and `_weight`, in the order of ticks."""
@@ -297,13 +303,13 @@ class Histories:
         return max(part.oldest() for part in self._parts)
 
 
-def history_of(sort_key: SortKey, keep: int, created: int, spine: Spine | None, tick: int) -> History:
-    """A history that stands before a tick; a shard that had nothing to add has not counted the ticks since."""
+def history_of(sort_key: SortKey, history_ticks: int, created: int, spine: Spine | None, tick: int) -> History:
+    """A history whose next tick is `tick`. A shard without changes has no batches for the ticks before it."""
     if spine is None or not spine.batches:
-        history = History(sort_key, keep, created)
+        history = History(sort_key, history_ticks, created)
     else:
         last = spine.batches[-1].description.upper
-        history = History(sort_key, keep, max(t[0] for t in last) - 1, spine)
+        history = History(sort_key, history_ticks, max(t[0] for t in last) - 1, spine)
     if history.trace.upper != Antichain.at(tick):
         history.trace.seal(Antichain.at(tick))
     return history

@@ -1,8 +1,8 @@
-"""Reading a spine: the rows of many keys at once, the ends of keys in order, snapshots and changes.
+"""Reading a spine: the rows of many keys at once, the first or last rows of keys in order, snapshots and updates.
 
 Everything here takes a spine as it is, merges in progress included, and answers for all its batches in one kernel
-call. `probe` is the hot path of every operator: it finds positions, and weights, times and columns are fetched
-only when somebody asks for them.
+call. `probe` is the hot path of every operator: it finds positions; weights, times and columns are fetched only when
+they are used.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.kernels.merge import merge_timed as kt
 from dbspark.lazy import Lazy
-from dbspark.trace.spine import END, Spine
+from dbspark.trace.spine import LAST_TIME, Spine
 
 
 class Keys:
-    """Keys to probe for: some columns in memory and their hashes. Made once, usable for any trace of such keys."""
+    """Keys to look up: columns of a chunk and their hashes. Usable for every trace with keys of these types."""
 
     __slots__ = ("chunk", "hashes", "nodes")
 
@@ -51,13 +51,13 @@ class Keys:
         columns = key_columns(sort_key)
         schema = sort_key.schema.select(columns)
         if isinstance(data, pa.Table | pa.RecordBatch):
-            given = pa.table(data).combine_chunks()
-            arrays = conform(schema, given.schema, [c.combine_chunks() for c in given.columns])
-            rows = given.num_rows
+            table = pa.table(data).combine_chunks()
+            arrays = conform(schema, table.schema, [c.combine_chunks() for c in table.columns])
+            rows = table.num_rows
         else:
-            form = row_normaliser(schema)
-            listed = [form(row if isinstance(row, tuple | list) else (row,)) for row in data]
-            arrays, rows = encode_rows(schema, listed), len(listed)
+            normalise = row_normaliser(schema)
+            normalised = [normalise(row if isinstance(row, tuple | list) else (row,)) for row in data]
+            arrays, rows = encode_rows(schema, normalised), len(normalised)
         chunk = import_arrays(schema, arrays, rows, None)
         nodes = np.arange(nd.LANES, nd.LANES + schema.columns, dtype=np.int64)
         return Keys(chunk, hash_rows(chunk, nodes), nodes)
@@ -73,8 +73,8 @@ def key_columns(sort_key: SortKey) -> list[int]:
     return list(range(sort_key.schema.columns)) if sort_key.key is None else list(sort_key.key)
 
 
-class Hits:
-    """Rows that were found: `which` of the keys each one has, and its `pos`ition; anything else on demand."""
+class FoundRows:
+    """Rows that a lookup found. `which`: the index of its key for each row; `pos`: its position. The rest on demand."""
 
     __slots__ = ("__dict__", "pos", "spine", "which")
 
@@ -101,23 +101,23 @@ class Hits:
         return out
 
     def chunks(self) -> list[Chunk]:
-        """The rows in memory of their own, in the order of the hits, with their hashes but without weights."""
+        """Copies of the rows, in the order of `pos`, with their hashes but without weights."""
         sort_key = self.spine.sort_key
         none = np.empty(0, np.int64)
         return gather_chunks(sort_key.schema, sort_key.own_key, self.spine.sources[0], self.pos, none, 1)
 
     def columns(self, columns: Sequence[int] | None = None) -> list[pa.Array]:
-        """Some columns of the rows as Arrow arrays, in the order of the hits."""
+        """Some columns of the rows as Arrow arrays, in the order of `pos`."""
         schema = self.spine.sort_key.schema
-        wanted = range(schema.columns) if columns is None else columns
+        selected = range(schema.columns) if columns is None else columns
         if not len(self.pos):
-            return [pa.array([], schema.types[c]) for c in wanted]
+            return [pa.array([], schema.types[c]) for c in selected]
         parts = [chunk.arrays() for chunk in self.chunks()]
-        return [parts[0][c] if len(parts) == 1 else pa.concat_arrays([p[c] for p in parts]) for c in wanted]
+        return [parts[0][c] if len(parts) == 1 else pa.concat_arrays([p[c] for p in parts]) for c in selected]
 
-    def only(self, mask: Any) -> Hits:
-        """Some of the hits."""
-        return Hits(self.spine, self.which[mask], self.pos[mask], self.weights[mask])
+    def only(self, mask: Any) -> FoundRows:
+        """Those of the rows that a mask selects."""
+        return FoundRows(self.spine, self.which[mask], self.pos[mask], self.weights[mask])
 
     def batch(self) -> Batch:
         """The rows, each once, with the sum of its weights over all times."""
@@ -137,67 +137,71 @@ class Hits:
                     kt.times_at(tables, mine, c, times[c])
                 chunks = gather_timed(sort_key.schema, sort_key.own_key, tables, mine, weights, one, times)
                 parts.append(Batch(sort_key, chunks))
-        return merge(parts, END).at_time(()) if parts else Batch.empty(sort_key)
+        return merge(parts, LAST_TIME).at_time(()) if parts else Batch.empty(sort_key)
 
 
 def ranges_of(spine: Spine, keys: Keys, walk: bool = False) -> tuple[Int64s, int]:
-    """Where the rows of each key are: (chunk, row, count) in each batch, and how many rows in all.
+    """The range of each key in each batch as (chunk, row, count), and the number of rows in all ranges.
 
-    With `walk`, for keys in ascending order, by a walk along both sides; the answer is the same.
+    With `walk` the keys have to be in ascending order and are found by a walk along both sides (a merge join).
     """
     ranges = int64s(len(keys.hashes) * len(spine.batches) * 3).reshape(len(keys.hashes), len(spine.batches), 3)
     if walk:
-        spine.stats.seek(len(keys.hashes))
+        spine.stats.record_lookups(len(keys.hashes))
         return ranges, kp.walk_ranges(*spine.sources, keys.hashes, ranges)
     return ranges, kp.probe_directory(spine.directory, keys.hashes, ranges)
 
 
-def probe(spine: Spine, keys: Keys) -> Hits:
-    """Every row, in whichever batch, that has one of the keys; a row taken back elsewhere counts with both weights."""
-    return expanded(spine, keys, *ranges_of(spine, keys))
+def probe(spine: Spine, keys: Keys) -> FoundRows:
+    """Every row of every batch that has one of the keys. A row that another batch retracts is found in both."""
+    return found_rows(spine, keys, *ranges_of(spine, keys))
 
 
-def expanded(spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Hits:
-    """The hits for ranges that have been found, of `total` rows."""
+def found_rows(spine: Spine, keys: Keys, ranges: Int64s, total: int) -> FoundRows:
+    """The rows in ranges of `total` rows whose key is equal, not only its hash."""
     sources = spine.sources
     which, pos = int64s(total), int64s(total)
     nodes = max(spine.sort_key.schema.node_count, keys.chunk.schema.node_count)
     here = spine.sort_key.key_nodes
     n = kp.expand_ranges(sources[0], sources[1], ranges, keys.chunk.table, keys.nodes, here, nodes, which, pos)
-    return Hits(spine, which[:n], pos[:n])
+    return FoundRows(spine, which[:n], pos[:n])
 
 
-def ends(spine: Spine, keys: Keys, limit: int, last: bool = False, kept: Callable[[Hits], Hits] | None = None) -> Hits:
-    """The first, or last, rows of each key in the sort key's order, as they add up over all times.
+def first_rows_in_order(
+    spine: Spine, keys: Keys, limit: int, last: bool = False, retain: Callable[[FoundRows], FoundRows] | None = None
+) -> FoundRows:
+    """The first, or last, `limit` rows of each key in the order of the sort key, with weights added up over all times.
 
-    With `kept`, which leaves out some rows, everything is read before the limit applies.
+    With `retain`, which filters rows, all rows are read before the limit applies.
     """
-    if kept is not None:
-        found = kept(ends(spine, keys, 1 << 62, last))
+    if retain is not None:
+        found = retain(first_rows_in_order(spine, keys, 1 << 62, last))
         rank = np.arange(len(found)) - np.searchsorted(found.which, found.which)
         return found.only(rank < limit)
     if not spine.sort_key.order:
-        raise SchemaError(f"{spine.sort_key!r} has no order; arrange the rows by order columns to read keys in order")
-    return ends_unordered(spine, keys, limit, last)
+        raise SchemaError(
+            f"{spine.sort_key!r} has no order; use a sort key with order columns to read the rows of a key in order"
+        )
+    return first_rows_unordered(spine, keys, limit, last)
 
 
-def ends_unordered(spine: Spine, keys: Keys, limit: int, last: bool = False) -> Hits:
-    """The same in whichever order the rows of a key are: for keys of which one row is expected."""
-    return ends_in(spine, keys, *ranges_of(spine, keys), limit, last)
+def first_rows_unordered(spine: Spine, keys: Keys, limit: int, last: bool = False) -> FoundRows:
+    """The same where the sort key has no order: for keys that have one row, or a limit that no key reaches."""
+    return first_rows_in_ranges(spine, keys, *ranges_of(spine, keys), limit, last)
 
 
 NO_CHECKS = np.empty((0, 3), np.int64)
-"""Nothing beyond the key that a row has to satisfy; see `dbspark.kernels.lookup.ranges`."""
+"""No conditions besides equal keys (`dbspark.kernels.lookup.ranges`)."""
 
 
-def ends_in(
+def first_rows_in_ranges(
     spine: Spine, keys: Keys, ranges: Int64s, total: int, limit: int, last: bool = False,
     checks: Any = NO_CHECKS, least: int = INT64_MIN,
-) -> Hits:  # fmt: skip
-    """The same within ranges that have been found, of `total` rows: those of a least weight that satisfy `checks`."""
+) -> FoundRows:  # fmt: skip
+    """The first rows within ranges of `total` rows: those with a weight of at least `least` that satisfy `checks`."""
     schema = spine.sort_key.schema
-    room = min(total, limit * len(keys))
-    which, pos, weights = int64s(room), int64s(room), int64s(room)
+    capacity = min(total, limit * len(keys))
+    which, pos, weights = int64s(capacity), int64s(capacity), int64s(capacity)
     nodes = max(schema.node_count, keys.chunk.schema.node_count)
     n = first_rows_of_keys(
         spine.sources[0], spine.sources[1], ranges, keys.chunk.table, keys.nodes, spine.sort_key.key_nodes,
@@ -205,7 +209,7 @@ def ends_in(
     )  # fmt: skip
     if n == OVERFLOW:
         check_plan(np.array((OVERFLOW,), np.int64))
-    return Hits(spine, which[:n], pos[:n], weights[:n])
+    return FoundRows(spine, which[:n], pos[:n], weights[:n])
 
 
 def snapshot(batches: Sequence[Batch], sort_key: SortKey, time: Sequence[int]) -> Batch:
@@ -213,7 +217,7 @@ def snapshot(batches: Sequence[Batch], sort_key: SortKey, time: Sequence[int]) -
     return _within(batches, sort_key, time_bounds(since=time, upto=time)).at_time(())
 
 
-def between(batches: Sequence[Batch], sort_key: SortKey, after: Sequence[int] | None, upto: Sequence[int],
+def updates_between(batches: Sequence[Batch], sort_key: SortKey, after: Sequence[int] | None, upto: Sequence[int],
             since: Sequence[int] = ()) -> Batch:  # fmt: skip
     """The updates at or before `upto` and not at or before `after`, with their times."""
     return _within(batches, sort_key, time_bounds(since=since, upto=upto, after=after))
@@ -226,10 +230,10 @@ def distinct_times(batch: Batch) -> list[tuple[int, ...]]:
 
 
 def _within(batches: Sequence[Batch], sort_key: SortKey, within: Int64s) -> Batch:
-    some = [b for b in batches if b.rows]
-    return Batch(sort_key, run_merge(MergePlan(some, within=within)) if some else ())
+    nonempty = [b for b in batches if b.rows]
+    return Batch(sort_key, run_merge(MergePlan(nonempty, within=within)) if nonempty else ())
 
 
-def taken(hits: Hits, columns: Sequence[int]) -> list[pa.Array]:
-    """Some columns of the rows that were found."""
-    return gather_columns(hits.spine.sort_key.schema, hits.spine.sources[0], hits.pos, columns)
+def columns_of(found: FoundRows, columns: Sequence[int]) -> list[pa.Array]:
+    """Some columns of found rows as Arrow arrays, in the order of `pos`."""
+    return gather_columns(found.spine.sort_key.schema, found.spine.sources[0], found.pos, columns)

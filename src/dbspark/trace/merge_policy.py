@@ -1,73 +1,78 @@
-"""Which batches of a spine should become one.
+"""Decides which neighbouring batches of a spine to merge: tiered compaction with fan-out R, and bounded waste of space.
 
-With fan-out R:
+| rule | when | why | cost |
+|---|---|---|---|
+| tier | the R newest batches are of one level or below it | bounds the batches of a lookup | log_R(n) writes a row |
+| space | newer rows exceed a share of the oldest batch | bounds retracted rows not yet removed | rewrites all rows |
+| append-only | retractions below 10 %, rare lookups | merging saves neither space nor time | more batches: R grows |
 
-* *tiers*: when R neighbours at the new end are of one level (sizes within a factor of R) or below it, they become
-  one batch of the next level. Every row takes part in about log_R(n) merges. Of small batches there are twice as many.
-* *space*: when everything newer than the oldest batch exceeds a share of it, all become one. Cancelled rows are
-  thereby bounded by that share. The share is small while merges shrink what they read (updates and deletes) and
-  grows to 1 while they do not (inserts only): a merge that reduces nothing is not worth much. Rows that take away make
-  older ones useless and leave few to compare with, so where there are any, they count for more, and one more batch
-  like the newest has to fit too: what is held stays below twice the size of what is left. Where there are next to no
-  rows, there have to be some batches as well (`waiting`).
+* Level: batches of one level have sizes within a factor of R.
+* Tier: batches so small that two fit into one inline merge are merged 2R at a time: a merge of them costs a kernel
+  call, reading them next to nothing.
+* Space: the share is `min_space_share` where merges remove many rows (updates and deletes) and rises to
+  `max_space_share` where they remove none, because a merge that removes nothing gains little. Where newer rows include
+  retractions, these count for more, and one more batch of the size of the newest has to fit, too: what is stored stays
+  below twice the size of what would be left. A tiny spine is merged only from `min_tiny_batches` batches on.
+* Append-only: R is `append_only_fanout`, or `seldom_read_fanout` where keys are looked up now and then. Large batches
+  use 16 or 4 times as much, so a row is rewritten once for every 256 or 64 times the rows instead of every four.
+  Kernels count the keys that they look up (`kernels.lookup.bloom_filter`). Keys that the Bloom filter excludes do not
+  count, because they cost the same however many batches there are.
 
-Where next to nothing is taken away, merging saves no space, and only those who look up gain by it. So what grows and is
-seldom looked up in has a larger R (`growing`, `inserting`), and what is hardly looked up in at all a larger one still
-for large batches: a row is then written once more for every 64 or 256 times the rows instead of for every four. Kernels
-count the keys that they look for (`kernels.lookup.bloom_filter`); those that a sieve holds back do not count, because
-they cost nothing however many batches there are.
-
-`and_one_more` says of one more batch what `due` would say of all, by what has been seen of the others: most inserts
-make nothing due, and should cost no look at every batch.
+`next_merge` looks at every batch. Most inserts make no merge due, so a spine remembers a `SettledTail` of its batches,
+and `extend_settled_tail` says from that alone whether one more batch may make a merge due.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dbspark.columnar import Batch
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.merge_state import Entry
 from dbspark.trace.statistics import SpineStats
 
-_FEW = 256
-"""Rows that are not worth a merge for their space alone, unless nothing may be left of them: a call costs more."""
-_HARDLY = 0.1
-"""The share of rows that take something away below which a spine counts as one that only grows: of what is held a
-quarter at the most is useless then, whenever it is merged."""
-_LARGE = 1 << 16
-"""Rows from which on a batch of a spine that is hardly looked up in waits for more of its kind."""
-_UNREAD = 16
-"""How many times as many, where it is not looked up in at all while it only grows."""
-_SELDOM = 8
-"""Rows that come for each key that is looked for from which on more batches cost less than more merges."""
-_RARELY = 64
+MIN_SPACE_RULE_ROWS: Final = 256
+"""Rows of the oldest batch below which a spine is tiny: its space alone is not worth the cost of a call, unless all
+weights cancel."""
+MAX_APPEND_ONLY_REMOVALS: Final = 0.1
+"""Share of retractions among inserted rows below which a spine counts as append-only: whenever it is merged, at most a
+quarter of the stored rows is useless then."""
+MIN_WIDE_TIER_ROWS: Final = 1 << 16
+"""Rows from which on batches of an append-only spine use a multiple of the fan-out."""
+UNREAD_TIER_FACTOR: Final = 16
+"""That multiple where the fan-out is `append_only_fanout`."""
+RARELY_READ_TIER_FACTOR: Final = 4
+"""That multiple where it is `seldom_read_fanout` and next to no keys are looked up."""
+SELDOM_READ_ROWS_PER_KEY: Final = 8
+"""Inserted rows for each key that is looked up from which on more batches cost less than more merges."""
+RARELY_READ_ROWS_PER_KEY: Final = 64
 """The same from which on large batches may be four times as many."""
 
 
-class Tail(NamedTuple):
-    """The batches behind the last merge in progress."""
+class SettledTail(NamedTuple):
+    """Summary of the batches behind the last merge in progress, among which no merge is due."""
 
     whole: bool
-    """Whether there is none."""
+    """Whether no merge is in progress, so that these are all batches of the spine."""
     level: int
-    """Of the newest of them."""
-    alike: int
-    """How many of this level follow each other up to there."""
+    """Level of the newest batch."""
+    level_batches: int
+    """How many of the newest batches in a row are of this level."""
     newer: int
-    """Rows of all but the oldest."""
-    taken: int
-    """How many of them take something away."""
+    """Rows of all but the oldest of these batches."""
+    retractions: int
+    """Rows with negative weights among `newer`."""
     weight: int
-    """The sum of all weights."""
-    growing: int | None
+    """Sum of all weights."""
+    append_only_fanout: int | None
+    """The fan-out of an append-only spine that was used; None: the usual one."""
 
 
 def level_of(config: SpineConfig, rows: int) -> int:
-    """The level of a batch of so many rows."""
+    """The level of a batch: the logarithm of its rows to the base of the fan-out, rounded down."""
     fanout = config.fanout
-    if fanout == 4:  # as it usually is
+    if fanout == 4:  # the default
         return (rows.bit_length() - 1) >> 1 if rows else 0
     level = 0
     size = fanout
@@ -77,116 +82,137 @@ def level_of(config: SpineConfig, rows: int) -> int:
     return level
 
 
-def due(config: SpineConfig, stats: SpineStats, tail: Sequence[Batch], whole: bool) -> int | None:
-    """Where the suffix of `tail` that should become one batch begins. `whole`: tail[0] is the oldest batch."""
-    growing = _growing(config, stats)
-    fanout = growing or config.fanout
+def next_merge(config: SpineConfig, stats: SpineStats, tail: Sequence[Batch], whole: bool) -> int | None:
+    """Where the suffix of `tail` that should become one batch begins; None: no merge is due.
+
+    `tail`: the batches behind the last merge in progress. `whole`: tail[0] is the oldest batch of the spine.
+    """
+    append_only = _append_only_fanout(config, stats)
+    fanout = append_only or config.fanout
     begin = None
-    highest, of_highest, many = -1, 0, 0
+    highest, batches_of_highest, width = -1, 0, 0
     sizes = [b.rows for b in tail]
     newer = sum(sizes) - sizes[0]
     for i in range(len(tail) - 1, -1, -1):
         level = level_of(config, sizes[i])
-        # R of one level become one of the next; what is smaller than a newer batch is taken up by it. The smallest
-        # wait for twice as many: to merge them costs a call, to read them next to nothing.
+        # R batches of one level become one of the next, and a batch smaller than a newer one is merged with that.
         if level > highest:
-            highest, of_highest, many = level, 0, _many(config, stats, fanout, sizes[i])
-            many *= 1 if 2 * sizes[i] >= config.at_once else 2
-        of_highest += level == highest
-        if of_highest >= many or level < highest:
+            highest, batches_of_highest, width = level, 0, _tier_width(config, stats, fanout, sizes[i])
+            width *= 1 if 2 * sizes[i] >= config.max_inline_merge_rows else 2
+        batches_of_highest += level == highest
+        if batches_of_highest >= width or level < highest:
             begin = i
     if begin == 0 or not whole:
         return begin
-    if len(tail) < (config.waiting or fanout) and tail[0].rows < _FEW and sum([b.total_weight for b in tail]) != 0:
+    if (
+        len(tail) < (config.min_tiny_batches or fanout)
+        and tail[0].rows < MIN_SPACE_RULE_ROWS
+        and sum([b.total_weight for b in tail]) != 0
+    ):
         return begin
-    room = _room(config, stats, growing, sizes[0])
-    if 19 * newer // 8 + sizes[-1] < room:  # even if every newer row took something away
+    allowed = _max_newer_rows(config, stats, append_only, sizes[0])
+    if 19 * newer // 8 + sizes[-1] < allowed:  # even if every newer row were a retraction
         return begin
-    return 0 if _crowding(newer, sum([b.negative for b in tail[1:]]), sizes[-1]) >= room else begin
+    return 0 if _effective_newer_rows(newer, sum([b.negative for b in tail[1:]]), sizes[-1]) >= allowed else begin
 
 
-def looked_at(config: SpineConfig, stats: SpineStats, entries: Sequence[Entry]) -> Tail | None:
-    """The newest entries, among which nothing is due."""
-    sizes, weight, taken = [], 0, 0
+def settled_tail(config: SpineConfig, stats: SpineStats, entries: Sequence[Entry]) -> SettledTail | None:
+    """The summary of the newest entries, among which `next_merge` has found no merge; None where there is none."""
+    sizes, weight, retractions = [], 0, 0
     for entry in reversed(entries):
         if type(entry) is not Batch:
             break
         sizes.append(entry.rows)
         weight += entry.total_weight
-        taken += entry.negative
+        retractions += entry.negative
     whole = len(sizes) == len(entries)
     if not sizes or 0 in sizes:
         return None
-    level, alike = level_of(config, sizes[0]), 1
-    while alike < len(sizes) and level_of(config, sizes[alike]) == level:
-        alike += 1
+    level, level_batches = level_of(config, sizes[0]), 1
+    while level_batches < len(sizes) and level_of(config, sizes[level_batches]) == level:
+        level_batches += 1
     oldest: Any = entries[len(entries) - len(sizes)]
-    newer, taken = sum(sizes) - sizes[-1], taken - oldest.negative
-    return Tail(whole, level, alike, newer, taken, weight, _growing(config, stats))
+    newer, retractions = sum(sizes) - sizes[-1], retractions - oldest.negative
+    return SettledTail(whole, level, level_batches, newer, retractions, weight, _append_only_fanout(config, stats))
 
 
-def and_one_more(
-    config: SpineConfig, stats: SpineStats, entries: Sequence[Entry], tail: Tail | None, batch: Batch
-) -> Tail | None:
-    """The newest entries with one more batch, where it makes nothing due that was not: what `due` would say.
+def extend_settled_tail(
+    config: SpineConfig, stats: SpineStats, entries: Sequence[Entry], tail: SettledTail | None, batch: Batch
+) -> SettledTail | None:
+    """The settled tail with one more batch; None where that may make a merge due, so that `next_merge` has to decide.
 
-    Without looking at all of them again, and so perhaps None where nothing is due.
+    It looks at the summary alone, so it is sometimes None although no merge is due, and never the other way round.
     """
     if tail is None:
         return None
-    growing, level, rows = _growing(config, stats), level_of(config, batch.rows), batch.rows
-    if level > tail.level or growing != tail.growing:
+    append_only, level, rows = _append_only_fanout(config, stats), level_of(config, batch.rows), batch.rows
+    if level > tail.level or append_only != tail.append_only_fanout:
         return None
-    fanout = growing or config.fanout
-    alike = tail.alike + 1 if level == tail.level else 1
-    if alike >= _many(config, stats, fanout, rows) * (1 if 2 * rows >= config.at_once else 2):
+    fanout = append_only or config.fanout
+    level_batches = tail.level_batches + 1 if level == tail.level else 1
+    if level_batches >= _tier_width(config, stats, fanout, rows) * (
+        1 if 2 * rows >= config.max_inline_merge_rows else 2
+    ):
         return None
-    newer, taken, weight = tail.newer + rows, tail.taken + batch.negative, tail.weight + batch.total_weight
+    newer, retractions, weight = tail.newer + rows, tail.retractions + batch.negative, tail.weight + batch.total_weight
     if tail.whole:
         oldest = entries[0].rows
-        some = len(entries) + 1 >= (config.waiting or fanout) or oldest >= _FEW or weight == 0
-        if some and _crowding(newer, taken, rows) >= _room(config, stats, growing, oldest):
+        applies = (
+            len(entries) + 1 >= (config.min_tiny_batches or fanout) or oldest >= MIN_SPACE_RULE_ROWS or weight == 0
+        )
+        if applies and _effective_newer_rows(newer, retractions, rows) >= _max_newer_rows(
+            config, stats, append_only, oldest
+        ):
             return None
-    return Tail(tail.whole, level, alike, newer, taken, weight, growing)
+    return SettledTail(tail.whole, level, level_batches, newer, retractions, weight, append_only)
 
 
-def _room(config: SpineConfig, stats: SpineStats, growing: int | None, oldest: int) -> float:
-    """How many rows may stand beside the oldest batch."""
-    return oldest * _share(config, stats, _many(config, stats, growing, oldest) if growing else None)
+def _max_newer_rows(config: SpineConfig, stats: SpineStats, append_only: int | None, oldest: int) -> float:
+    """How many newer rows there may be beside an oldest batch of so many rows."""
+    return oldest * _space_share(
+        config, stats, _tier_width(config, stats, append_only, oldest) if append_only else None
+    )
 
 
-def _crowding(newer: int, taken: int, last: int) -> int:
-    """For how many rows the newer ones count, so many of which take something away, the newest batch having `last`."""
-    return max(newer, (21 * taken - 2 * newer) // 8) + last if taken else newer
+def _effective_newer_rows(newer: int, retractions: int, last: int) -> int:
+    """What newer rows count for in the space rule, with retractions among them and `last` rows in the newest batch.
+
+    Retractions make older rows useless and leave fewer to compare with, so they count for more.
+    """
+    return max(newer, (21 * retractions - 2 * newer) // 8) + last if retractions else newer
 
 
-def _growing(config: SpineConfig, stats: SpineStats) -> int | None:
-    """The fan-out of a spine that only grows, if this is one and has such a fan-out."""
-    if stats.removals >= _HARDLY:
+def _append_only_fanout(config: SpineConfig, stats: SpineStats) -> int | None:
+    """The fan-out of an append-only spine, if this is one and such a fan-out is configured."""
+    if stats.removals >= MAX_APPEND_ONLY_REMOVALS:
         return None
-    return config.growing or (config.inserting if stats.sought * _SELDOM <= stats.arriving else None)
+    return config.append_only_fanout or (
+        config.seldom_read_fanout if stats.unfiltered_keys * SELDOM_READ_ROWS_PER_KEY <= stats.insert_rows else None
+    )
 
 
-def _many(config: SpineConfig, stats: SpineStats, fanout: int, rows: int) -> int:
-    """How many batches of so many rows become one."""
-    if rows < _LARGE:
+def _tier_width(config: SpineConfig, stats: SpineStats, fanout: int, rows: int) -> int:
+    """How many batches of about so many rows become one."""
+    if rows < MIN_WIDE_TIER_ROWS:
         return fanout
-    if fanout == config.growing:
-        return _UNREAD * fanout
-    return 4 * fanout if fanout == config.inserting and _rarely(stats) else fanout
+    if fanout == config.append_only_fanout:
+        return UNREAD_TIER_FACTOR * fanout
+    return (
+        RARELY_READ_TIER_FACTOR * fanout if fanout == config.seldom_read_fanout and _is_rarely_read(stats) else fanout
+    )
 
 
-def _rarely(stats: SpineStats) -> bool:
-    """Whether so little is looked for in all batches that it hardly matters how many they are."""
-    return stats.sought * _RARELY <= stats.arriving
+def _is_rarely_read(stats: SpineStats) -> bool:
+    """Whether so few keys are looked up that the number of batches hardly matters."""
+    return stats.unfiltered_keys * RARELY_READ_ROWS_PER_KEY <= stats.insert_rows
 
 
-def _share(config: SpineConfig, stats: SpineStats, growing: int | None) -> float:
-    low, high = config.space_low, growing - 1.0 if growing else config.space_high
+def _space_share(config: SpineConfig, stats: SpineStats, append_only: int | None) -> float:
+    low, high = config.min_space_share, append_only - 1.0 if append_only else config.max_space_share
     saved = max(stats.reduction, stats.removals)
     return max(low, high - (high - low) * min(1.0, saved * 4))
 
 
 def space_share(config: SpineConfig, stats: SpineStats) -> float:
-    """How many newer rows may stand beside the oldest batch, judged by what merging has saved so far."""
-    return _share(config, stats, _growing(config, stats))
+    """Newer rows allowed beside the oldest batch, as a share of it, judged by what merges have removed so far."""
+    return _space_share(config, stats, _append_only_fanout(config, stats))

@@ -1,8 +1,10 @@
-"""A merge in progress, as a value: stepped, read and stored before it is done.
+"""A merge in progress, as a value: it can be stepped, read and stored before it is done.
 
-It holds its output so far and what is left of its inputs, which are disjoint ranges of key hashes: together a few more
-batches to read. Every step gives another value and leaves this one as it was. Its output is looked up in long before
-it is done, so the index of the output is filled as it is written.
+1. A state holds its output so far and what is left of its inputs. These are disjoint ranges of key hashes, so together
+   they are a few more batches to read, and no row is in memory twice.
+2. A step gives another state and leaves this one as it was.
+3. The hash index of the output is filled as the output is written, because a large merge is looked up in long before it
+   is done.
 """
 
 from __future__ import annotations
@@ -20,46 +22,46 @@ from dbspark.columnar.merge_batches import MergePlan
 from dbspark.kernels.lookup.index import INDEX_ROW_BITS, fill_index
 from dbspark.trace.time import Description
 
-_INDEXED = 1 << 12
-"""Rows of a merge below which what it has written so far is searched without an index."""
+MIN_INDEXED_OUTPUT_ROWS = 1 << 12
+"""Rows of a merge below which its output is searched without an index."""
 
 
 @dataclass(eq=False, slots=True)
-class Origin:
-    """Which merge it is, and what it was begun with, as a store knows it (`dbspark.storage`).
+class MergeSource:
+    """The identity of a merge, shared by all its states, and its inputs as a store names them (`dbspark.storage`).
 
-    A merge gives its inputs back piece by piece; a store goes on naming them until the merge is done. Of a stored
-    input its place is enough. Others are kept whole until they are stored, but only beside stored ones: where there is
-    no store nothing is kept.
+    A merge frees its inputs piece by piece, but a store names whole batches until the merge is done. A stored input is
+    represented by its place in the store. One that is not stored yet is held whole, and only if another input is
+    stored: without a store nothing is held.
     """
 
     inputs: list[tuple[Any, Any]]
-    """The place of a batch, or the batch, and its description."""
+    """For each input its place in the store, or the batch itself, and its description."""
 
     @staticmethod
-    def of(inputs: Sequence[Batch]) -> Origin:
+    def of(inputs: Sequence[Batch]) -> MergeSource:
         if not any("place" in b.__dict__ for b in inputs):
-            return Origin([])
-        return Origin([(b.__dict__.get("place", b), b.description) for b in inputs])
+            return MergeSource([])
+        return MergeSource([(b.__dict__.get("place", b), b.description) for b in inputs])
 
 
 @dataclass(eq=False, slots=True)
-class Filled:
-    """The index of what a merge has written so far, shared by its states; one of them only goes on with it."""
+class OutputIndex:
+    """The hash index of the output of a merge, shared by its states. Only one of them can extend it."""
 
     index: BatchIndex
     chunks: int
-    """How many chunks are in it."""
+    """How many chunks of the output are in the index."""
 
     @staticmethod
-    def begun(inputs: Sequence[Batch], total: int) -> Filled | None:
-        """An empty one, where the inputs have indices."""
-        if total < _INDEXED or not any("index" in b.__dict__ for b in inputs):
+    def create(inputs: Sequence[Batch], total: int) -> OutputIndex | None:
+        """An empty index for `total` rows; None for a small merge, or where no input has an index."""
+        if total < MIN_INDEXED_OUTPUT_ROWS or not any("index" in b.__dict__ for b in inputs):
             return None
-        return Filled(BatchIndex.empty(total), 0)
+        return OutputIndex(BatchIndex.empty(total), 0)
 
-    def followed_by(self, before: int, chunks: Sequence[Chunk]) -> Filled | None:
-        """With more chunks, if it has so many and no others; else somebody else has gone on with it."""
+    def with_chunks(self, before: int, chunks: Sequence[Chunk]) -> OutputIndex | None:
+        """Add chunks behind the first `before`; None where another state has added others, or a chunk is too large."""
         if self.chunks != before or any(c.rows > 1 << INDEX_ROW_BITS for c in chunks):
             return None
         tables, lens = np.array([(c.table, c.rows) for c in chunks], np.int64).reshape(-1, 2).T.copy()
@@ -69,7 +71,7 @@ class Filled:
 
 
 @dataclass(frozen=True, slots=True)
-class Merging:
+class MergeState:
     """A merge in progress: rows below its frontier are in `out`, the rest still in `inputs`."""
 
     out: tuple[Chunk, ...]
@@ -79,80 +81,82 @@ class Merging:
     total: int
     """Rows of all inputs at the beginning, for the statistics of how much the merge reduced."""
     description: Any = None
-    """What the result will be described as; its `since` was fixed when the merge began."""
+    """The description of the result; its `since` was fixed when the merge began."""
     retain: Callable[[Batch], Batch] | None = None
-    token: Origin | None = None
-    """Which merge this is a state of."""
-    filled: Filled | None = None
-    """The index of `out`, if there is one."""
+    source: MergeSource | None = None
+    """The merge that this is a state of."""
+    output_index: OutputIndex | None = None
+    """The hash index of `out`, if it has one."""
     unread: int = field(init=False)
     """Rows of the inputs that are left."""
     rows: int = field(init=False)
     _batches: list[tuple[Batch, ...]] = field(init=False, default_factory=list)
-    """What `batches` has given."""
+    """The result of `batches`, once it has been computed."""
 
     def __post_init__(self) -> None:
         unread = sum([b.rows for b in self.inputs]) - sum(self.offsets)
         object.__setattr__(self, "unread", unread)
         object.__setattr__(self, "rows", unread + sum([c.rows for c in self.out]))
 
-    def step(self, limit: int) -> Merging | Batch:
-        running = Running(self)
+    def step(self, limit: int) -> MergeState | Batch:
+        running = MergeRun(self)
         running.step(limit)
         return running.value()
 
     def batches(self) -> tuple[Batch, ...]:
         """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
         if not self._batches:
-            index = self.filled.index if self.filled is not None else None
+            index = self.output_index.index if self.output_index is not None else None
             out = [Batch(self.inputs[0].sort_key, self.out).with_index(index)] if self.out else []
             left = zip(self.inputs, self.offsets, strict=True)
             self._batches.append((*out, *[b.slice(n).with_index_of(b, 0, n) if n else b for b, n in left]))
         return self._batches[0]
 
 
-class Running:
-    """A merge in somebody's hands: its steps are made in place, and it is a value again when it is asked for one.
+class MergeRun:
+    """A merge that is stepped in place; `value` makes a state of it.
 
-    To make a value of every step costs as much as to merge some thousand rows.
+    Making a state after every step would cost as much as merging some thousand rows.
     """
 
-    def __init__(self, merging: Merging) -> None:
-        self.begun = merging
+    def __init__(self, merging: MergeState) -> None:
+        self.initial = merging
         self._plan = MergePlan(merging.inputs, merging.offsets, since_of(merging.description))
         self._out = list(merging.out)
-        self._filled = merging.filled if merging.out else Filled.begun(merging.inputs, merging.total)
+        self._output_index = merging.output_index if merging.out else OutputIndex.create(merging.inputs, merging.total)
         self.read = 0
-        """Rows of the inputs that have been read since it was a value."""
+        """Rows of the inputs that have been read since the last `value`."""
 
     @property
     def done(self) -> bool:
         return self._plan.done
 
     def step(self, limit: int) -> None:
-        before, retain = self._plan.read, self.begun.retain
+        before, retain = self._plan.read, self.initial.retain
         more = self._plan.step(limit)
         if retain is not None and more:
             more = list(retain(Batch(self._plan.sort_key, more)).chunks)
-        if self._filled is not None:
-            self._filled = self._filled.followed_by(len(self._out), more)
+        if self._output_index is not None:
+            self._output_index = self._output_index.with_chunks(len(self._out), more)
         self._out += more
         self.read += self._plan.read - before
 
-    def value(self) -> Merging | Batch:
-        """As it stands: the batch, if it is done."""
+    def value(self) -> MergeState | Batch:
+        """The merge as it is now: a state, or the result if it is done."""
         self.read = 0
-        begun, chunks, filled = self.begun, tuple(self._out), self._filled
+        initial, chunks, output_index = self.initial, tuple(self._out), self._output_index
         if not self.done:
             inputs, offsets = self._plan.unread_inputs()
-            return replace(begun, out=chunks, inputs=inputs, offsets=offsets, filled=filled)
-        done = Batch(self._plan.sort_key, chunks, begun.description)
-        return done.with_index(filled.index) if filled is not None and 4 * done.rows >= begun.total else done
+            return replace(initial, out=chunks, inputs=inputs, offsets=offsets, output_index=output_index)
+        done = Batch(self._plan.sort_key, chunks, initial.description)
+        return (
+            done.with_index(output_index.index) if output_index is not None and 4 * done.rows >= initial.total else done
+        )
 
 
-Entry = Batch | Merging
+Entry = Batch | MergeState
 
 
 def since_of(description: Description | None) -> tuple[int, ...]:
-    """Where a merge under this description advances times to."""
+    """The time to which a merge whose result has this description advances times."""
     return tuple(description.since.meet_of_all()) if description is not None and description.since else ()

@@ -1,8 +1,7 @@
-"""Retention: rows that nobody will ask for again, such as those below a watermark.
+"""Retention: bounds on columns below which rows are dropped, such as a watermark.
 
-A bound on a column says that rows with a smaller value are to be forgotten. Merges drop them when they come across
-them; until then readers leave them out, so from the moment it is declared a bound holds for every read, and before it
-for none. Bounds only rise. A NULL is below no bound.
+Merges drop rows below a bound when they read them; until then every read filters them out, so a bound holds for all
+reads from the moment it is set. Bounds only rise. A NULL is below no bound.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dbspark.columnar.schema import Schema
 from dbspark.errors import SchemaError
 from dbspark.kernels.memory.layout import ROW_BITS
 from dbspark.trace.config import Compaction
-from dbspark.trace.lookup import Hits
+from dbspark.trace.lookup import FoundRows
 
 
 class Retention:
@@ -29,12 +28,12 @@ class Retention:
 
     def __init__(self, bounds: dict[int, pa.Scalar] | None = None) -> None:
         self.bounds = bounds or {}
-        self._filter: Callable[[Batch], Batch] | None = self.applied if self.bounds else None
+        self._filter: Callable[[Batch], Batch] | None = self.filter_batch if self.bounds else None
 
     def __bool__(self) -> bool:
         return bool(self.bounds)
 
-    def raised(self, schema: Schema, column: str, at_least: Any) -> Retention:
+    def with_bound(self, schema: Schema, column: str, at_least: Any) -> Retention:
         """With a bound on one more column, or a higher one."""
         index = schema.index(column)
         dtype = schema.types[index]
@@ -50,34 +49,34 @@ class Retention:
             raise SchemaError(f"the bound on column {column!r} is {before} already; bounds only rise")
         return Retention({**self.bounds, index: bound})
 
-    def filter(self) -> Callable[[Batch], Batch] | None:
-        """What merges apply to their output."""
+    def merge_filter(self) -> Callable[[Batch], Batch] | None:
+        """The filter that merges apply to their output; None where there are no bounds."""
         return self._filter
 
-    def changed(self, compaction: Compaction | None) -> bool:
+    def differs_from(self, compaction: Compaction | None) -> bool:
         return compaction is not None and compaction.retain is not self._filter
 
     def mask(self, columns: Callable[[int], pa.Array]) -> Any:
-        """Which rows stay, given their columns by number."""
-        keep = None
+        """A mask of the rows that stay, given their columns by number."""
+        stays = None
         for index, bound in self.bounds.items():
             low = np.asarray(pc.fill_null(pc.less(columns(index), bound), False))
-            keep = ~low if keep is None else keep & ~low
-        return keep
+            stays = ~low if stays is None else stays & ~low
+        return stays
 
-    def applied(self, batch: Batch) -> Batch:
+    def filter_batch(self, batch: Batch) -> Batch:
         """The rows of a batch that stay."""
         if not self.bounds or not batch.rows:
             return batch
-        keep = []
+        stays = []
         for c, chunk in enumerate(batch.chunks):
             arrays = chunk.arrays()
-            keep.append(np.flatnonzero(self.mask(arrays.__getitem__)) + (c << ROW_BITS))
-        pos = np.concatenate(keep)
+            stays.append(np.flatnonzero(self.mask(arrays.__getitem__)) + (c << ROW_BITS))
+        pos = np.concatenate(stays)
         return batch if len(pos) == batch.rows else batch.select(pos).with_description(batch.description)
 
-    def kept(self, hits: Hits) -> Hits:
-        """The hits that stay."""
-        if not self.bounds or not len(hits):
-            return hits
-        return hits.only(self.mask(lambda c: hits.columns([c])[0]))
+    def filter_found(self, found: FoundRows) -> FoundRows:
+        """The found rows that stay."""
+        if not self.bounds or not len(found):
+            return found
+        return found.only(self.mask(lambda c: found.columns([c])[0]))

@@ -1,4 +1,4 @@
-"""Where the rows of a batch are, and what they weigh in others."""
+"""Positions of rows in a batch, total weights of rows across batches, and chunks with some weights replaced."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from dbspark.kernels.lookup import row_lookup as kw
 from dbspark.kernels.memory.layout import OVERFLOW, ROW_BITS, WEIGHT
 from dbspark.trace.directory import Sources, sources_of
 
-CUTS = 8
-"""Removed rows of a chunk up to which a scan cuts it into slices instead of copying it."""
+MAX_CUTS_PER_CHUNK = 8
+"""Removed rows of a chunk up to which a scan slices it around them instead of copying it."""
 
 
-def patched(sort_key: SortKey, chunk: Chunk, rows: Int64s, totals: Int64s) -> list[Chunk]:
-    """A chunk with other weights at some rows (ascending); rows of weight zero are cut out."""
+def patch_weights(sort_key: SortKey, chunk: Chunk, rows: Int64s, totals: Int64s) -> list[Chunk]:
+    """A chunk with other weights at some rows (ascending), without the rows whose weight is zero then."""
     weights = np.array(chunk.lane(WEIGHT))
     weights[rows] = totals
     changed = Batch(sort_key, (chunk,)).with_weights(weights)
     gone = rows[totals == 0]
-    if len(gone) > CUTS:
+    if len(gone) > MAX_CUTS_PER_CHUNK:
         return list(changed.select(np.flatnonzero(weights)).chunks)
     out = []
     begin = 0
@@ -39,7 +39,7 @@ def row_positions(batch: Batch) -> Int64s:
 
 
 def positions_in(batch: Batch, probe: Batch) -> Int64s:
-    """Where the rows of `probe` are in `batch`, -1 where they are not."""
+    """The position in `batch` of each row of `probe`; -1 where it is not there."""
     out = int64s(probe.rows)
     schema = probe.schema
     sources = sources_of((batch,))

@@ -1,7 +1,6 @@
-"""What has been seen of a spine: nothing but time depends on it.
+"""Statistics of a spine, shared by all its versions. They decide how fast things are done, never what is returned.
 
-All versions of a spine share it. Kernels count the keys that they look for (`kernels.lookup.bloom_filter`) at an
-address.
+Kernels count the keys that they look up at the address of `lookup_counters` (`kernels.lookup.bloom_filter`).
 """
 
 from __future__ import annotations
@@ -13,19 +12,20 @@ from typing import Any
 from dbspark.columnar import Batch
 from dbspark.columnar.memory import allocate
 
-WALK = 128
-"""Rows here for each row of a usual delta up to which deltas are looked up by walking along both sides."""
-SEARCH = 512
-"""The same from which on they are searched for again. Both cost the same at about 250; `benchmarks.circuit.lookups`."""
-_RISING = 0.05
-"""By how much of what is more the keys that are looked for rise."""
+START_WALK_RATIO = 128
+"""Rows of the spine for each row of a usual delta up to which lookups begin to walk along both sides."""
+STOP_WALK_RATIO = 512
+"""The same from which on they search for each key again. Both cost the same at about 250 (measured by
+`benchmarks.circuit.lookups`)."""
+_RISE_WEIGHT = 0.05
+"""EWMA weight with which `unfiltered_keys` rises; it falls with 0.3."""
 _COUNTERS = Struct("2q")
 
 
-def counters() -> Any:
-    counts = allocate(_COUNTERS.size)
-    _COUNTERS.pack_into(counts, 0, 0, 0)
-    return counts
+def new_lookup_counters() -> Any:
+    lookup_counters = allocate(_COUNTERS.size)
+    _COUNTERS.pack_into(lookup_counters, 0, 0, 0)
+    return lookup_counters
 
 
 @dataclass(slots=True)
@@ -40,51 +40,53 @@ class SpineStats:
     reduction: float = 0.0
     """EWMA of the share of rows that vanish in a merge."""
     removals: float = 0.0
-    """EWMA of the share of inserted rows that take something away: what merging will save."""
-    looked_up: float = 0.0
-    """EWMA of the rows of the deltas that are looked up here."""
-    arriving: float = 0.0
+    """EWMA of the share of retractions among inserted rows: what merging will save."""
+    probe_rows: float = 0.0
+    """EWMA of the rows of the deltas that are looked up in this spine."""
+    insert_rows: float = 0.0
     """EWMA of the rows of an insert."""
-    sought: float = 0.0
-    """EWMA of the keys that are looked for in all batches between two inserts, by whomever. It rises slowly: a single
-    tick that looks for many should not have everything merged."""
-    asked: float = 0.0
-    """EWMA of the keys that are looked for, and of those among them that a sieve held back."""
-    held: float = 0.0
-    counts: Any = field(default_factory=counters)
-    """The same since the last insert: what kernels count."""
-    unsieved: int = 0
-    """Rows up to which there shall be no sieve: one was tried that held back too little."""
-    walking: bool = False
-    """Whether such deltas are looked up by walking, the last time it was decided."""
+    unfiltered_keys: float = 0.0
+    """EWMA of the keys between two inserts that the Bloom filter does not exclude, so that all batches are searched. It
+    rises slowly: a single tick with many lookups should not cause a merge of everything."""
+    sought_keys: float = 0.0
+    """EWMA of the keys between two inserts that are looked up."""
+    filtered_keys: float = 0.0
+    """EWMA of those among them that the Bloom filter excluded."""
+    lookup_counters: Any = field(default_factory=new_lookup_counters)
+    """Keys looked up and keys excluded by the filter since the last insert, as kernels count them."""
+    no_filter_up_to_rows: int = 0
+    """Rows of the spine up to which no Bloom filter is built, because one has excluded too few keys."""
+    is_walking: bool = False
+    """Whether walking was preferred the last time."""
 
-    def inserted(self, batch: Batch) -> None:
+    def record_insert(self, batch: Batch) -> None:
         self.inserts += 1
         self.removals += 0.3 * (batch.negative / batch.rows - self.removals)
-        self.arriving += 0.3 * (batch.rows - self.arriving)
-        asked, held = _COUNTERS.unpack_from(self.counts)
-        more = asked - held - self.sought
-        self.sought += (0.3 if more < 0 else _RISING) * more
-        self.asked += 0.3 * (asked - self.asked)
-        self.held += 0.3 * (held - self.held)
-        _COUNTERS.pack_into(self.counts, 0, 0, 0)
+        self.insert_rows += 0.3 * (batch.rows - self.insert_rows)
+        sought_keys, filtered_keys = _COUNTERS.unpack_from(self.lookup_counters)
+        more = sought_keys - filtered_keys - self.unfiltered_keys
+        self.unfiltered_keys += (0.3 if more < 0 else _RISE_WEIGHT) * more
+        self.sought_keys += 0.3 * (sought_keys - self.sought_keys)
+        self.filtered_keys += 0.3 * (filtered_keys - self.filtered_keys)
+        _COUNTERS.pack_into(self.lookup_counters, 0, 0, 0)
 
-    def seek(self, keys: int) -> None:
-        """So many keys are looked for by a kernel that does not count them."""
-        asked, held = _COUNTERS.unpack_from(self.counts)
-        _COUNTERS.pack_into(self.counts, 0, asked + keys, held)
+    def record_lookups(self, keys: int) -> None:
+        """Count keys that are looked up by a kernel that does not count them."""
+        sought_keys, filtered_keys = _COUNTERS.unpack_from(self.lookup_counters)
+        _COUNTERS.pack_into(self.lookup_counters, 0, sought_keys + keys, filtered_keys)
 
-    def walks(self, delta: int, rows: int) -> bool:
-        """Whether to look up a delta in so many rows by walking along both, rather than by searching for each row.
+    def prefers_walk(self, delta: int, rows: int) -> bool:
+        """Whether to look up a delta of sorted keys in `rows` rows by walking along both (a merge join), rather than by
+        searching for each key.
 
-        By the EWMA of the sizes of deltas, with hysteresis; a single small delta among large ones is searched for.
-        Both ways find the same, so nothing but time depends on what is remembered here.
+        It depends on the EWMA of the sizes of deltas, with hysteresis; a single small delta among large ones is
+        searched for. Both ways find the same rows.
         """
-        self.looked_up += (0.3 if self.looked_up else 1.0) * (delta - self.looked_up)
-        self.walking = self.looked_up * (SEARCH if self.walking else WALK) >= rows
-        return self.walking and delta * SEARCH >= rows
+        self.probe_rows += (0.3 if self.probe_rows else 1.0) * (delta - self.probe_rows)
+        self.is_walking = self.probe_rows * (STOP_WALK_RATIO if self.is_walking else START_WALK_RATIO) >= rows
+        return self.is_walking and delta * STOP_WALK_RATIO >= rows
 
-    def merged(self, before: int, after: int) -> None:
+    def record_merge(self, before: int, after: int) -> None:
         self.merges += 1
         self.rows_in += before
         self.rows_out += after

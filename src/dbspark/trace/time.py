@@ -1,9 +1,9 @@
 """Times and frontiers.
 
-A **time** is a tuple of integers, compared coordinate by coordinate: `Tick(t)` has one, which makes it a total order;
-`Product(outer, inner)` puts two times beside each other, which makes it a partial one. Products nest, and since the
-product order does not care about brackets, a nested product is just a longer tuple. In batches a time is one integer
-lane for each coordinate, never an object per row.
+A **time** is a tuple of integers, compared coordinate by coordinate. `TotalTime(t)` has one, so its order is total: the
+times of the root scope are numbers of ticks. `ProductTime(outer, inner)` has the coordinates of two times, so its order
+is partial. Products nest, and since the product order does not depend on brackets, a nested product is a longer tuple.
+In batches a time is one integer lane for each coordinate, never an object per row.
 
 An **antichain** is a set of times none of which is below another. As a frontier it stands for all times at or above
 one of its elements; the empty antichain is the end of time. Antichains are values: `insert` gives another one.
@@ -24,17 +24,17 @@ from dbspark.kernels.memory.layout import TIMES
 
 
 class Time(tuple[int, ...]):
-    """Integers compared coordinate by coordinate; see `Tick` and `Product`."""
+    """Integers compared coordinate by coordinate; see `TotalTime` and `ProductTime`."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, time: TimeLike) -> Time:
-        """A time from what a caller has: a time, an integer, or a tuple of integers."""
+        """Convert a time, an integer or a sequence of integers to a time."""
         if isinstance(time, Time):
             return time
         if hasattr(time, "__index__"):  # numpy's integers too
-            return Tick(operator.index(time))
+            return TotalTime(operator.index(time))
         return Time(operator.index(t) for t in time)
 
     @property
@@ -43,79 +43,79 @@ class Time(tuple[int, ...]):
         return len(self)
 
     def less_equal(self, other: TimeLike) -> bool:
-        return all(a <= b for a, b in zip(self, self._like(other), strict=True))
+        return all(a <= b for a, b in zip(self, self._same_width(other), strict=True))
 
     def join(self, other: TimeLike) -> Self:
         """The least time at or above both."""
-        return self._made([max(a, b) for a, b in zip(self, self._like(other), strict=True)])
+        return self._from_coordinates([max(a, b) for a, b in zip(self, self._same_width(other), strict=True)])
 
     def meet(self, other: TimeLike) -> Self:
         """The greatest time at or below both."""
-        return self._made([min(a, b) for a, b in zip(self, self._like(other), strict=True)])
+        return self._from_coordinates([min(a, b) for a, b in zip(self, self._same_width(other), strict=True)])
 
     def advance_by(self, frontier: Antichain) -> Self:
         """The least time that readers at or above the frontier cannot tell from this one."""
         return self.join(frontier.meet_of_all()) if frontier else self
 
-    def _like(self, other: TimeLike) -> Time:
+    def _same_width(self, other: TimeLike) -> Time:
         time = Time.of(other)
         if len(time) != len(self):
             raise TimeError(f"times of one scope have as many coordinates: {self!r} and {time!r} do not")
         return time
 
-    def _made(self, coordinates: Iterable[int]) -> Self:
+    def _from_coordinates(self, coordinates: Iterable[int]) -> Self:
         return tuple.__new__(type(self), coordinates)
 
     def __repr__(self) -> str:
         return f"Time({', '.join(map(str, self))})"
 
 
-class Tick(Time):
-    """A time of the root scope: ticks are counted, and totally ordered.
+class TotalTime(Time):
+    """A time of the root scope: the number of a tick. Totally ordered.
 
-    >>> Tick(3).join(Tick(5)), Tick(3).less_equal(5)
-    (Tick(5), True)
+    >>> TotalTime(3).join(TotalTime(5)), TotalTime(3).less_equal(5)
+    (TotalTime(5), True)
     """
 
     __slots__ = ()
 
-    def __new__(cls, tick: int) -> Tick:
+    def __new__(cls, tick: int) -> TotalTime:
         return tuple.__new__(cls, (tick,))
 
     def __repr__(self) -> str:
-        return f"Tick({self[0]})"
+        return f"TotalTime({self[0]})"
 
 
-class Product(Time):
+class ProductTime(Time):
     """A time of a nested scope: a time outside and a time inside, in the product order.
 
-    >>> Product(3, 7).join(Product(4, 6)), Product(3, 7).less_equal(Product(4, 6))
-    (Product(4, 7), False)
-    >>> Product(Product(1, 2), 3) == Product(1, Product(2, 3))
+    >>> ProductTime(3, 7).join(ProductTime(4, 6)), ProductTime(3, 7).less_equal(ProductTime(4, 6))
+    (ProductTime(4, 7), False)
+    >>> ProductTime(ProductTime(1, 2), 3) == ProductTime(1, ProductTime(2, 3))
     True
     """
 
     __slots__ = ()
 
-    def __new__(cls, outer: TimeLike, inner: TimeLike) -> Product:
+    def __new__(cls, outer: TimeLike, inner: TimeLike) -> ProductTime:
         time = tuple.__new__(cls, Time.of(outer) + Time.of(inner))
         if len(time) > TIMES:
             raise TimeError(f"scopes nest to {TIMES} coordinates of time; {time!r} has {len(time)}")
         return time
 
     def __repr__(self) -> str:
-        return f"Product({', '.join(map(str, self))})"
+        return f"ProductTime({', '.join(map(str, self))})"
 
 
 TimeLike = Time | SupportsIndex | Sequence[int]
-"""What stands for a time where one is expected."""
+"""What may be given where a time is expected: a time, an integer, or coordinates."""
 
 
 class Antichain:
     """An immutable set of times none of which is at or below another.
 
-    >>> Antichain([Product(3, 7), Product(5, 6)]).join(Antichain([Product(4, 6)]))
-    Antichain([Product(4, 7), Product(5, 6)])
+    >>> Antichain([ProductTime(3, 7), ProductTime(5, 6)]).join(Antichain([ProductTime(4, 6)]))
+    Antichain([ProductTime(4, 7), ProductTime(5, 6)])
     """
 
     __slots__ = ("elements",)
@@ -123,13 +123,13 @@ class Antichain:
     elements: tuple[Time, ...]
 
     def __init__(self, times: Iterable[TimeLike] = ()) -> None:
-        self.elements = _minimal(Time.of(t) for t in times)
+        self.elements = _minimal_times(Time.of(t) for t in times)
 
     @classmethod
     def at(cls, *time: int) -> Antichain:
         """The frontier of one time, given by its coordinates."""
         self = cls.__new__(cls)
-        self.elements = (Tick(time[0]) if len(time) == 1 else Time(time),)
+        self.elements = (TotalTime(time[0]) if len(time) == 1 else Time(time),)
         return self
 
     def insert(self, time: TimeLike) -> Antichain:
@@ -137,8 +137,8 @@ class Antichain:
         return self.extend((time,))
 
     def extend(self, times: Iterable[TimeLike]) -> Antichain:
-        """With some more times."""
-        elements = _minimal((*self.elements, *(Time.of(t) for t in times)))
+        """With more times."""
+        elements = _minimal_times((*self.elements, *(Time.of(t) for t in times)))
         return self if elements == self.elements else Antichain(elements)
 
     def less_equal(self, time: TimeLike) -> bool:
@@ -207,7 +207,7 @@ class Antichain:
         return f"Antichain({list(self.elements)!r})"
 
 
-def _minimal(times: Iterable[Time]) -> tuple[Time, ...]:
+def _minimal_times(times: Iterable[Time]) -> tuple[Time, ...]:
     """The times that no other is below, once each, in a fixed order."""
     kept: list[Time] = []
     for time in times:
@@ -222,7 +222,7 @@ class MutableAntichain:
 
     >>> held = MutableAntichain([1])
     >>> held.update([(1, -1), (2, 7)])
-    [(Tick(1), -1), (Tick(2), 1)]
+    [(TotalTime(1), -1), (TotalTime(2), 1)]
     """
 
     __slots__ = ("_counts", "frontier")
@@ -250,9 +250,9 @@ class MutableAntichain:
         return left + [(t, 1) for t in self.frontier if t not in before.elements]
 
     def replace(self, old: Antichain, new: Antichain) -> None:
-        """One holder's times in place of those it has held."""
+        """Replace the times of one holder."""
         if len(old) == len(new) == len(self._counts) == 1 and self._counts.get(old.elements[0]) == 1:
-            self._counts, self.frontier = {new.elements[0]: 1}, new  # the only holder, as usual
+            self._counts, self.frontier = {new.elements[0]: 1}, new  # the usual case: a single holder
         else:
             self.update([*((t, 1) for t in new), *((t, -1) for t in old)])
 
@@ -260,10 +260,10 @@ class MutableAntichain:
         """The frontier that would be left without one holder's times.
 
         >>> MutableAntichain([1, 2]).without(Antichain([1]))
-        Antichain([Tick(2)])
+        Antichain([TotalTime(2)])
         """
         if len(self._counts) == len(times) and all(self._counts.get(t) == 1 for t in times):
-            return Antichain()  # the only holder, as usual
+            return Antichain()  # the usual case: a single holder
         counts = {t: n - (t in times.elements) for t, n in self._counts.items()}
         return Antichain(t for t, n in counts.items() if n > 0)
 
@@ -277,8 +277,8 @@ class MutableAntichain:
 def advance_by(time: TimeLike, since: Antichain) -> Time:
     """The least time that readers at or above `since` cannot tell from `time`.
 
-    >>> advance_by(Product(3, 7), Antichain([Product(4, 8), Product(5, 3)]))
-    Product(4, 7)
+    >>> advance_by(ProductTime(3, 7), Antichain([ProductTime(4, 8), ProductTime(5, 3)]))
+    ProductTime(4, 7)
     """
     return Time.of(time).advance_by(since)
 

@@ -1,27 +1,30 @@
-"""Changes on their way into a trace: they wait as they came, and are put in order beside the ticks.
+"""The write buffer of a trace: deltas that have been committed but are not in the spine yet.
 
-To write one small change costs as much as to write many, so they wait in a list and are written together. To sort a
-large one costs as much as half of its tick, so the thread of the merges does it (`trace.background_merges`): it makes
-of changes what the trace takes (`Written`), which `History` hands over when it is next touched; whoever cannot wait
-asks for it at once. Small changes are not worth the thread: it would keep the interpreter's lock from the ticks for
-longer than its kernels run without it. A change leaves the list when the trace has it, so everything is at any moment
-either there or here. Sorting cannot fail for what a change holds (`sound`): it has happened, and nobody could be told.
-Where it fails for want of memory, the changes stay in the list and are sorted again when they are next asked for.
+Inserting a batch into a spine has a fixed cost, so small deltas are collected, each in whichever order it came, and
+inserted as one batch. Sorting a large delta costs as much as half of its tick, so the background thread does it
+(`trace.background_merges`); small ones are sorted by the tick itself, because they would keep the interpreter's lock
+for longer than their kernels run without it. Invariants:
 
-What waits is bounded: by `CHANGES`, `ROWS` and `HELD` where nothing is being written. Beside what the thread has in
-hand it is `FAR` times that, or as many rows as it has in hand if they are more; then a tick waits for it. So a load of
-millions, which takes the thread a second to sort, is waited for by nobody before as much has come again.
+1. Every committed row is either in the spine or in the buffer: deltas leave the buffer when, and only when, the
+   function that inserts them into the spine has returned.
+2. A flush cannot fail because of what a delta holds: deltas are validated before they are accepted (`validate`). Where
+   it fails for want of memory, the deltas stay in the buffer, and the next flush sorts them again.
+3. The buffer is bounded by `LIMITS`. Where no flush is in progress, it is flushed at `max_deltas`, `max_rows` or
+   `max_bytes`. Behind a flush in progress there may be `busy_factor` times as much, or as many rows as the flush has if
+   these are more; a writer that finds more waits for the flush. So a load of millions of rows, which takes a second to
+   sort, delays no tick before as many rows have come again.
+4. Deltas of which nobody has read rows for a while (`idle_after_deltas`) are flushed in large pieces, behind all
+   merges, because nobody may ever need them in order. No tick waits for that before the buffer has
+   `idle_trace_factor` times the rows of the trace. The first reader pays for it, once: at most what those ticks saved.
 
-Where nobody has asked for rows for a while, to write them is work that nobody may ever need. They wait until there are
-`QUIET` changes or `MANY` rows, then the thread writes so many at a time, when it has no merges to do; no tick waits for
-it before there are `AHEAD` times as many rows here as in the trace. Whoever asks first, after a long stretch of that,
-pays for it: once, and for at most as much as those ticks were spared.
+Readers that need order or times (`as_of`, `changes`, commits to disk) flush first.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -35,51 +38,62 @@ from dbspark.columnar.row_times import pad_times
 from dbspark.columnar.sort_batch import MAX_SORT_ROWS, sort_timed_chunks
 from dbspark.kernels.memory.layout import TIME
 from dbspark.kernels.merge.consolidate import survey_weights
-from dbspark.trace.background_merges import Task
-
-CHANGES = 64
-"""Changes that wait at most."""
-ROWS = 4096
-"""Rows that wait at most: with more a change is worth a batch of its own."""
-HELD = 1 << 25
-"""Bytes that wait at most: a small change of a view may lie in the memory of a large tick."""
-FAR = 32
-"""How many times as much may wait while the thread is busy."""
-BESIDE = ROWS
-"""Rows from which on changes are written by the thread."""
-QUIET = 32
-"""Changes that wait at most where nobody has asked for rows for a while, if they are not small."""
-MANY = 1 << 16
-"""Rows that wait there, and are written together: it costs less than to write those of each tick and to merge them."""
-CALM = 64
-"""Changes after which nobody is expected to ask any more."""
-AHEAD = 2
-"""How many times the rows of the trace may wait there."""
-_LONG = 1024
-"""Rows from which on a change is long: to copy several into one before they are sorted costs more than it spares."""
+from dbspark.trace.background_merges import BackgroundTask
 
 
-class Change:
-    """A change of a tick, in whichever order it came until somebody wants it in that of the trace.
+@dataclass(frozen=True, slots=True)
+class WriteBufferLimits:
+    """What a write buffer holds before it is flushed, or before a writer waits for the flush."""
 
-    It is let go of when it has been written; then it only knows how many rows it had.
+    max_deltas: int = 64
+    """Deltas: a reader that needs no order looks through them one by one."""
+    max_rows: int = 4096
+    """Rows: a delta of more is worth a batch of its own."""
+    max_bytes: int = 1 << 25
+    """Bytes that deltas keep from being freed: a small delta of a view may be part of the memory of a large tick."""
+    min_background_rows: int = 4096
+    """Rows from which on a flush is sorted on the background thread: with fewer, switching threads costs more than
+    sorting."""
+    busy_factor: int = 32
+    """How many times `max_deltas` and `max_rows` may come while a flush is in progress, before a writer waits."""
+    idle_after_deltas: int = 64
+    """Deltas in a row without a reader, after which none is expected soon."""
+    max_idle_deltas: int = 32
+    """Deltas in the buffer of an idle history that are flushed, however few rows they have."""
+    max_idle_rows: int = 1 << 16
+    """Rows of an idle history that are sorted at once: it costs less than to sort those of each tick and merge them."""
+    idle_trace_factor: int = 2
+    """How many times the rows of its trace an idle history may hold in the buffer, before a writer waits."""
+    max_copied_rows: int = 1024
+    """Average rows of the deltas of one flush up to which they are copied into one chunk before sorting: that saves a
+    kernel call for each, and above this many rows costs more than it saves."""
+
+
+LIMITS = WriteBufferLimits()
+"""The limits of every buffer of the process."""
+
+
+class BufferedDelta:
+    """The delta of one tick, sorted when it is first read in order.
+
+    Once the trace has it, it holds no rows any more, only the number of rows that it had.
     """
 
-    __slots__ = ("_batch", "_delta", "_rows", "given", "held", "sort_key", "tick")
+    __slots__ = ("_batch", "_delta", "_rows", "delta_rows", "retained_bytes", "sort_key", "tick")
 
     def __init__(self, delta: Delta, tick: int, sort_key: SortKey) -> None:
         self._delta: Delta | None = delta
         self._batch: Batch | None = None
         self._rows: int | None = None
         self.sort_key = sort_key
-        self.given = delta.rows
-        """Rows that came, equal ones and such as cancel each other counted one by one."""
-        self.held = delta.retained_bytes
-        """Bytes that cannot be freed while it is here."""
+        self.delta_rows = delta.rows
+        """Rows as they came, before consolidation."""
+        self.retained_bytes = delta.retained_bytes
+        """Bytes that cannot be freed as long as the delta is in the buffer."""
         self.tick = tick
 
     def batch(self) -> Batch:
-        """The rows in order. Two threads may ask at the same time: the delta is let go of after the batch is there."""
+        """The rows in the order of the sort key. Safe for two threads: the delta is dropped once the batch is set."""
         delta, batch = self._delta, self._batch
         if batch is None:
             assert delta is not None
@@ -87,23 +101,23 @@ class Change:
             self._delta = None
         return batch
 
-    def loose(self) -> Chunk | None:
-        """The rows as kernels read them, where they are flat and in no order yet."""
+    def unsorted_chunk(self) -> Chunk | None:
+        """The rows as a chunk for kernels; None where they are sorted already or have nested columns."""
         delta = self._delta
         return None if delta is None or delta.is_sorted or delta.schema.nested else delta.chunk()
 
     def __int__(self) -> int:
-        """By how many rows it changes what it is a change of."""
+        """The number of rows after consolidation."""
         return self.batch().rows if self._rows is None else self._rows
 
-    def written(self, rows: int) -> None:
-        """The trace has it, which are so many rows."""
+    def mark_flushed(self, rows: int) -> None:
+        """The trace has these rows, `rows` after consolidation: drop them here."""
         self._rows = rows
         self._batch = self._delta = None
 
 
-def sound(delta: Delta, sort_key: SortKey) -> Delta:
-    """A delta that can be put in order at any time; raises where sums of its weights do not fit."""
+def validate(delta: Delta, sort_key: SortKey) -> Delta:
+    """The delta, if it can be sorted without error whenever that happens; raises where sums of its weights overflow."""
     if delta.rows and not delta.is_sorted:
         chunk = delta.chunk()
         info = np.empty(4, np.int64)
@@ -113,203 +127,234 @@ def sound(delta: Delta, sort_key: SortKey) -> Delta:
     return delta
 
 
-class Written(NamedTuple):
-    """What a trace takes for some changes that follow each other."""
+class FlushResult(NamedTuple):
+    """Sorted deltas of consecutive ticks, ready to be inserted into the trace."""
 
-    changes: Sequence[Change]
+    deltas: Sequence[BufferedDelta]
     rows: Sequence[int]
-    """Of each of them."""
-    together: Batch | None
-    """All of them with their times, if they are short and their sums are known to fit; else it takes each."""
+    """Rows of each delta, after consolidation where they are counted."""
+    combined: Batch | None
+    """One batch of all deltas with their times, where that is cheap and sums of weights cannot overflow; None: each
+    delta is inserted as a batch of its own."""
     oldest: int
-    """Earlier times have been moved to this tick, where they are all together."""
+    """The tick to which earlier times have been advanced in `combined`."""
 
 
-def written(changes: Sequence[Change], oldest: int, patient: bool = False, counted: bool = True) -> Written:
-    """Put changes in order; those of ticks that nobody can ask for are moved to the oldest that is kept.
+def sort_for_flush(
+    deltas: Sequence[BufferedDelta], oldest: int, seldom_read: bool = False, count_rows: bool = True
+) -> FlushResult:
+    """Sort deltas for the trace. Times of ticks that nobody can read any more are advanced to the tick `oldest`.
 
-    See `Waiting` for `patient` and `counted`.
+    `seldom_read`: larger deltas are combined into one batch, too. `count_rows`: the rows of each delta are counted
+    after consolidation; without it the number is that of the rows that came.
     """
-    given = sum([change.given for change in changes])
-    few = len(changes) > 1 and given <= max(2 * ROWS, min(_LONG * len(changes), MANY))
-    if len(changes) > 1 and (few or not counted) and (changes[0].tick >= oldest or not counted):
-        at_once = _sorted_at_once(changes, oldest, counted, few) if given <= MAX_SORT_ROWS else None
-        if at_once is not None:
-            return at_once
-    batches = [change.batch() for change in changes]
+    delta_rows = sum([delta.delta_rows for delta in deltas])
+    small = len(deltas) > 1 and delta_rows <= max(
+        2 * LIMITS.max_rows, min(LIMITS.max_copied_rows * len(deltas), LIMITS.max_idle_rows)
+    )
+    if len(deltas) > 1 and (small or not count_rows) and (deltas[0].tick >= oldest or not count_rows):
+        sorted_together = _sort_in_one_pass(deltas, oldest, count_rows, small) if delta_rows <= MAX_SORT_ROWS else None
+        if sorted_together is not None:
+            return sorted_together
+    batches = [delta.batch() for delta in deltas]
     rows = [batch.rows for batch in batches]
-    together = few or (patient and len(changes) > 1 and given <= 2 * MANY)
-    if not together or sum(b.largest for b in batches) > INT64_MAX:
-        return Written(changes, rows, None, oldest)
-    if oldest >= changes[-1].tick:  # they are all of one time
-        return Written(changes, rows, merge(batches).at_time((oldest,)), oldest)
-    timed = [b.at_time((max(c.tick, oldest),)) for b, c in zip(batches, changes, strict=True)]
-    return Written(changes, rows, merge(timed), oldest)
+    combined = small or (seldom_read and len(deltas) > 1 and delta_rows <= 2 * LIMITS.max_idle_rows)
+    if not combined or sum(b.largest for b in batches) > INT64_MAX:
+        return FlushResult(deltas, rows, None, oldest)
+    if oldest >= deltas[-1].tick:  # all have the same time
+        return FlushResult(deltas, rows, merge(batches).at_time((oldest,)), oldest)
+    timed = [b.at_time((max(c.tick, oldest),)) for b, c in zip(batches, deltas, strict=True)]
+    return FlushResult(deltas, rows, merge(timed), oldest)
 
 
-def _sorted_at_once(changes: Sequence[Change], oldest: int, counted: bool, few: bool) -> Written | None:
-    """Changes of different ticks, all of them flat and in no order, by one sort: to merge them later costs more.
+def _sort_in_one_pass(
+    deltas: Sequence[BufferedDelta], oldest: int, count_rows: bool, small: bool
+) -> FlushResult | None:
+    """Sort deltas of different ticks together, which costs less than sorting each and merging; None where one of them
+    is sorted already or has nested columns.
 
-    Where they have `few` rows each, they are copied into one chunk first: a call for each costs more.
+    `small`: they are copied into one chunk first, which costs less than a kernel call for each.
     """
-    chunks = [chunk for change in changes if (chunk := change.loose()) is not None]
-    if len(chunks) != len(changes):
+    chunks = [chunk for delta in deltas if (chunk := delta.unsorted_chunk()) is not None]
+    if len(chunks) != len(deltas):
         return None
-    sort_key, ticks = changes[0].sort_key, np.array([change.tick for change in changes], np.int64)
-    whole = concat_chunks(sort_key.schema, chunks) if few else None
+    sort_key, ticks = deltas[0].sort_key, np.array([delta.tick for delta in deltas], np.int64)
+    whole = concat_chunks(sort_key.schema, chunks) if small else None
     if whole is None:
         batch = sort_timed_chunks(sort_key, chunks, ticks.tolist(), (oldest,))
-    elif oldest >= changes[-1].tick:
+    elif oldest >= deltas[-1].tick:
         batch = Batch.from_chunk(sort_key, whole).at_time((oldest,))
     else:
-        times = np.repeat(np.maximum(ticks, oldest), [change.given for change in changes])
+        times = np.repeat(np.maximum(ticks, oldest), [delta.delta_rows for delta in deltas])
         batch = Batch.from_chunk(sort_key, whole.with_times(pad_times([times], 0, whole.rows)))
-    if not counted:
-        return Written(changes, [change.given for change in changes], batch, oldest)
-    found = np.concatenate([chunk.lane(TIME) for chunk in batch.chunks]) if batch.rows else np.empty(0, np.int64)
-    rows: list[int] = np.bincount(np.searchsorted(ticks, found), minlength=len(ticks)).tolist()
-    return Written(changes, rows, batch, oldest)
+    if not count_rows:
+        return FlushResult(deltas, [delta.delta_rows for delta in deltas], batch, oldest)
+    row_ticks = np.concatenate([chunk.lane(TIME) for chunk in batch.chunks]) if batch.rows else np.empty(0, np.int64)
+    rows: list[int] = np.bincount(np.searchsorted(ticks, row_ticks), minlength=len(ticks)).tolist()
+    return FlushResult(deltas, rows, batch, oldest)
 
 
-class SavedBuffer(NamedTuple):
-    """What a tick changes of `Waiting`."""
+class BufferCheckpoint(NamedTuple):
+    """The state of a `WriteBuffer` when a tick began; `deltas` is shared and was `length` long."""
 
-    changes: list[Change]
+    deltas: list[BufferedDelta]
     length: int
     rows: int
-    held: int
-    job: Task[Written] | None
-    in_hand: int
-    rows_in_hand: int
-    since_asked: int
+    retained_bytes: int
+    flush_task: BackgroundTask[FlushResult] | None
+    flushing: int
+    flushing_rows: int
+    deltas_since_read: int
 
 
-class Waiting:
-    """The changes of one history that its trace does not have yet."""
+class WriteBuffer:
+    """The committed deltas of one history that its trace does not have yet. See the invariants above."""
 
     __slots__ = (
-        "_beside", "_counted", "_held", "_in_hand", "_job", "_oldest", "_patient", "_rows_in_hand", "_since_asked",
-        "changes", "rows",
+        "_background",
+        "_count_rows",
+        "_deltas_since_read",
+        "_flush_task",
+        "_flushing",
+        "_flushing_rows",
+        "_oldest",
+        "_retained_bytes",
+        "_seldom_read",
+        "deltas",
+        "rows",
     )  # fmt: skip
 
-    def __init__(self, oldest: Callable[[int], int], beside: bool, patient: bool = False, counted: bool = True) -> None:
-        """`oldest`: by the last tick that is written, the oldest that somebody may ask for. `beside`: whether a thread
-        may write them. `patient`: they are seldom asked for. `counted`: somebody wants to know how many rows a change
-        has."""
+    def __init__(
+        self, oldest: Callable[[int], int], background: bool, seldom_read: bool = False, count_rows: bool = True
+    ) -> None:
+        """`oldest`: the oldest tick that must stay readable once a given tick is in the trace. `background`: whether
+        flushes may be sorted on the background thread. `seldom_read`: whether the history may count as idle.
+        `count_rows`: whether the rows of each delta are counted after consolidation."""
         self._oldest = oldest
-        self._beside = beside
-        self._patient = patient
-        self._counted = counted
-        self._since_asked = CALM
-        """Changes that have come since somebody looked for rows."""
-        self._job: Task[Written] | None = None
-        self._in_hand = 0
-        """The first so many changes are what the job writes, and so many rows."""
-        self._rows_in_hand = 0
-        self.changes: list[Change] = []
+        self._background = background
+        self._seldom_read = seldom_read
+        self._count_rows = count_rows
+        self._deltas_since_read = LIMITS.idle_after_deltas
+        """Deltas that were added since rows were last read."""
+        self._flush_task: BackgroundTask[FlushResult] | None = None
+        self._flushing = 0
+        """How many of the first deltas the flush in progress has, and how many rows they have."""
+        self._flushing_rows = 0
+        self.deltas: list[BufferedDelta] = []
         self.rows = 0
-        """Those of all of them."""
-        self._held = 0
-        """Bytes, of all of them."""
+        """Rows of all deltas, before consolidation."""
+        self._retained_bytes = 0
+        """Bytes that all deltas keep from being freed."""
 
-    def add(self, change: Change) -> bool:
-        """One more; whether `flush_due` may have something to do."""
-        self.changes.append(change)
-        self.rows += change.given
-        self._held += change.held
-        self._since_asked += 1
-        # Mostly it has not.
-        return not (self._job is None and len(self.changes) < CHANGES and self.rows < ROWS and self._held < HELD)
+    def add(self, delta: BufferedDelta) -> bool:
+        """Add a delta; returns whether `flush_due` may have something to do."""
+        self.deltas.append(delta)
+        self.rows += delta.delta_rows
+        self._retained_bytes += delta.retained_bytes
+        self._deltas_since_read += 1
+        limits = LIMITS
+        return (
+            self._flush_task is not None
+            or len(self.deltas) >= limits.max_deltas
+            or self.rows >= limits.max_rows
+            or self._retained_bytes >= limits.max_bytes
+        )
 
-    def flush_due(self, there: int, take: Callable[[Written], None]) -> bool:
-        """Have `take` write what is to be written now into the trace, which has so many rows; whether there was any.
+    def flush_due(self, trace_rows: int, insert: Callable[[FlushResult], None]) -> bool:
+        """Call `insert` with what is to be flushed now, if anything; returns whether it was called.
 
-        Begins to sort beside the ticks what has become enough. Changes leave the list once `take` has returned, so
-        where anything raises they are still there.
+        Starts a flush in the background where there is enough for one. Deltas leave the buffer once `insert` has
+        returned, so where anything raises they are still there. `trace_rows`: rows of the trace.
         """
-        taken = False
-        if self._job is not None and (self._job.done or self._too_much(there)):
-            taken = self.flush(take)
-        if self._job is None and self._enough():
-            if self._beside and (self.changes[-1].given >= ROWS or self.rows >= BESIDE):
-                some = self._first()
-                for change in some:
-                    change.loose()  # so that the thread need not ask Arrow for it
-                rows = sum([change.given for change in some])
-                function = partial(written, some, self._oldest(some[-1].tick), self._patient, self._counted)
-                self._job = Task(rows, function, when_idle=self._calm)
-                self._in_hand, self._rows_in_hand = len(some), rows
-            elif not taken:
-                taken = self.flush(take)
-        return taken
+        inserted = False
+        if self._flush_task is not None and (self._flush_task.done or self._is_full(trace_rows)):
+            inserted = self.flush(insert)
+        if self._flush_task is None and self._should_flush():
+            if self._background and (
+                self.deltas[-1].delta_rows >= LIMITS.max_rows or self.rows >= LIMITS.min_background_rows
+            ):
+                deltas = self._next_deltas()
+                for delta in deltas:
+                    delta.unsorted_chunk()  # made here, so that the thread does not call into Arrow
+                rows = sum([delta.delta_rows for delta in deltas])
+                function = partial(
+                    sort_for_flush, deltas, self._oldest(deltas[-1].tick), self._seldom_read, self._count_rows
+                )
+                self._flush_task = BackgroundTask(rows, function, when_idle=self._is_idle)
+                self._flushing, self._flushing_rows = len(deltas), rows
+            elif not inserted:
+                inserted = self.flush(insert)
+        return inserted
 
-    def flush(self, take: Callable[[Written], None]) -> bool:
-        """Have `take` write everything, or the first part of it where a thread has that in hand; whether there was any.
+    def flush(self, insert: Callable[[FlushResult], None]) -> bool:
+        """Call `insert` with the flush in progress, or else with the next deltas; returns whether there were any.
 
-        Changes leave the list once `take` has returned.
+        Deltas leave the buffer once `insert` has returned. Call it until it returns False to flush everything.
         """
-        if self._job is not None:
-            job, self._job = self._job, None  # one that has failed is not asked again
-            self._in_hand = self._rows_in_hand = 0
-            out = job.result()
-        elif self.changes:
-            some = self._first()
-            out = written(some, self._oldest(some[-1].tick), self._patient, self._counted)
+        if self._flush_task is not None:
+            flush_task, self._flush_task = self._flush_task, None  # one that has failed is not used again
+            self._flushing = self._flushing_rows = 0
+            out = flush_task.result()
+        elif self.deltas:
+            deltas = self._next_deltas()
+            out = sort_for_flush(deltas, self._oldest(deltas[-1].tick), self._seldom_read, self._count_rows)
         else:
             return False
-        left = self.changes[len(out.changes) :]  # another list: the one that was saved stays as it is
-        rows = self.rows - sum([change.given for change in out.changes])
-        held = self._held - sum([change.held for change in out.changes])
-        take(out)
+        left = self.deltas[len(out.deltas) :]  # a new list: that of a checkpoint stays as it is
+        rows = self.rows - sum([delta.delta_rows for delta in out.deltas])
+        retained_bytes = self._retained_bytes - sum([delta.retained_bytes for delta in out.deltas])
+        insert(out)
         # The trace has them; nothing below can fail.
-        self.changes, self.rows, self._held = left, rows, held
+        self.deltas, self.rows, self._retained_bytes = left, rows, retained_bytes
         return True
 
-    def again(self, out: Written) -> Written:
-        """The same changes, with times as they may be advanced now."""
-        return written(out.changes, self._oldest(out.changes[-1].tick), self._patient, self._counted)
+    def sort_again(self, out: FlushResult) -> FlushResult:
+        """The same deltas, with times advanced no further than readers permit now."""
+        return sort_for_flush(out.deltas, self._oldest(out.deltas[-1].tick), self._seldom_read, self._count_rows)
 
-    def saved(self) -> SavedBuffer:
-        """To come back to, where a tick has to be taken back. Costs nothing."""
-        return SavedBuffer(
-            self.changes, len(self.changes), self.rows, self._held, self._job, self._in_hand, self._rows_in_hand,
-            self._since_asked,
+    def checkpoint(self) -> BufferCheckpoint:
+        """The state to which `restore` goes back when a tick is rolled back. Copies nothing."""
+        return BufferCheckpoint(
+            self.deltas, len(self.deltas), self.rows, self._retained_bytes, self._flush_task, self._flushing,
+            self._flushing_rows, self._deltas_since_read,
         )  # fmt: skip
 
-    def reset(self, saved: SavedBuffer) -> None:
-        """Go back to what was saved, but not to a job that has failed since: it would fail every further tick."""
-        self.changes, length, self.rows, self._held = saved[:4]
-        self._job, self._in_hand, self._rows_in_hand, self._since_asked = saved[4:]
-        if self._job is not None and self._job.failed:
-            self._job, self._in_hand, self._rows_in_hand = None, 0, 0
-        del self.changes[length:]
+    def restore(self, checkpoint: BufferCheckpoint) -> None:
+        """Go back to a checkpoint, but not to a flush that has failed since: it would fail every further tick."""
+        self.deltas, length, self.rows, self._retained_bytes = checkpoint[:4]
+        self._flush_task, self._flushing, self._flushing_rows, self._deltas_since_read = checkpoint[4:]
+        if self._flush_task is not None and self._flush_task.failed:
+            self._flush_task, self._flushing, self._flushing_rows = None, 0, 0
+        del self.deltas[length:]
 
-    def asked(self) -> None:
-        """Somebody looks for rows, among those that wait, too."""
-        self._since_asked = 0
+    def record_read(self) -> None:
+        """Rows are read now, so the history is not idle."""
+        self._deltas_since_read = 0
 
     @property
-    def _calm(self) -> bool:
-        """Whether nobody has asked for rows for a while."""
-        return self._patient and self._since_asked > CALM
+    def _is_idle(self) -> bool:
+        """Whether nobody has read rows for `idle_after_deltas` deltas."""
+        return self._seldom_read and self._deltas_since_read > LIMITS.idle_after_deltas
 
-    def _first(self) -> Sequence[Change]:
-        """What to write next: everything, or as much as is sorted well together."""
-        if not self._patient or self.rows < 2 * MANY:
-            return tuple(self.changes)
-        upto = itertools.accumulate(change.given for change in self.changes)
-        return tuple(self.changes[: next(i for i, rows in enumerate(upto, 1) if rows >= MANY)])
+    def _next_deltas(self) -> Sequence[BufferedDelta]:
+        """The deltas of the next flush: all, or about `max_idle_rows` rows where there are far more."""
+        if not self._seldom_read or self.rows < 2 * LIMITS.max_idle_rows:
+            return tuple(self.deltas)
+        upto = itertools.accumulate(delta.delta_rows for delta in self.deltas)
+        return tuple(self.deltas[: next(i for i, rows in enumerate(upto, 1) if rows >= LIMITS.max_idle_rows)])
 
-    def _enough(self) -> bool:
-        """Whether so much waits that it should be written."""
-        changes, rows = len(self.changes), self.rows
-        if self._calm and changes < QUIET and rows < MANY and self._held < HELD:
+    def _should_flush(self) -> bool:
+        """Whether there is enough for a flush."""
+        deltas, rows = len(self.deltas), self.rows
+        if self._retained_bytes >= LIMITS.max_bytes:
+            return True
+        if self._is_idle and deltas < LIMITS.max_idle_deltas and rows < LIMITS.max_idle_rows:
             return False
-        return changes >= CHANGES or rows >= ROWS or self._held >= HELD
+        return deltas >= LIMITS.max_deltas or rows >= LIMITS.max_rows
 
-    def _too_much(self, there: int) -> bool:
-        """Whether so much waits behind what the job writes that somebody has to wait for the job."""
-        rows, most = self.rows - self._rows_in_hand, max(FAR * ROWS, self._rows_in_hand)
-        if self._calm:
-            most = max(most, AHEAD * there)
-        return rows >= most or (len(self.changes) - self._in_hand) * ROWS >= CHANGES * most
+    def _is_full(self, trace_rows: int) -> bool:
+        """Whether there is so much behind the flush in progress that the writer has to wait for it."""
+        rows, most = self.rows - self._flushing_rows, max(LIMITS.busy_factor * LIMITS.max_rows, self._flushing_rows)
+        if self._is_idle:
+            most = max(most, LIMITS.idle_trace_factor * trace_rows)
+        return rows >= most or (len(self.deltas) - self._flushing) * LIMITS.max_rows >= LIMITS.max_deltas * most

@@ -2,8 +2,7 @@
 
 from dbspark.zset import metrics
 from dbspark.zset.config import BACKENDS, ZSetConfig, configure, configured, current
-from dbspark.zset.indexed import IndexedZSet
-from dbspark.zset.zset import ArrangedView, ZSet, columns
+from dbspark.zset.zset import ArrangedView, IndexedZSet, ZSet, columns
 
 __all__ = [
     "BACKENDS",

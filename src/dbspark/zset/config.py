@@ -1,7 +1,7 @@
-"""Knobs of Z-sets, by the names the environment knows them by.
+"""Knobs of Z-sets, and the environment variables that set them.
 
-They are read from the environment once, on first use; code overrides them with `configure` or by passing a
-`ZSetConfig`. A value that cannot be used is refused by its name, and nothing is changed.
+The environment is read once, on first use; `configure`, `configured` or a `ZSetConfig` that is passed override it. A
+value out of range is refused with the name of its knob, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _LOGGING: Final = ("off", "summary", "detailed")
 
 @dataclass(frozen=True, slots=True)
 class ZSetConfig:
-    """One consistent set of knobs; the field's comment names what it trades."""
+    """One consistent set of knobs."""
 
     backend: str = "Adaptive"
     smallset_n: int = 512
     """N: up to this many rows are one small sorted vector."""
     flush_size: int = 65536
-    """S: rows in the memtable that make it a batch (rows given one by one: from the first read in columns on)."""
+    """S: rows at which a memtable is flushed (rows added one by one count from the first read in columns on)."""
     flush_bytes: int = 8 << 20
-    """The same in bytes."""
+    """Bytes at which a memtable is flushed."""
     flush_time_ms: float = 20.0
-    """T: age of the oldest unflushed row, once there is a trace to flush to."""
+    """T: age of the oldest row at which a memtable in front of a spine is flushed."""
     level_fanout: int = 4
-    """R: batches of one level that become one of the next."""
+    """R: batches of one level that are merged to one of the next."""
     compact_budget_ms: float = 2.0
     """B: time that one flush may spend on merging older batches."""
     cancel_ewma: float = 0.25
-    """Share of changes that cancel rows from which on the memtable is flushed sooner."""
+    """Share of changed rows with negative weights (EWMA) above which S is quartered."""
     logging: str = "off"
     """`summary` logs flushes and changes of form at INFO, `detailed` every decision at DEBUG."""
 
@@ -75,12 +75,12 @@ class ZSetConfig:
 
     @property
     def small_limit(self) -> int:
-        """Rows up to which the small form is kept: a little above N."""
+        """A Z-set leaves the small form above this many rows: N + N/8."""
         return self.smallset_n + self.smallset_n // 8
 
     @property
     def shrink_limit(self) -> int:
-        """Rows below which it is taken again: well below N, so that nothing flips back and forth."""
+        """A Z-set returns to the small form below this many rows: ¾ N, well below `small_limit` (hysteresis)."""
         return self.smallset_n - self.smallset_n // 4
 
     def _at_least(self, name: str, least: int) -> None:
@@ -108,7 +108,7 @@ _current: ZSetConfig | None = None
 
 
 def current() -> ZSetConfig:
-    """The configuration of Z-sets that are not given one."""
+    """The default configuration."""
     global _current
     if _current is None:
         _current = ZSetConfig.from_env(os.environ)
@@ -116,7 +116,7 @@ def current() -> ZSetConfig:
 
 
 def configure(**knobs: Any) -> ZSetConfig:
-    """Change knobs for Z-sets made from now on; returns the new configuration."""
+    """Change the default configuration, of Z-sets that are made from now on; returns it."""
     global _current
     _current = _replaced(knobs)
     return _current

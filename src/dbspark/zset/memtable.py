@@ -1,11 +1,13 @@
-"""The memtable: a mutable Z-set that takes point updates in O(1).
+"""The memtable: an unsorted, mutable Z-set that takes point updates in O(1), as in an LSM tree.
 
-It has two faces, because rows arrive in two ways. Rows given one by one as Python tuples go to a dict: nothing in
-Python is faster. Rows given in columns go to a Robin-Hood table over the columns they came in; the chunks of the
-delta are referenced, not copied, and gathered into larger ones when many small ones have piled up. A row's weight
-is the sum of both faces. `batch()` makes one sorted batch of everything.
+It is two hash tables, because rows arrive in two forms; the weight of a row is the sum of its weights in both:
 
-A memtable is a `Store` of `versions`: Z-set values hold versions of it, never the memtable itself.
+* `rows`, a dict, for rows that are added as Python tuples;
+* `table`, a `RobinHoodTable`, for deltas in columns. It refers to the chunks of the deltas instead of copying rows, and
+  gathers small chunks into larger ones.
+
+`batch()` makes one sorted, consolidated batch of both. A memtable is a `VersionedStore`: Z-set values hold versions of
+it, never the memtable itself.
 """
 
 from __future__ import annotations
@@ -24,34 +26,31 @@ from dbspark.columnar.row_codec import EncodedRow, codec_of, hash_mask
 from dbspark.columnar.rows import Row, encode_rows
 from dbspark.columnar.sort_batch import sort_hashed_chunk
 from dbspark.columnar.sort_key import hash_rows
-from dbspark.errors import WeightOverflowError
 from dbspark.kernels.lookup import hash_table as kt
 from dbspark.kernels.lookup import row_lookup as kw
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.sort.radix_sort import sort_hashes
-from dbspark.zset.versions import Moment
+from dbspark.zset.versions import VersionNode
+from dbspark.zset.weights import weight_overflow
 
-LARGE = 1 << 60
-"""Weights up to this can be summed over the few places a row may be in without looking for overflow."""
-WAITING = 24
-"""Up to this many rows given by themselves are kept as Python rows; more are worth columns at once."""
-_SMALLEST = 16
-_FEW_ROWS = 64
-"""Chunks of fewer rows each are gathered before they go to the table."""
-_PILE = 16
-"""Chunks of one size class that are gathered into one of the next."""
+MAX_UNCHECKED_WEIGHT = 1 << 60
+"""Weights up to this are summed over the places a row may be in (dict, table, sorted part) without overflow checks."""
+MAX_PYTHON_ROWS = 24
+"""Up to this many rows that are added as Python tuples stay so; more are converted to columns at once."""
+_MIN_CAPACITY = 16
+"""Slots of an empty table."""
+_MIN_CHUNK_ROWS = 64
+"""A delta whose chunks have fewer rows on average is gathered into one chunk before it goes to the table."""
+_CHUNKS_PER_GATHER = 16
+"""Chunks of one size class (power of two) that are gathered into one of the next."""
 HOT_TOUCHES = 4
-"""Changes of one row between flushes from which on it is hot."""
+"""A row changed this often since the last flush is hot: a flush may leave it in the memtable."""
 
 RowDelta = tuple[Row, int]
 
 
-def overflow(row: Any) -> WeightOverflowError:
-    return WeightOverflowError(f"the weight of {row!r} would leave the range of int64; nothing was applied")
-
-
-class Columns:
-    """Deltas in columns, as the table takes them: positions in chunks, with weights."""
+class ColumnDelta:
+    """One or more deltas in columns as the table takes them: chunks, positions of the rows in them, weights."""
 
     __slots__ = ("chunks", "deltas", "largest", "negative", "pos", "tables", "weights")
 
@@ -70,15 +69,18 @@ class Columns:
         self.pos = int64s(rows)
         self.weights = int64s(rows)
         kt.positions(lens, self.tables, self.pos, self.weights)
-        if rows < _FEW_ROWS * len(self.chunks) and len(self.chunks) > 1:  # one chunk of all is easier to keep
+        if rows < _MIN_CHUNK_ROWS * len(self.chunks) and len(self.chunks) > 1:
             schema = first.schema
             self.chunks = tuple(gather_chunks(schema, 0, self.tables, self.pos, self.weights, 1))
             self.tables = np.array([chunk.table for chunk in self.chunks], np.int64)
-            self.pos = _sequence(0, self.chunks)
+            self.pos = _all_positions(0, self.chunks)
 
 
-class RobinHood:
-    """The columnar face. Capacity is a power of two, filled to at most 85 %, shrunk when under a quarter used."""
+class RobinHoodTable:
+    """A hash table over rows in chunks. Its capacity is a power of two, filled to at most 85 %.
+
+    Entries of weight zero are dead; when they are more than half of all, the table is rebuilt without them.
+    """
 
     __slots__ = (
         "_tables",
@@ -97,15 +99,15 @@ class RobinHood:
     def __init__(self, sort_key: SortKey) -> None:
         self.sort_key = sort_key
         self.chunks: list[Chunk] = []
-        self._tables = np.empty(_SMALLEST, np.int64)
+        self._tables = np.empty(_MIN_CAPACITY, np.int64)
         self.entries = 0
         self.dead = 0
-        self.bound = 0  # no weight is larger in magnitude
-        self.entry_pos = np.empty(_SMALLEST, np.int64)
-        self.entry_weight = np.empty(_SMALLEST, np.int64)
-        self.touches = np.zeros(_SMALLEST, np.int64)
-        self.slot_hash = np.empty(_SMALLEST, np.uint64)
-        self.slot_entry = np.full(_SMALLEST, kt.EMPTY, np.int64)
+        self.bound = 0  # upper bound on the magnitude of every weight
+        self.entry_pos = np.empty(_MIN_CAPACITY, np.int64)
+        self.entry_weight = np.empty(_MIN_CAPACITY, np.int64)
+        self.touches = np.zeros(_MIN_CAPACITY, np.int64)
+        self.slot_hash = np.empty(_MIN_CAPACITY, np.uint64)
+        self.slot_entry = np.full(_MIN_CAPACITY, kt.EMPTY, np.int64)
 
     def __len__(self) -> int:
         return self.entries - self.dead
@@ -119,8 +121,8 @@ class RobinHood:
         """The node tables of the chunks."""
         return self._tables[: len(self.chunks)]
 
-    def copy(self) -> RobinHood:
-        other = RobinHood(self.sort_key)
+    def copy(self) -> RobinHoodTable:
+        other = RobinHoodTable(self.sort_key)
         other.chunks = list(self.chunks)
         other.entries, other.dead, other.bound = self.entries, self.dead, self.bound
         other._tables, other.touches = self._tables.copy(), self.touches.copy()
@@ -128,7 +130,7 @@ class RobinHood:
         other.slot_hash, other.slot_entry = self.slot_hash.copy(), self.slot_entry.copy()
         return other
 
-    def apply(self, delta: Columns, factor: int) -> tuple[int, int]:
+    def apply(self, delta: ColumnDelta, factor: int) -> tuple[int, int]:
         """Add a delta; returns (rows appended, rows that became zero). Raises on overflow, changing nothing.
 
         Where a sum might overflow, no row may be in the delta twice.
@@ -142,7 +144,7 @@ class RobinHood:
         if self.bound > INT64_MAX:
             overflows: Any = kt.would_overflow
             if overflows(*slots, self.entries, *source):
-                raise overflow("a row of the change")
+                raise weight_overflow("a row of the change")
             self.bound = INT64_MAX
         info = np.empty(2, np.int64)
         appended = int64s(rows)
@@ -152,7 +154,7 @@ class RobinHood:
         self.dead += died
         if new:
             self._append(delta, appended[:new])
-        if self.dead > _SMALLEST and self.dead * 2 > self.entries:
+        if self.dead > _MIN_CAPACITY and self.dead * 2 > self.entries:
             self._rebuild()
         return new, died
 
@@ -170,15 +172,15 @@ class RobinHood:
             self._resize(live)
 
     def _resize(self, live: int) -> None:
-        capacity = _SMALLEST
+        capacity = _MIN_CAPACITY
         while live * 100 > capacity * 60:
             capacity *= 2
         self.slot_hash = uint64s(capacity)
         self.slot_entry = int64s(capacity)
         kt.rebuild(self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight, self.entries)
 
-    def _append(self, delta: Columns, appended: Int64s) -> None:
-        """Set the positions of new entries, referencing the delta's chunks where most of their rows are new."""
+    def _append(self, delta: ColumnDelta, appended: Int64s) -> None:
+        """Set the positions of new entries. The chunks of the delta are shared if at least half of its rows are new."""
         begin, new = self.entries, len(appended)
         if new * 2 >= len(delta.pos):
             shift = len(self.chunks) << nd.ROW_BITS
@@ -186,10 +188,10 @@ class RobinHood:
             self._add_chunks(list(delta.chunks))
         else:
             chunks = self._gathered(delta.tables, appended)
-            self.entry_pos[begin : begin + new] = _sequence(len(self.chunks), chunks)
+            self.entry_pos[begin : begin + new] = _all_positions(len(self.chunks), chunks)
             self._add_chunks(chunks)
         self.entries += new
-        self._pile_up()
+        self._gather_small_chunks()
 
     def _gathered(self, tables: Int64s, pos: Int64s) -> list[Chunk]:
         sort_key = self.sort_key
@@ -205,37 +207,37 @@ class RobinHood:
             self._tables[count + i] = chunk.table
         self.chunks += chunks
 
-    def _pile_up(self) -> None:
-        """Gather the newest chunks of a size class into one when there are `_PILE` of them."""
+    def _gather_small_chunks(self) -> None:
+        """Gather the newest chunks of a size class into one when there are `_CHUNKS_PER_GATHER` of them."""
         while True:
             sizes = self.chunks
             limit = sizes[-1].rows.bit_length() + 3
             k = 0
             while k < len(sizes) and sizes[-1 - k].rows.bit_length() <= limit:
                 k += 1
-                if k == _PILE:
+                if k == _CHUNKS_PER_GATHER:
                     break
-            if k < _PILE:
+            if k < _CHUNKS_PER_GATHER:
                 return
             first = len(sizes) - k
             begin = int(np.searchsorted(self.entry_pos[: self.entries], first << nd.ROW_BITS))
             pos = self.entry_pos[begin : self.entries].copy()
             chunks = self._gathered(self.tables, pos)
             del self.chunks[first:]
-            self.entry_pos[begin : self.entries] = _sequence(first, chunks)
+            self.entry_pos[begin : self.entries] = _all_positions(first, chunks)
             self._add_chunks(chunks)
             if len(chunks) > 1:
                 return
 
     def _rebuild(self) -> None:
-        """Drop dead entries and what they keep alive; shrink the slots."""
+        """Drop dead entries and the chunks that only they refer to; shrink the slots."""
         pos, weights, touches = self.live()
         chunks = self._gathered(self.tables, pos)
         n = len(pos)
-        self.entry_pos = int64s(max(n, _SMALLEST))
-        self.entry_weight = int64s(max(n, _SMALLEST))
-        self.touches = np.zeros(max(n, _SMALLEST), np.int64)
-        self.entry_pos[:n] = _sequence(0, chunks)
+        self.entry_pos = int64s(max(n, _MIN_CAPACITY))
+        self.entry_weight = int64s(max(n, _MIN_CAPACITY))
+        self.touches = np.zeros(max(n, _MIN_CAPACITY), np.int64)
+        self.entry_pos[:n] = _all_positions(0, chunks)
         self.entry_weight[:n] = weights
         self.touches[:n] = touches
         self.chunks = []
@@ -244,7 +246,7 @@ class RobinHood:
         self._resize(n)
 
     def live(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Positions, weights and touches of the rows that are there."""
+        """Positions, weights and touches of all entries that are not dead."""
         weights = self.entry_weight[: self.entries]
         if not self.dead:
             return self.entry_pos[: self.entries].copy(), weights.copy(), self.touches[: self.entries].copy()
@@ -252,7 +254,7 @@ class RobinHood:
         return self.entry_pos[: self.entries][alive], weights[alive], self.touches[: self.entries][alive]
 
     def weights_of(self, probe: Chunk) -> Int64s:
-        """The weight of each row of a chunk whose hash lanes are set."""
+        """The weight of each row of a chunk with row hashes."""
         out = int64s(probe.rows)
         schema = self.sort_key.schema
         kt.lookup(
@@ -262,7 +264,7 @@ class RobinHood:
         return out
 
     def weight_of(self, probe: EncodedRow) -> int:
-        """The weight of the row of a probe whose hash is set."""
+        """The weight of one encoded row with its hash."""
         schema = self.sort_key.schema
         weight: int = kt.lookup_point(
             self.slot_hash, self.slot_entry, self.tables, self.entry_pos, self.entry_weight, self.entries,
@@ -271,7 +273,7 @@ class RobinHood:
         return weight
 
     def batch(self, pos: Int64s, weights: Int64s) -> Batch:
-        """Some of the live rows as a sorted batch."""
+        """Rows at positions, with these weights, as a sorted batch."""
         n = len(pos)
         sort_key = self.sort_key
         if n == 0:
@@ -287,36 +289,36 @@ class RobinHood:
         return Batch(sort_key, gather_chunks(sort_key.schema, 0, tables, sorted_pos, sorted_weights, one))
 
 
-def _sequence(first: int, chunks: Sequence[Chunk]) -> Int64s:
-    """Positions of all rows of chunks that are numbered from `first` on."""
+def _all_positions(first: int, chunks: Sequence[Chunk]) -> Int64s:
+    """The positions of all rows of chunks, if the first of the chunks has number `first`."""
     return np.concatenate(
         [np.arange(c.rows, dtype=np.int64) + ((first + i) << nd.ROW_BITS) for i, c in enumerate(chunks)]
     ) if chunks else np.empty(0, np.int64)  # fmt: skip
 
 
 class LargeWeight(Exception):
-    """A row may be elsewhere too, and its weight is so large that the sum has to be looked at."""
+    """A weight beyond `MAX_UNCHECKED_WEIGHT`: the row may be in other places too, so its sum needs the checked path."""
 
 
 def add_rows(rows: dict[Row, int], delta: dict[Row, int], factor: int, limit: int) -> bool:
-    """Add a delta of canonical rows, or raise and change nothing. Returns whether a weight has become large."""
+    """Add a delta of canonical rows, or raise and change nothing; whether some weight is now large."""
     large = False
     for row, weight in delta.items():
         total = rows.get(row, 0) + weight * factor
         if total:
-            if not -LARGE <= total <= LARGE:
+            if not -MAX_UNCHECKED_WEIGHT <= total <= MAX_UNCHECKED_WEIGHT:
                 large = True
                 if not -limit <= total <= limit:
-                    _take_back(rows, delta, factor, row)
-                    raise overflow(row) if limit == INT64_MAX else LargeWeight
+                    _undo(rows, delta, factor, row)
+                    raise weight_overflow(row) if limit == INT64_MAX else LargeWeight
             rows[row] = total
         else:
             rows.pop(row, None)
     return large
 
 
-def _take_back(rows: dict[Row, int], delta: dict[Row, int], factor: int, end: Row) -> None:
-    """Undo the part of a delta before row `end`."""
+def _undo(rows: dict[Row, int], delta: dict[Row, int], factor: int, end: Row) -> None:
+    """Undo the rows of a delta before row `end`."""
     for row, weight in delta.items():
         if row is end:
             return
@@ -327,10 +329,10 @@ def _take_back(rows: dict[Row, int], delta: dict[Row, int], factor: int, end: Ro
             rows.pop(row, None)
 
 
-def _size_of(value: Any) -> int:
+def _value_bytes(value: Any) -> int:
     if isinstance(value, str | bytes):
         return 4 + len(value)
-    return sum(_size_of(v) for v in value) if isinstance(value, tuple) else 8
+    return sum(_value_bytes(v) for v in value) if isinstance(value, tuple) else 8
 
 
 def batch_of_rows(sort_key: SortKey, rows: dict[Row, int]) -> Batch:
@@ -345,20 +347,20 @@ def batch_of_rows(sort_key: SortKey, rows: dict[Row, int]) -> Batch:
 
 
 class Memtable:
-    """Both faces together; see the module's preface."""
+    """A dict of Python rows and a hash table of rows in columns, changed in place under `lock`."""
 
     __slots__ = (
+        "delta_rows",
         "deltas",
         "head",
         "large",
         "lock",
-        "look_at",
-        "removed",
+        "negative_rows",
+        "next_check",
+        "row_adds",
         "row_bytes",
         "rows",
-        "sampled",
-        "seen",
-        "singles",
+        "sampled_at_rows",
         "sort_key",
         "table",
     )
@@ -366,16 +368,16 @@ class Memtable:
     def __init__(self, sort_key: SortKey) -> None:
         self.sort_key = sort_key
         self.rows: dict[Row, int] = {}
-        self.table: RobinHood | None = None
+        self.table: RobinHoodTable | None = None
         self.lock = threading.RLock()
-        self.head: Moment | None = None
+        self.head: VersionNode | None = None
         self.large = False  # whether a row given by itself has ever had a weight beyond LARGE
-        self.deltas = 0  # so far, with their rows, and how many of those took something away
-        self.seen = 0
-        self.removed = 0
-        self.singles = 0  # rows given by themselves so far
-        self.look_at = 0  # how many they may become before whoever adds them has to look at more than this
-        self.sampled = 0
+        self.deltas = 0  # deltas applied so far, their rows, and how many of those had negative weights
+        self.delta_rows = 0
+        self.negative_rows = 0
+        self.row_adds = 0  # rows added one by one so far
+        self.next_check = 0  # value of `row_adds` at which the payload checks its form again
+        self.sampled_at_rows = 0
         self.row_bytes = 0
 
     def __len__(self) -> int:
@@ -385,9 +387,9 @@ class Memtable:
         other = Memtable(self.sort_key)
         other.rows = dict(self.rows)
         other.table = None if self.table is None else self.table.copy()
-        other.large, other.seen, other.removed = self.large, self.seen, self.removed
-        other.deltas, other.singles = self.deltas, self.singles
-        other.sampled, other.row_bytes = self.sampled, self.row_bytes
+        other.large, other.delta_rows, other.negative_rows = self.large, self.delta_rows, self.negative_rows
+        other.deltas, other.row_adds = self.deltas, self.row_adds
+        other.sampled_at_rows, other.row_bytes = self.sampled_at_rows, self.row_bytes
         return other
 
     def apply(self, delta: Any, factor: int) -> None:
@@ -397,35 +399,35 @@ class Memtable:
             rows = self.rows
             total = rows.get(row, 0) + weight * factor
             if total:
-                if not -LARGE <= total <= LARGE:
+                if not -MAX_UNCHECKED_WEIGHT <= total <= MAX_UNCHECKED_WEIGHT:
                     if not -INT64_MAX <= total <= INT64_MAX:
-                        raise overflow(row)
+                        raise weight_overflow(row)
                     self.large = True
                 rows[row] = total
             else:
                 rows.pop(row, None)
-            self.singles += 1
+            self.row_adds += 1
         elif kind is dict:
-            self.large |= add_rows(self.rows, delta, factor, 2 * LARGE if factor == 1 else INT64_MAX)
-            self.seen += len(delta)
-            self.removed += sum(w < 0 for w in delta.values())
+            self.large |= add_rows(self.rows, delta, factor, 2 * MAX_UNCHECKED_WEIGHT if factor == 1 else INT64_MAX)
+            self.delta_rows += len(delta)
+            self.negative_rows += sum(w < 0 for w in delta.values())
             self.deltas += 1
         else:
             if self.table is None:
-                self.table = RobinHood(self.sort_key)
+                self.table = RobinHoodTable(self.sort_key)
             self.table.apply(delta, factor)
-            self.large |= self.table.bound > LARGE
-            self.seen += len(delta.pos)
-            self.removed += delta.negative
+            self.large |= self.table.bound > MAX_UNCHECKED_WEIGHT
+            self.delta_rows += len(delta.pos)
+            self.negative_rows += delta.negative
             self.deltas += delta.deltas
 
-    def waiting(self) -> dict[Row, int] | None:
-        """A copy of the rows, if they are few and all of them were given by themselves."""
-        return dict(self.rows) if self.table is None and len(self.rows) <= WAITING else None
+    def python_rows(self) -> dict[Row, int] | None:
+        """A copy of the rows, if they are at most `MAX_PYTHON_ROWS` and all in the dict."""
+        return dict(self.rows) if self.table is None and len(self.rows) <= MAX_PYTHON_ROWS else None
 
     def bound(self) -> int:
-        """No weight is larger in magnitude."""
-        of_rows = (INT64_MAX if self.large else LARGE) if self.rows else 0
+        """An upper bound on the magnitude of every weight."""
+        of_rows = (INT64_MAX if self.large else MAX_UNCHECKED_WEIGHT) if self.rows else 0
         return of_rows + (0 if self.table is None else self.table.bound)
 
     def batch(self) -> Batch:
@@ -439,7 +441,7 @@ class Memtable:
         return merge(parts) if parts else Batch.empty(self.sort_key)
 
     def split_hot(self, keep_hot: bool) -> tuple[Batch, Batch]:
-        """(cold, hot): rows that changed often since the last flush are hot, at most a quarter of all."""
+        """(cold, hot) rows. Hot rows changed often since the last flush; no row is hot where over a quarter are."""
         parts = [batch_of_rows(self.sort_key, self.rows)] if self.rows else []
         hot = Batch.empty(self.sort_key)
         if self.table is not None and len(self.table):
@@ -453,7 +455,7 @@ class Memtable:
 
     def nbytes(self) -> int:
         """About how many bytes the rows take as columns."""
-        if len(self.rows) >= 4 * self.sampled:
+        if len(self.rows) >= 4 * self.sampled_at_rows:
             self._sample()
         size = len(self.rows) * self.row_bytes
         if self.table is not None:
@@ -461,10 +463,10 @@ class Memtable:
         return size
 
     def _sample(self) -> None:
-        """Estimate the size of a row given by itself, now and then as they become more."""
+        """Estimate the bytes of a row in the dict from 16 rows; repeated whenever the dict is four times as large."""
         rows = list(itertools.islice(self.rows, 16))
-        self.sampled = len(self.rows)
-        self.row_bytes = 8 + sum(_size_of(row) for row in rows) // max(len(rows), 1)
+        self.sampled_at_rows = len(self.rows)
+        self.row_bytes = 8 + sum(_value_bytes(row) for row in rows) // max(len(rows), 1)
 
     def weight(self, row: Row) -> int:
         """The weight of a row."""

@@ -1,7 +1,7 @@
-"""Counters of Z-sets, cheap enough to leave on, and the registry that dumps them.
+"""Counters of Z-sets, always on, and a registry of all of them.
 
-A Z-set value is immutable; what is counted belongs to its *lineage*, the chain of values that grow out of one
-another by addition. Small Z-sets (most deltas) have no lineage and cost nothing.
+A Z-set is immutable, so counters belong to its *lineage*: the values that were made from one another by addition. A
+lineage gets counters when a Z-set outgrows the small form; deltas, which are small, have none.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _numbers = itertools.count(1)
 _registry: weakref.WeakSet[Metrics] = weakref.WeakSet()
 _lock = threading.Lock()
 
-ALPHA = 0.2
-"""Weight of the newest observation in every EWMA here."""
+EWMA_ALPHA = 0.2
+"""Weight of the newest observation in the exponentially weighted moving averages (EWMA)."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Metrics:
-    """What one lineage has done. Rates are EWMAs, updated where work is done anyway (at flushes)."""
+    """Counters of one lineage. Rates are EWMAs, updated at flushes."""
 
     name: str = field(default_factory=lambda: f"zset-{next(_numbers)}")
     created: float = field(default_factory=time.monotonic)
@@ -60,8 +60,8 @@ class Metrics:
         self.flushed_rows += rows
         self.flush_seconds += seconds
         elapsed = max(now - (self.last_flush or self.created), 1e-6)
-        self.rows_per_second += ALPHA * (rows / elapsed - self.rows_per_second)
-        self.bytes_per_second += ALPHA * (size / elapsed - self.bytes_per_second)
+        self.rows_per_second += EWMA_ALPHA * (rows / elapsed - self.rows_per_second)
+        self.bytes_per_second += EWMA_ALPHA * (size / elapsed - self.bytes_per_second)
         self.last_flush = now
 
     @property
@@ -72,7 +72,7 @@ class Metrics:
     def backlog_rows(self) -> int:
         return 0 if self.spine is None else self.spine.backlog()
 
-    def moved(self, before: str, after: str) -> None:
+    def record_transition(self, before: str, after: str) -> None:
         step = f"{before}>{after}"
         self.transitions[step] = self.transitions.get(step, 0) + 1
 

@@ -1,7 +1,6 @@
-"""What holds the rows of a Z-set: the interface, and the three single backends.
+"""`Payload`, the interface of the backends of `ZSet`, and the three backends of a single form.
 
-A payload is immutable: every operation gives a new one. `ZSet` is the same API over all of them, so whatever
-differs between the backends is in here and in `adaptive`.
+A payload is immutable: every operation returns another one. What differs between backends is here and in `adaptive`.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.chunk import Chunk, gather_chunks
-from dbspark.columnar.memory import INT64_MAX, Int64s
+from dbspark.columnar.delta import merge_or_empty
+from dbspark.columnar.memory import INT64_MAX
 from dbspark.columnar.row_codec import DirectoryAddress, RowCodec, codec_of
 from dbspark.columnar.rows import Row, decode_arrays
 from dbspark.kernels.memory import layout as nd
@@ -23,8 +21,17 @@ from dbspark.lazy import Lazy
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.spine import Spine, summable
 from dbspark.zset.config import ZSetConfig
-from dbspark.zset.memtable import LARGE, WAITING, Columns, LargeWeight, Memtable, add_rows, batch_of_rows, overflow
-from dbspark.zset.versions import Moment, Version
+from dbspark.zset.memtable import (
+    MAX_PYTHON_ROWS,
+    MAX_UNCHECKED_WEIGHT,
+    ColumnDelta,
+    LargeWeight,
+    Memtable,
+    add_rows,
+    batch_of_rows,
+)
+from dbspark.zset.versions import Version, VersionNode
+from dbspark.zset.weights import exact_weight_sum, weight_overflow
 
 
 class Payload(ABC):
@@ -48,8 +55,8 @@ class Payload(ABC):
         """With some distinct canonical rows more, of weights that are not zero."""
         return self.plus_batches((batch_of_rows(self.sort_key, rows),))
 
-    def waiting_rows(self) -> dict[Row, int] | None:
-        """All rows, if they are few and still the Python rows that they were given as."""
+    def as_python_rows(self) -> dict[Row, int] | None:
+        """All rows, if they are few and have not been converted to columns yet."""
         return None
 
     @abstractmethod
@@ -60,14 +67,14 @@ class Payload(ABC):
 
     def plus_many(self, batches: Sequence[Batch]) -> Payload:
         """With the sum of any number of batches."""
-        return self.plus_batches((merged(self.sort_key, batches),))
+        return self.plus_batches((merge_or_empty(self.sort_key, batches),))
 
     @abstractmethod
     def parts(self) -> Sequence[Batch]:
         """Batches whose sum is this value; rows may occur in several."""
 
     def pieces(self) -> Sequence[Batch]:
-        """The same for someone who does not mind how many there are."""
+        """As `parts`, without merging the log first: perhaps many small batches."""
         return self.parts()
 
     @abstractmethod
@@ -76,14 +83,14 @@ class Payload(ABC):
 
     @abstractmethod
     def bound(self) -> int:
-        """No weight is larger in magnitude than this, which is cheap to say and may be far too much."""
+        """An upper bound on the magnitude of every weight: cheap, and perhaps far too large."""
 
     def disjoint(self) -> Sequence[Batch]:
         """Batches whose sum is this value and of which no two hold the same row."""
         return Spine(self.sort_key, tuple(self.parts())).disjoint()
 
     def is_large(self, change: Batch) -> bool:
-        """Whether weights are so large that adding a change might overflow; then `plus_large` is the way."""
+        """Whether adding a change might overflow, so that it has to be added by `plus_large`."""
         return self.bound() + change.largest > INT64_MAX
 
     def plus_large(self, change: Batch, empty: Payload) -> Payload:
@@ -91,7 +98,7 @@ class Payload(ABC):
         return empty.plus_batches((merge((self.batch(), change)),))
 
     def weight(self, row: Row) -> int:
-        return weight_in(Spine(self.sort_key, tuple(self.parts())), row)
+        return row_weight(Spine(self.sort_key, tuple(self.parts())), row)
 
     def count(self) -> int:
         return Spine(self.sort_key, tuple(self.parts())).count()
@@ -104,48 +111,22 @@ class Payload(ABC):
         return [chunk for batch in self.disjoint() for chunk in batch.chunks]
 
     def items(self) -> Iterator[tuple[Row, int]]:
-        return decoded(self.sort_key, self.chunks())
+        return decode_chunks(self.sort_key, self.chunks())
 
     def arranged(self) -> Batch:
-        """All rows as one batch, for someone who reads in order."""
+        """All rows as one batch, for a read in order; the policy counts it."""
         return self.batch()
 
     def subscribe(self, change: int) -> None:
-        """Someone has begun (1) or ended (-1) to read the arranged form of this lineage."""
+        """Register (1) or unregister (-1) a subscriber: a reader of the ordered form of this lineage."""
         return
 
 
-def decoded(sort_key: SortKey, chunks: Iterable[Chunk]) -> Iterator[tuple[Row, int]]:
+def decode_chunks(sort_key: SortKey, chunks: Iterable[Chunk]) -> Iterator[tuple[Row, int]]:
     """Rows of chunks as Python tuples, with their weights."""
     for chunk in chunks:
         rows = decode_arrays(sort_key.schema, chunk.arrays())
         yield from zip(rows, chunk.lane(nd.WEIGHT).tolist(), strict=True)
-
-
-def exact_sum(weights: Int64s) -> int:
-    """The sum as a Python integer: halves are summed apart, so nothing wraps."""
-    return (int((weights >> 32).sum()) << 32) + int((weights & 0xFFFFFFFF).sum())
-
-
-def exact_product(weights: Int64s, factor: Any) -> Int64s:
-    """Weights times a factor, or times as many factors; raises where a product leaves int64."""
-    if not len(weights):
-        return weights
-    factors = np.asarray(factor, np.int64)
-    most = max(int(weights.max()), -int(weights.min())) * max(int(factors.max()), -int(factors.min()))
-    if most > INT64_MAX:
-        for w, f in zip(weights.tolist(), np.broadcast_to(factors, weights.shape).tolist(), strict=True):
-            if abs(w * f) > INT64_MAX:
-                raise overflow("a row")
-    product: Int64s = weights * factors
-    return product
-
-
-def scaled(batch: Batch, factor: int) -> Batch:
-    """All weights times `factor`, which is not zero."""
-    if batch.largest * abs(factor) > INT64_MAX:
-        raise overflow("a row")
-    return batch.with_weights(batch.weights() * np.int64(factor))
 
 
 class DictStore:
@@ -156,7 +137,7 @@ class DictStore:
     def __init__(self, rows: dict[Row, int]) -> None:
         self.rows = rows
         self.lock = threading.RLock()
-        self.head: Moment | None = None
+        self.head: VersionNode | None = None
 
     def copy(self) -> DictStore:
         return DictStore(dict(self.rows))
@@ -168,7 +149,7 @@ class DictStore:
             total = rows.get(row, 0) + weight * factor
             if total:
                 if not -INT64_MAX <= total <= INT64_MAX:
-                    raise overflow(row)
+                    raise weight_overflow(row)
                 rows[row] = total
             else:
                 rows.pop(row, None)
@@ -177,7 +158,7 @@ class DictStore:
 
 
 class HashPayload(Payload):
-    """`HashMap`: a Python dict. The fastest for rows one by one, the slowest for everything in bulk."""
+    """`HashMap`: a Python dict. The fastest backend for single rows, the slowest for columns."""
 
     __slots__ = ("__dict__", "config", "sort_key", "version")
 
@@ -195,26 +176,26 @@ class HashPayload(Payload):
         return self.version.read(lambda store: dict(store.rows))
 
     def add(self, row: Row, weight: int) -> Payload:
-        return HashPayload(self.sort_key, self.config, self.version.advanced((row, weight)))
+        return HashPayload(self.sort_key, self.config, self.version.with_delta((row, weight)))
 
     def plus(self, other: Payload) -> Payload:
         if isinstance(other, HashPayload):
             mine, theirs = self.count(), other.count()
             if mine * 4 < theirs:
-                return HashPayload(self.sort_key, self.config, other.version.advanced(self.rows()))
-            return HashPayload(self.sort_key, self.config, self.version.advanced(other.rows()))
-        return HashPayload(self.sort_key, self.config, self.version.advanced(dict(other.items())))
+                return HashPayload(self.sort_key, self.config, other.version.with_delta(self.rows()))
+            return HashPayload(self.sort_key, self.config, self.version.with_delta(other.rows()))
+        return HashPayload(self.sort_key, self.config, self.version.with_delta(dict(other.items())))
 
     def plus_rows(self, rows: dict[Row, int]) -> Payload:
-        return HashPayload(self.sort_key, self.config, self.version.advanced(rows))
+        return HashPayload(self.sort_key, self.config, self.version.with_delta(rows))
 
-    def waiting_rows(self) -> dict[Row, int] | None:
-        return self.version.read(lambda store: dict(store.rows) if len(store.rows) <= WAITING else None)
+    def as_python_rows(self) -> dict[Row, int] | None:
+        return self.version.read(lambda store: dict(store.rows) if len(store.rows) <= MAX_PYTHON_ROWS else None)
 
     def plus_batches(self, batches: Sequence[Batch]) -> Payload:
         version = self.version
         for batch in summable(batches, lambda: INT64_MAX):
-            version = version.advanced(dict(decoded(self.sort_key, batch.chunks)))
+            version = version.with_delta(dict(decode_chunks(self.sort_key, batch.chunks)))
         return HashPayload(self.sort_key, self.config, version)
 
     def weight(self, row: Row) -> int:
@@ -261,26 +242,26 @@ class FastPayload(Payload):
         return FastPayload(self.sort_key, self.config, version)
 
     def add(self, row: Row, weight: int) -> Payload:
-        if self.version.store.large or not -LARGE <= weight <= LARGE:
+        if self.version.store.large or not -MAX_UNCHECKED_WEIGHT <= weight <= MAX_UNCHECKED_WEIGHT:
             return super().plus_rows({row: weight})
-        return self._next(self.version.advanced((row, weight)))
+        return self._next(self.version.with_delta((row, weight)))
 
     def bound(self) -> int:
         return self.version.read(Memtable.bound)
 
     def plus_rows(self, rows: dict[Row, int]) -> Payload:
-        if len(rows) > WAITING or self.version.store.large:
+        if len(rows) > MAX_PYTHON_ROWS or self.version.store.large:
             return super().plus_rows(rows)
         try:
-            return self._next(self.version.advanced(rows))
+            return self._next(self.version.with_delta(rows))
         except LargeWeight:
             return super().plus_rows(rows)
 
-    def waiting_rows(self) -> dict[Row, int] | None:
-        return self.version.read(Memtable.waiting)
+    def as_python_rows(self) -> dict[Row, int] | None:
+        return self.version.read(Memtable.python_rows)
 
     def plus(self, other: Payload) -> Payload:
-        rows = other.waiting_rows()
+        rows = other.as_python_rows()
         if rows is not None:
             return self.plus_rows(rows)
         if isinstance(other, FastPayload) and self.version.read(len) * 4 < other.version.read(len):
@@ -294,7 +275,7 @@ class FastPayload(Payload):
                 payload = payload.plus_large(batch, FastPayload(self.sort_key, self.config))
             else:
                 assert isinstance(payload, FastPayload)
-                payload = payload._next(payload.version.advanced(Columns(batch)))
+                payload = payload._next(payload.version.with_delta(ColumnDelta(batch)))
         return payload
 
     def weight(self, row: Row) -> int:
@@ -312,7 +293,7 @@ class FastPayload(Payload):
     def total_weight(self) -> int:
         def read(store: Memtable) -> int:
             table = store.table
-            weights = 0 if table is None else exact_sum(table.entry_weight[: table.entries])
+            weights = 0 if table is None else exact_weight_sum(table.entry_weight[: table.entries])
             return sum(store.rows.values()) + weights
 
         return self.version.read(read)
@@ -370,7 +351,7 @@ class BatchPayload(Payload):
         return BatchPayload(self.sort_key, self.config, self.spine.insert_all(batches))
 
     def weight(self, row: Row) -> int:
-        return weight_in(self.spine, row)
+        return row_weight(self.spine, row)
 
     def count(self) -> int:
         return self.spine.count()
@@ -385,15 +366,15 @@ class BatchPayload(Payload):
         return self.spine.batches
 
 
-def weight_in(spine: Spine, row: Row) -> int:
+def row_weight(spine: Spine, row: Row) -> int:
     """The total weight of a canonical row."""
     codec = codec_of(spine.sort_key.schema)
-    weight = None if codec is None else codec.weight(row, directory_of(codec, spine))
+    weight = None if codec is None else codec.weight(row, lookup_directory(codec, spine))
     return int(spine.weights_of(batch_of_rows(spine.sort_key, {row: 1}))[0]) if weight is None else weight
 
 
-def directory_of(codec: RowCodec, spine: Spine) -> DirectoryAddress:
-    """The directory of a spine, made once; two threads that make it at a time go on with the same one."""
+def lookup_directory(codec: RowCodec, spine: Spine) -> DirectoryAddress:
+    """The directory of a spine for point look-ups, cached; threads that make it at the same time get the same one."""
     made: DirectoryAddress | None = spine.__dict__.get("_directory")
     if made is None:
         made = spine.__dict__.setdefault("_directory", codec.directory(spine.sources))
@@ -404,8 +385,8 @@ def spine_config(config: ZSetConfig) -> SpineConfig:
     return SpineConfig(fanout=config.level_fanout)
 
 
-def same_rows(a: Payload, b: Payload) -> bool:
-    """Whether two values are equal. What they share is not looked at, so relatives are compared by their difference."""
+def equal_payloads(a: Payload, b: Payload) -> bool:
+    """Whether two payloads hold the same rows. Batches that both have are skipped, so relatives compare quickly."""
     mine, theirs = list(a.pieces()), list(b.pieces())
     shared = set(map(id, mine)) & set(map(id, theirs))
     for which in shared:
@@ -416,8 +397,8 @@ def same_rows(a: Payload, b: Payload) -> bool:
         return True
     if sum([x.total_weight for x in mine]) != sum([x.total_weight for x in theirs]):
         return False
-    if shared and a.bound() + b.bound() <= INT64_MAX:  # so no sum of some batches overflows
-        return merged(a.sort_key, mine).same(merged(b.sort_key, theirs))
+    if shared and a.bound() + b.bound() <= INT64_MAX:  # then no partial sum overflows
+        return merge_or_empty(a.sort_key, mine).same(merge_or_empty(b.sort_key, theirs))
     return a.batch().same(b.batch())
 
 
@@ -426,9 +407,3 @@ def _drop(batches: list[Batch], which: int, times: int) -> None:
         if times and id(batches[i]) == which:
             del batches[i]
             times -= 1
-
-
-def merged(sort_key: SortKey, batches: Iterable[Batch]) -> Batch:
-    """The sum of any number of batches."""
-    some = [b for b in batches if b.rows]
-    return merge(some) if some else Batch.empty(sort_key)

@@ -1,10 +1,11 @@
-"""Immutable values over a mutable store.
+"""Immutable versions of a mutable store: persistence by rerooting (Baker, as for persistent arrays).
 
-A hash table is fast because it changes in place; a Z-set value must never change. Both hold here (the technique is
-Baker's for persistent arrays): the newest version reads the store as it is. When it is advanced, the store changes
-and the version that was newest keeps the delta that leads away from it. Reading an old version costs a copy of the
-store from which those deltas are taken back, once; using versions one after the other costs nothing. An old version
-that nobody holds takes its delta with it: versions point forward only.
+A hash table is fast because it changes in place, but a Z-set value must never change. So versions form a list of nodes
+that points from older to newer; each node but the last holds the delta that leads to the next. Invariants:
+
+1. The newest version reads the store as it is; adding a delta to it changes the store in place, in O(delta).
+2. An older version copies the store, once, and undoes the deltas between it and the newest; it then owns that copy.
+3. Nodes point forward only, so the delta of a version that nobody refers to is freed with it.
 """
 
 from __future__ import annotations
@@ -14,86 +15,86 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 
-class Store(Protocol):
-    """What can be versioned. Deltas are whatever `apply` takes; factor is 1 or -1."""
+class VersionedStore(Protocol):
+    """A store that `Version` can version. A delta is whatever `apply` takes; with factor -1 it is undone."""
 
     lock: threading.RLock
-    head: Moment | None
+    head: VersionNode | None
 
     def apply(self, delta: Any, factor: int) -> None:
-        """Change the store, or raise and leave it as it was."""
+        """Add a delta times 1 or -1, or raise and leave the store as it was."""
 
     def copy(self) -> Self: ...
 
 
-S = TypeVar("S", bound=Store)
+S = TypeVar("S", bound=VersionedStore)
 R = TypeVar("R")
 
 
-class Moment:
-    """A point in the history of a store: the next one, and the delta that leads there. The newest has neither."""
+class VersionNode:
+    """A point in the history of a store: the next point, and the delta that leads there. The newest has neither."""
 
     __slots__ = ("delta", "next")
 
     delta: Any
-    next: Moment
+    next: VersionNode
 
 
 class Version(Generic[S]):
-    """One value of a store."""
+    """One immutable value of a store."""
 
-    __slots__ = ("moment", "store")
+    __slots__ = ("node", "store")
 
-    def __init__(self, store: S, moment: Moment | None = None) -> None:
+    def __init__(self, store: S, node: VersionNode | None = None) -> None:
         self.store = store
-        if moment is None:
-            moment = Moment()
-            store.head = moment
-        self.moment = moment
+        if node is None:
+            node = VersionNode()
+            store.head = node
+        self.node = node
 
-    def advanced(self, delta: Any) -> Version[S]:
+    def with_delta(self, delta: Any) -> Version[S]:
         """The version after a delta."""
         while True:
             store = self.store
             with store.lock:
-                if store.head is self.moment:
+                if store.head is self.node:
                     store.apply(delta, 1)
-                    return self.applied(delta)
+                    return self.after_delta(delta)
                 if self.store is store:
                     self._detach()
 
-    def applied(self, delta: Any) -> Version[S]:
-        """The version after a delta that is in the store already; this one was the newest, and the store is locked."""
-        moment = Moment()
-        self.moment.delta = delta
-        self.moment.next = moment
-        self.store.head = moment
+    def after_delta(self, delta: Any) -> Version[S]:
+        """The version after a delta that the caller, with the lock, has applied to the store; for the newest only."""
+        node = VersionNode()
+        self.node.delta = delta
+        self.node.next = node
+        self.store.head = node
         version: Version[S] = object.__new__(Version)
         version.store = self.store
-        version.moment = moment
+        version.node = node
         return version
 
     def read(self, fn: Callable[[S], R]) -> R:
-        """fn of the store in the state of this version; nobody changes it meanwhile."""
+        """`fn` of the store as this version has it, under the lock of the store."""
         while True:
             store = self.store
             with store.lock:
-                if store.head is self.moment:
+                if store.head is self.node:
                     return fn(store)
                 if self.store is store:
                     self._detach()
 
     def _detach(self) -> None:
-        """Give this version a store of its own."""
+        """Give this version a copy of the store without the deltas that came after it."""
         store = self.store.copy()
         deltas = []
-        moment = self.moment
-        while (after := getattr(moment, "next", None)) is not None:
-            deltas.append(moment.delta)
-            moment = after
+        node = self.node
+        while (after := getattr(node, "next", None)) is not None:
+            deltas.append(node.delta)
+            node = after
         for delta in reversed(deltas):
             store.apply(delta, -1)
-        fresh = Moment()
+        fresh = VersionNode()
         store.head = fresh
-        self.moment = fresh
+        self.node = fresh
         self.store = store

@@ -14,28 +14,24 @@ a weight of zero is nowhere: not in iteration, counts, equality or files. Duplic
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar import Batch, Schema, SchemaLike, SortKey
-from dbspark.columnar.frames import arrow_of
 from dbspark.columnar.memory import INT64_MAX, Int64s
 from dbspark.columnar.rows import Row, decode_arrays, row_normaliser
-from dbspark.errors import SchemaError, WeightOverflowError
+from dbspark.errors import SchemaError
 from dbspark.kernels.memory import layout as nd
+from dbspark.trace.spine import Spine
 from dbspark.zset.adaptive import AdaptivePayload
+from dbspark.zset.arrow_input import as_table, split_weight
 from dbspark.zset.config import ZSetConfig, current
-from dbspark.zset.memtable import overflow
-from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, same_rows, scaled
-
-if TYPE_CHECKING:
-    from dbspark.zset.indexed import IndexedZSet
-
-
-_INT64 = pa.int64()
+from dbspark.zset.key_index import KeyIndex
+from dbspark.zset.payload import BatchPayload, FastPayload, HashPayload, Payload, equal_payloads, spine_config
+from dbspark.zset.weights import scale_batch, weight_overflow
 
 
 class ColumnFunction:
@@ -66,22 +62,22 @@ RowFunction = Callable[[Row], Any]
 class ZSet:
     """An immutable Z-set over rows of one schema."""
 
-    __slots__ = ("_form", "_payload")
+    __slots__ = ("_normalise_row", "_payload")
 
     _payload: Payload
-    _form: Callable[[Any], Row]
+    _normalise_row: Callable[[Any], Row]
 
     def __init__(self, schema: SchemaLike, config: ZSetConfig | None = None) -> None:
         """An empty Z-set."""
         sort_key = SortKey(Schema.of(schema))
         self._payload = _empty(sort_key, current() if config is None else config)
-        self._form = row_normaliser(sort_key.schema)
+        self._normalise_row = row_normaliser(sort_key.schema)
 
     @staticmethod
     def _of(payload: Payload, form: Callable[[Any], Row]) -> ZSet:
         z: ZSet = object.__new__(ZSet)
         z._payload = payload
-        z._form = form
+        z._normalise_row = form
         return z
 
     # ------------------------------------------------------------------ making
@@ -117,14 +113,14 @@ class ZSet:
         sort_key = SortKey(Schema(table.schema) if schema is None else Schema.of(schema))
         batch = Batch.from_arrow(table, sort_key, weights)
         empty = ZSet(sort_key.schema, config)
-        return ZSet._of(empty._payload.plus_batches((batch,)), empty._form)
+        return ZSet._of(empty._payload.plus_batches((batch,)), empty._normalise_row)
 
     @staticmethod
     def from_batch(batch: Batch, config: ZSetConfig | None = None) -> ZSet:
         """From a batch, sharing its memory."""
         empty = ZSet(batch.schema, config)
         batch = batch.sorted_by(empty._payload.sort_key)
-        return ZSet._of(empty._payload.plus_batches((batch,)), empty._form)
+        return ZSet._of(empty._payload.plus_batches((batch,)), empty._normalise_row)
 
     # ------------------------------------------------------------------ what it is
 
@@ -156,7 +152,7 @@ class ZSet:
 
     def weight(self, row: Any) -> int:
         """The weight of a row; 0 if it is not there."""
-        return self._payload.weight(self._form(row))
+        return self._payload.weight(self._normalise_row(row))
 
     def __contains__(self, row: Any) -> bool:
         return self.weight(row) != 0
@@ -178,7 +174,7 @@ class ZSet:
             return False
         if isinstance(mine, HashPayload) and isinstance(theirs, HashPayload):
             return mine.rows() == theirs.rows()
-        return same_rows(mine, theirs)
+        return equal_payloads(mine, theirs)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -189,21 +185,21 @@ class ZSet:
 
     def add(self, row: Any, weight: int = 1) -> ZSet:
         """With `weight` added to one row."""
-        row = self._form(row)
+        row = self._normalise_row(row)
         if type(weight) is not int or not -INT64_MAX <= weight <= INT64_MAX:
-            weight = _weight(weight, row)
+            weight = _checked_weight(weight, row)
         if weight == 0:
             return self
         z: ZSet = object.__new__(ZSet)
         z._payload = self._payload.add(row, weight)
-        z._form = self._form
+        z._normalise_row = self._normalise_row
         return z
 
     def add_many(self, rows: Iterable[Any], weights: Iterable[int] | None = None) -> ZSet:
         """With many rows added, each with weight 1 or the weight given for it."""
         if isinstance(rows, ZSet):
             return self + rows
-        form = self._form
+        form = self._normalise_row
         summed: dict[Row, int] = {}
         if weights is None:
             for row in rows:
@@ -212,26 +208,26 @@ class ZSet:
         else:
             for row, weight in zip(rows, weights, strict=True):
                 row = form(row)
-                summed[row] = summed.get(row, 0) + _weight(weight, row)
+                summed[row] = summed.get(row, 0) + _checked_weight(weight, row)
         return self._plus_rows(summed)
 
     def _plus_rows(self, rows: dict[Row, int]) -> ZSet:
         for row, weight in rows.items():
             if not -INT64_MAX <= weight <= INT64_MAX:
-                raise overflow(row)
+                raise weight_overflow(row)
         rows = {row: weight for row, weight in rows.items() if weight}
         return self._with(self._payload.plus_rows(rows)) if rows else self
 
     def _with(self, payload: Payload) -> ZSet:
-        return ZSet._of(payload, self._form)
+        return ZSet._of(payload, self._normalise_row)
 
     def union(self, other: ZSet) -> ZSet:
         """The sum: weights are added row by row."""
-        if type(other) is not ZSet or other._form is not self._form:
+        if type(other) is not ZSet or other._normalise_row is not self._normalise_row:
             self._check_schema(other)
         z: ZSet = object.__new__(ZSet)
         z._payload = self._payload.plus(other._payload)
-        z._form = self._form
+        z._normalise_row = self._normalise_row
         return z
 
     def __add__(self, other: ZSet) -> ZSet:
@@ -260,7 +256,7 @@ class ZSet:
 
     def scale(self, factor: int) -> ZSet:
         """All weights times an integer."""
-        factor = _weight(factor, None)
+        factor = _checked_weight(factor, None)
         if factor == 1:
             return self
         payload = self._payload
@@ -269,7 +265,7 @@ class ZSet:
         if isinstance(payload, HashPayload):
             rows = {row: weight * factor for row, weight in payload.rows().items()}
             return self._with(_empty(payload.sort_key, payload.config))._plus_rows(rows)
-        return self._made([scaled(part, factor) for part in payload.disjoint()])
+        return self._from_parts([scale_batch(part, factor) for part in payload.disjoint()])
 
     __mul__ = scale
     __rmul__ = scale
@@ -280,13 +276,15 @@ class ZSet:
         if isinstance(payload, HashPayload) and not isinstance(keep, ColumnFunction):
             rows = {row: weight for row, weight in payload.rows().items() if keep(row)}
             return self._with(HashPayload(payload.sort_key, payload.config, rows))
-        return self._made([self._filtered(part, keep) for part in payload.disjoint()])
+        return self._from_parts([self._filtered(part, keep) for part in payload.disjoint()])
 
     def _filtered(self, part: Batch, keep: RowFunction | ColumnFunction) -> Batch:
         found = []
         for c, chunk in enumerate(part.chunks):
             if isinstance(keep, ColumnFunction):
-                mask = _mask(keep.fn(pa.RecordBatch.from_arrays(chunk.arrays(), schema=self.schema.arrow)), chunk.rows)
+                mask = _boolean_mask(
+                    keep.fn(pa.RecordBatch.from_arrays(chunk.arrays(), schema=self.schema.arrow)), chunk.rows
+                )
             else:
                 rows = decode_arrays(self.schema, chunk.arrays())
                 mask = np.fromiter((bool(keep(row)) for row in rows), bool, chunk.rows)
@@ -304,7 +302,7 @@ class ZSet:
         if isinstance(fn, ColumnFunction):
             return self._mapped_columns(fn.fn, None if schema is None else Schema.of(schema))
         target = ZSet(self.schema if schema is None else schema, payload.config)
-        form = target._form
+        form = target._normalise_row
         summed: dict[Row, int] = {}
         for row, weight in payload.items():
             new = form(fn(row))
@@ -332,7 +330,7 @@ class ZSet:
         target = ZSet(sort_key.schema, self.config)
         return target._with(target._payload.plus_batches((Batch.from_arrow(table, sort_key, weights),)))
 
-    def _made(self, parts: Sequence[Batch]) -> ZSet:
+    def _from_parts(self, parts: Sequence[Batch]) -> ZSet:
         """A Z-set of the same schema and backend from batches."""
         payload = self._payload
         return self._with(_empty(payload.sort_key, payload.config).plus_batches(parts))
@@ -358,7 +356,7 @@ class ZSet:
         payload = self._payload
         if isinstance(payload, HashPayload):
             return self
-        return self._made((payload.batch(),))
+        return self._from_parts((payload.batch(),))
 
     def batch(self) -> Batch:
         """All rows as one sorted batch; computed once."""
@@ -387,9 +385,72 @@ class ZSet:
 
     def group_by(self, *key: str) -> IndexedZSet:
         """The rows indexed by some of their columns."""
-        from dbspark.zset.indexed import IndexedZSet
-
         return IndexedZSet.from_zset(self, key)
+
+
+class IndexedZSet(KeyIndex):
+    """An immutable Z-set arranged by key columns, for grouping and joining."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def from_zset(z: ZSet, key: Sequence[str]) -> IndexedZSet:
+        """Arrange a Z-set by some of its columns."""
+        if not key:
+            raise SchemaError("name at least one column to index by")
+        sort_key = SortKey(z.schema, [z.schema.index(k) for k in key])
+        spine = Spine(sort_key, (), spine_config(z.config))
+        return IndexedZSet(spine.insert_all(p.sorted_by(sort_key) for p in z._payload.parts()), z.config)
+
+    def to_zset(self) -> ZSet:
+        """The same rows without the index."""
+        return ZSet.from_batch(self.spine.consolidated(), self.config)
+
+    def __add__(self, other: IndexedZSet | ZSet) -> IndexedZSet:
+        if other.schema is not self.schema:
+            raise SchemaError(f"Z-sets of different schemas cannot be added: {self.schema!r} and {other.schema!r}")
+        parts = other.spine.batches if isinstance(other, IndexedZSet) else other._payload.parts()
+        sort_key = self.spine.sort_key
+        return IndexedZSet(self.spine.insert_all(p.sorted_by(sort_key) for p in parts), self.config)
+
+    def negate(self) -> IndexedZSet:
+        batches = tuple(scale_batch(b, -1) for b in self.spine.batches)
+        return IndexedZSet(Spine(self.spine.sort_key, batches, self.spine.config), self.config)
+
+    __neg__ = negate
+
+    def __sub__(self, other: IndexedZSet) -> IndexedZSet:
+        return self + other.negate()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IndexedZSet):
+            return NotImplemented
+        same = self.spine.sort_key is other.spine.sort_key
+        return same and self.count == other.count and (self - other).count == 0
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"IndexedZSet({self.count} rows by {', '.join(self.key)}: {self.schema!r})"
+
+    def keys(self) -> list[Row]:
+        """The distinct keys as Python rows."""
+        return [row for row, _ in ZSet.from_batch(self.distinct_keys(), self.config)]
+
+    def group(self, *key: Any) -> ZSet:
+        """The rows of one key, whole."""
+        return ZSet.from_batch(self.rows_of(key), self.config)
+
+    def join(self, other: IndexedZSet, suffix: str = "_right") -> IndexedZSet:
+        """The product of the rows of equal keys: key columns, then the left's others, then the right's others.
+
+        Weights multiply. A NULL key equals a NULL key here; SQL's joins drop NULL keys before they index.
+        """
+        sort_key = self._join_sort_key(other, suffix)
+        spine = Spine(sort_key, (), self.spine.config)
+        for batch in self.join_batches(other, suffix):
+            spine = spine.insert(batch)
+        return IndexedZSet(spine, self.config)
 
 
 class ArrangedView:
@@ -425,14 +486,14 @@ class ArrangedView:
             yield from zip(rows, chunk.lane(nd.WEIGHT).tolist(), strict=True)
 
 
-def _weight(weight: Any, row: Row | None) -> int:
+def _checked_weight(weight: Any, row: Row | None) -> int:
     """A weight or factor as a Python integer."""
     try:
         exact = operator.index(weight)
     except TypeError:
         raise SchemaError(f"a weight is an integer, not {weight!r} ({type(weight).__name__})") from None
     if not -INT64_MAX <= exact <= INT64_MAX:
-        raise overflow(row)
+        raise weight_overflow(row)
     return exact
 
 
@@ -446,44 +507,7 @@ def _empty(sort_key: SortKey, config: ZSetConfig) -> Payload:
     return BatchPayload(sort_key, config)
 
 
-def as_table(data: Any) -> pa.Table:
-    """A pyarrow table from anything that speaks Arrow."""
-    if isinstance(data, pa.Table):
-        return data
-    if isinstance(data, pa.RecordBatch):
-        return pa.Table.from_batches([data])
-    if hasattr(data, "toArrow"):
-        return arrow_of(data)
-    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        return pa.table(data)
-    if isinstance(data, Mapping):
-        try:
-            return pa.table(dict(data))
-        except pa.ArrowException as error:
-            raise SchemaError(f"the columns do not make a table: {error}") from None
-    raise SchemaError(f"expected Arrow data (a table, a record batch, a DataFrame), not {type(data).__name__}")
-
-
-def split_weight(table: pa.Table, weight: str | None) -> tuple[pa.Table, Int64s | None]:
-    if weight is None:
-        return table, None
-    at = table.schema.get_field_index(weight)
-    if at < 0:
-        raise SchemaError(f"no column {weight!r} for the weights; the columns are {', '.join(table.column_names)}")
-    column = table.column(at)
-    if column.type == _INT64 and column.num_chunks == 1 and not column.null_count:
-        return table.remove_column(at), column.chunk(0).to_numpy()
-    if not pa.types.is_integer(column.type) or column.null_count:
-        raise SchemaError(f"the weights in column {weight!r} must be integers without NULLs, not {column.type}")
-    try:
-        exact = column if pa.types.is_int64(column.type) else column.cast(pa.int64())
-        weights = (exact.chunk(0) if exact.num_chunks == 1 else exact.combine_chunks()).to_numpy(zero_copy_only=False)
-    except pa.ArrowInvalid:
-        raise WeightOverflowError(f"a weight in column {weight!r} is beyond int64; nothing was applied") from None
-    return table.remove_column(at), weights
-
-
-def _mask(result: Any, rows: int) -> Any:
+def _boolean_mask(result: Any, rows: int) -> Any:
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
     if isinstance(result, pa.Array):

@@ -26,27 +26,27 @@ from dbspark.sql.expressions.decimals import (
     shaped,
     unscaled,
 )
-from dbspark.sql.expressions.logic import strict
+from dbspark.sql.expressions.logic import null_intolerant_in_order
 from dbspark.sql.expressions.operands import (
     DIVIDE_BY_ZERO,
     OVERFLOW,
     REMAINDER_BY_ZERO,
-    Mode,
+    EvalMode,
     broadcast,
     by_numpy,
+    datum_of_numpy,
     is_year_month,
-    made,
     mode_of,
     nonzero,
     valid_of,
     values_of,
 )
 from dbspark.sql.expressions.rules import (
+    ColumnFrame,
     Compiled,
     Context,
     Datum,
     EvaluationError,
-    Frame,
     as_array,
     calling,
     raw_rule,
@@ -76,7 +76,7 @@ def _overflows(name: str, a: Any, b: Any, result: Any) -> Any:
     )
 
 
-def checked(name: str, mode: Mode) -> Callable[[Datum, Datum], Datum]:
+def checked_arithmetic(name: str, mode: EvalMode) -> Callable[[Datum, Datum], Datum]:
     """Addition, subtraction or multiplication of integers or durations that does not wrap."""
 
     def run(a: Datum, b: Datum) -> Datum:
@@ -93,7 +93,7 @@ def checked(name: str, mode: Mode) -> Callable[[Datum, Datum], Datum]:
             result = {"Add": np.add, "Subtract": np.subtract, "Multiply": np.multiply}[name](x, y)
             bad = _overflows(name, *np.broadcast_arrays(x, y, result))
         valid = valid_of(a, b)
-        return made(result, ~bad if valid is None else valid & ~bad, dtype, a, b)
+        return datum_of_numpy(result, ~bad if valid is None else valid & ~bad, dtype, a, b)
 
     return run
 
@@ -108,31 +108,33 @@ def add(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | No
             dtype, function = decimal_multiply(left, right, mode)
         else:
             dtype, function = decimal_add(call, left, right, mode)
-        return strict(dtype, function, args, mode == "ANSI" and function not in (pc.add, pc.subtract, pc.multiply))
+        return null_intolerant_in_order(
+            dtype, function, args, mode == "ANSI" and function not in (pc.add, pc.subtract, pc.multiply)
+        )
     if left != right:
         return None
     if t.is_floating(left):
-        return strict(left, _WRAPPING[call.name], args)
+        return null_intolerant_in_order(left, _WRAPPING[call.name], args)
     if t.is_duration(left) and call.name != "Multiply":
         mode = "TRY" if mode == "TRY" else "ANSI"  # intervals do not wrap
-        return strict(left, checked(call.name, mode), args, mode == "ANSI")
+        return null_intolerant_in_order(left, checked_arithmetic(call.name, mode), args, mode == "ANSI")
     if not t.is_integer(left):
         return None
     if mode == "LEGACY" and not (left.bit_width == 32 and is_year_month(call)):
-        return strict(left, _WRAPPING[call.name], args)
+        return null_intolerant_in_order(left, _WRAPPING[call.name], args)
     mode = "TRY" if mode == "TRY" else "ANSI"
     if call.name != "Multiply" and args[1].constant is not None and args[1].constant.as_py() == 0:
         return args[0]
-    return strict(left, checked(call.name, mode), args, mode == "ANSI")
+    return null_intolerant_in_order(left, checked_arithmetic(call.name, mode), args, mode == "ANSI")
 
 
 def _is_zero(value: pa.Array) -> pa.Array:
     return pc.equal(value, pa.scalar(0, value.type))
 
 
-def _dividing(dtype: pa.DataType, function: Callable[..., Datum], args: Sequence[Compiled], mode: Mode) -> Compiled:
+def _dividing(dtype: pa.DataType, function: Callable[..., Datum], args: Sequence[Compiled], mode: EvalMode) -> Compiled:
     """Spark evaluates the divisor first, and unless zero is an error, nothing else where it is zero."""
-    return strict(dtype, function, args, mode == "ANSI", (1, 0), None if mode == "ANSI" else _is_zero)
+    return null_intolerant_in_order(dtype, function, args, mode == "ANSI", (1, 0), None if mode == "ANSI" else _is_zero)
 
 
 @rule("Divide")
@@ -177,7 +179,7 @@ def integral_divide(call: Call, args: Sequence[Compiled], context: Context) -> C
             safe = np.where((y == 0) | over, 1, y)
             quotient = x // safe
             quotient = quotient + ((x % safe != 0) & ((x < 0) != (safe < 0)))
-        return made(quotient, valid, pa.int64(), a, b)
+        return datum_of_numpy(quotient, valid, pa.int64(), a, b)
 
     return _dividing(pa.int64(), run, args, mode)
 
@@ -286,7 +288,7 @@ def multiply_interval(call: Call, args: Sequence[Compiled], context: Context) ->
         except pa.ArrowInvalid:
             raise EvaluationError("[INTERVAL_ARITHMETIC_OVERFLOW] an interval is too large") from None
 
-    return strict(args[0].type, run, args, True)
+    return null_intolerant_in_order(args[0].type, run, args, True)
 
 
 @rule("DivideDTInterval")
@@ -307,9 +309,9 @@ def divide_interval(call: Call, args: Sequence[Compiled], context: Context) -> C
                 raise EvaluationError(error)
         over, under = micros.astype(object), np.where(by == 0, 1, by).astype(object)
         out = half_up(np.where(under < 0, -over, over), np.abs(under))
-        return made(out.astype(np.int64), valid, args[0].type, a, b)
+        return datum_of_numpy(out.astype(np.int64), valid, args[0].type, a, b)
 
-    return strict(args[0].type, run, args, True)
+    return null_intolerant_in_order(args[0].type, run, args, True)
 
 
 @raw_rule("TryEval")
@@ -331,7 +333,7 @@ def fails(call: Call, compiler: Any) -> Compiled | None:
     if inner is None:
         return None
 
-    def there(frame: Frame) -> Datum:
+    def there(frame: ColumnFrame) -> Datum:
         inner.array(frame)
         return pa.repeat(pa.scalar(False), frame.rows)
 
@@ -339,7 +341,7 @@ def fails(call: Call, compiler: Any) -> Compiled | None:
     return Compiled(pa.bool_(), lambda frame: tried(evaluated, frame).is_null())
 
 
-def tried(inner: Compiled, frame: Frame) -> pa.Array:
+def tried(inner: Compiled, frame: ColumnFrame) -> pa.Array:
     """The values of an expression, NULL where it fails."""
     try:
         return inner.array(frame)
@@ -348,7 +350,7 @@ def tried(inner: Compiled, frame: Frame) -> pa.Array:
             return pa.nulls(1, inner.type)
     half = frame.rows // 2
     parts = [(0, half), (half, frame.rows - half)]
-    return pa.concat_arrays([tried(inner, Frame([c.slice(at, n) for c in frame.columns], n)) for at, n in parts])
+    return pa.concat_arrays([tried(inner, ColumnFrame([c.slice(at, n) for c in frame.columns], n)) for at, n in parts])
 
 
 @rule("UnscaledValue")
@@ -357,7 +359,7 @@ def unscaled_value(call: Call, args: Sequence[Compiled], context: Context) -> Co
         return None
 
     def run(value: Datum) -> Datum:
-        return made(unscaled(as_array(value, 1)), valid_of(value), pa.int64(), value)
+        return datum_of_numpy(unscaled(as_array(value, 1)), valid_of(value), pa.int64(), value)
 
     return calling(pa.int64(), run, args)
 
@@ -368,7 +370,7 @@ def make_decimal(call: Call, args: Sequence[Compiled], context: Context) -> Comp
         return None
     dtype = pa.decimal128(int(call.option("precision")), int(call.option("scale")))
     null_on_overflow = call.option("nullOnOverflow", not context.ansi)
-    mode: Mode = "LEGACY" if null_on_overflow else "ANSI"
+    mode: EvalMode = "LEGACY" if null_on_overflow else "ANSI"
 
     def run(value: Datum) -> Datum:
         return shaped(fitted_integers(values_of(value), valid_of(value), dtype, mode), value)
@@ -381,7 +383,7 @@ def check_overflow(call: Call, args: Sequence[Compiled], context: Context) -> Co
     if not pa.types.is_decimal(args[0].type):
         return None
     dtype = from_json(call.option("dataType"))
-    mode: Mode = "LEGACY" if call.option("nullOnOverflow", not context.ansi) else "ANSI"
+    mode: EvalMode = "LEGACY" if call.option("nullOnOverflow", not context.ansi) else "ANSI"
 
     def run(value: Datum) -> Datum:
         return shaped(fitted(as_array(value, 1), dtype, mode), value)

@@ -30,14 +30,7 @@ from dbspark.sql.expressions.rules import (
     raw_rule,
     rule,
 )
-from dbspark.sql.expressions.vectors import (
-    Vector,
-    both,
-    made,
-    missing,
-    numbers,
-    strict_arrays,
-)
+from dbspark.sql.expressions.vectors import Vector, arrow_column, both, missing, null_intolerant_arrays, numbers
 from dbspark.sql.plan import Call, Column
 
 BOOLEAN = pa.bool_()
@@ -68,7 +61,7 @@ def array_min(call: Call, args: Sequence[Compiled], context: Context) -> Compile
         at = np.append(order, 0)[np.minimum(elements.offsets[:-1], len(order))]
         return picked(values, np.where(elements.lengths == 0, -1, at), elements.gone)
 
-    return strict_arrays(dtype.value_type, run, args)
+    return null_intolerant_arrays(dtype.value_type, run, args)
 
 
 def _sorting(args: Sequence[Compiled], descending: bool, nulls_first: bool) -> Compiled | None:
@@ -82,7 +75,7 @@ def _sorting(args: Sequence[Compiled], descending: bool, nulls_first: bool) -> C
         order = _sorted(elements, values, descending, nulls_first)
         return listed(dtype, elements.lengths, values.take(pa.array(order)), elements.gone)
 
-    return strict_arrays(dtype, run, args[:1])
+    return null_intolerant_arrays(dtype, run, args[:1])
 
 
 @rule("SortArray")
@@ -154,7 +147,7 @@ def array_distinct(call: Call, args: Sequence[Compiled], context: Context) -> Co
         (codes,) = _codes(values)
         return kept(dtype, elements, values, _distinct(elements.owner, codes), elements.gone)
 
-    return strict_arrays(dtype, run, args)
+    return null_intolerant_arrays(dtype, run, args)
 
 
 @rule("ArrayUnion", "ArrayIntersect", "ArrayExcept", "ArraysOverlap")
@@ -178,7 +171,7 @@ def array_sets(call: Call, args: Sequence[Compiled], context: Context) -> Compil
             for side, codes in ((left, mine), (right, theirs)):
                 unknown |= np.bincount(side.owner[codes == 0], minlength=side.rows) > 0
             unknown &= (left.lengths > 0) & (right.lengths > 0) & ~common
-            return made(BOOLEAN, common, both(gone, unknown))
+            return arrow_column(BOOLEAN, common, both(gone, unknown))
         if name == "ArrayUnion":
             both_ = joined(dtype, [left, right], gone)
             elements = Elements(both_)
@@ -188,7 +181,7 @@ def array_sets(call: Call, args: Sequence[Compiled], context: Context) -> Compil
         keep = _distinct(left.owner, mine) & (np.isin(here, there) == (name == "ArrayIntersect"))
         return kept(dtype, left, values, keep, gone)
 
-    return strict_arrays(BOOLEAN if name == "ArraysOverlap" else dtype, run, args)
+    return null_intolerant_arrays(BOOLEAN if name == "ArraysOverlap" else dtype, run, args)
 
 
 @rule("ArrayRemove")
@@ -203,4 +196,4 @@ def array_remove(call: Call, args: Sequence[Compiled], context: Context) -> Comp
         keep = ~equal_elements(values, value.take(pa.array(elements.owner)))
         return kept(dtype, elements, values, keep, both(elements.gone, missing([value])))
 
-    return strict_arrays(dtype, run, args)
+    return null_intolerant_arrays(dtype, run, args)

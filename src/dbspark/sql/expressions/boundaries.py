@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from dbspark.columnar.memory import allocate
 from dbspark.kernels.aggregate.time_windows import window_bounds
 from dbspark.sql.expressions.calendar import LONG, NTZ, TIMESTAMP
-from dbspark.sql.expressions.rules import Compiled, Datum, Frame, as_array, calling, raw_rule
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Datum, as_array, calling, raw_rule
 from dbspark.sql.plan import Call
 from dbspark.sql.timewindows import boundary
 
@@ -34,7 +34,7 @@ def precise(call: Call, compiler: Any) -> Compiled | None:
 def _boundaries(time: Compiled, constants: tuple[int, int, int], general: Compiled) -> Compiled:
     """Where windows begin or end, by one kernel, except for times at the ends of time."""
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         times = time.array(frame)
         rows = len(times)
         out = allocate(8 * rows)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from dbspark.sql.expressions import zones
 from dbspark.sql.expressions.rules import Context
-from dbspark.sql.expressions.vectors import INT32, Vector, missing, numbers, refuse
+from dbspark.sql.expressions.vectors import INT32, Vector, missing, numbers, raise_where
 from dbspark.sql.expressions.zones import DAY, Zone
 from dbspark.sql.plan import Call
 
@@ -105,17 +105,17 @@ def zone_for(call: Call, dtype: pa.DataType, context: Context) -> Zone | None:
     return zones.zone(call.option("timeZoneId", context.timezone)) if dtype == TIMESTAMP else None
 
 
-def packed(parts: tuple[Vector, Vector], gone: Vector | None) -> Vector:
+def to_microseconds(parts: tuple[Vector, Vector], gone: Vector | None) -> Vector:
     """Microseconds from days and microseconds of the day; they have to fit."""
     days, rest = parts
     over = (days > _MAX_DAYS) | ((days == _MAX_DAYS) & (rest > _MAX_REST))
     under = (days < _MIN_DAYS) | ((days == _MIN_DAYS) & (rest < _MIN_REST))
-    refuse(over | under, gone, LONG_OVERFLOW)
+    raise_where(over | under, gone, LONG_OVERFLOW)
     with np.errstate(over="ignore"):
         return days * DAY + rest
 
 
-def decimals(unscaled: pa.Array, dtype: pa.DataType) -> pa.Array:
+def decimals_of_int64(unscaled: pa.Array, dtype: pa.DataType) -> pa.Array:
     """Decimals from their digits."""
     low = numbers(unscaled)
     wide = np.empty(2 * len(low), np.int64)
@@ -127,7 +127,7 @@ def decimals(unscaled: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def in_int(days: Vector, gone: Vector | None, message: str = _INT_OVERFLOW) -> Vector:
-    refuse((days < INT32[0]) | (days > INT32[1]), gone, message)
+    raise_where((days < INT32[0]) | (days > INT32[1]), gone, message)
     return days
 
 

@@ -19,7 +19,7 @@ from dbspark.sql.expressions.cast_numbers import from_boolean, from_decimal, fro
 from dbspark.sql.expressions.cast_results import Caster
 from dbspark.sql.expressions.cast_strings import from_string
 from dbspark.sql.expressions.cast_times import from_date, from_timestamp
-from dbspark.sql.expressions.operands import Mode, is_year_month, mode_of
+from dbspark.sql.expressions.operands import EvalMode, is_year_month, mode_of
 from dbspark.sql.expressions.rules import Compiled, Context, Datum, calling, constant, rule
 from dbspark.sql.plan import Call
 from dbspark.sql.types import from_json
@@ -52,7 +52,7 @@ def cast(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | N
     return calling(target, run, args, fails)
 
 
-def _caster(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name: str) -> tuple[Caster, bool] | None:
+def _caster(source: pa.DataType, target: pa.DataType, mode: EvalMode, zone_name: str) -> tuple[Caster, bool] | None:
     """How to cast, and whether it may fail."""
     t = pa.types
     if source == target:
@@ -68,11 +68,13 @@ def _caster(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name: str
     return None
 
 
-def _from_binary(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name: str) -> tuple[Caster, bool] | None:
+def _from_binary(
+    source: pa.DataType, target: pa.DataType, mode: EvalMode, zone_name: str
+) -> tuple[Caster, bool] | None:
     return ((lambda v: v.view(target)), False) if pa.types.is_string(target) else None
 
 
-def _nested(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name: str) -> tuple[Caster, bool] | None:
+def _nested(source: pa.DataType, target: pa.DataType, mode: EvalMode, zone_name: str) -> tuple[Caster, bool] | None:
     """Element by element."""
     t = pa.types
     if t.is_list(source) and t.is_list(target):

@@ -15,12 +15,14 @@ import pyarrow.compute as pc
 
 from dbspark.sql.expressions.cast_results import TOO_LARGE, Caster, masked
 from dbspark.sql.expressions.decimals import decimals, fitted, fitted_integers, unscaled
-from dbspark.sql.expressions.operands import OUT_OF_RANGE, Mode, valid_of, values_of
+from dbspark.sql.expressions.operands import OUT_OF_RANGE, EvalMode, valid_of, values_of
 from dbspark.sql.expressions.rules import EvaluationError
 from dbspark.sql.expressions.zones import SECOND
 
 
-def from_integer(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name: str) -> tuple[Caster, bool] | None:
+def from_integer(
+    source: pa.DataType, target: pa.DataType, mode: EvalMode, zone_name: str
+) -> tuple[Caster, bool] | None:
     t = pa.types
     if t.is_integer(target):
         if target.bit_width >= source.bit_width:
@@ -80,7 +82,7 @@ def _big_endian(values: Any, valid: Any) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(width), len(values), [bits, data]).cast(pa.binary())
 
 
-def narrowed(values: Any, valid: Any, source: pa.DataType, target: pa.DataType, mode: Mode) -> pa.Array:
+def narrowed(values: Any, valid: Any, source: pa.DataType, target: pa.DataType, mode: EvalMode) -> pa.Array:
     """Integers as integers of fewer bits."""
     dtype = target.to_pandas_dtype()
     out = values.astype(dtype)
@@ -88,7 +90,9 @@ def narrowed(values: Any, valid: Any, source: pa.DataType, target: pa.DataType, 
     return masked(out, valid, bad, target, mode, TOO_LARGE.format(source, target))
 
 
-def from_boolean(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name: str) -> tuple[Caster, bool] | None:
+def from_boolean(
+    source: pa.DataType, target: pa.DataType, mode: EvalMode, zone_name: str
+) -> tuple[Caster, bool] | None:
     t = pa.types
     if t.is_integer(target) or t.is_string(target) or t.is_floating(target):
         return (lambda v: v.cast(pa.int8()).cast(target) if not t.is_string(target) else v.cast(target)), False
@@ -102,7 +106,7 @@ def from_boolean(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name
     return None
 
 
-def from_float(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name: str) -> tuple[Caster, bool] | None:
+def from_float(source: pa.DataType, target: pa.DataType, mode: EvalMode, zone_name: str) -> tuple[Caster, bool] | None:
     t = pa.types
     if t.is_floating(target):
         return (lambda v: v.cast(target, safe=False)), False
@@ -153,7 +157,7 @@ def scaled_integers(values: Any, scale: int, rounding: str = ROUND_HALF_UP) -> A
     return wide
 
 
-def _float_to_decimal(v: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
+def _float_to_decimal(v: pa.Array, target: pa.DataType, mode: EvalMode) -> pa.Array:
     values = values_of(v).astype(np.float64)
     valid = valid_of(v)
     finite = np.isfinite(values)
@@ -176,7 +180,7 @@ def saturated(values: Any, dtype: Any) -> Any:
     return np.where(~inside & (values < 0), limits.min, out).astype(dtype)
 
 
-def _truncated(values: Any, valid: Any, source: pa.DataType, target: pa.DataType, mode: Mode) -> pa.Array:
+def _truncated(values: Any, valid: Any, source: pa.DataType, target: pa.DataType, mode: EvalMode) -> pa.Array:
     dtype = target.to_pandas_dtype()
     if mode == "LEGACY":
         if target.bit_width < 32:
@@ -189,7 +193,9 @@ def _truncated(values: Any, valid: Any, source: pa.DataType, target: pa.DataType
     return masked(saturated(wide, dtype), valid, ~fits, target, mode, TOO_LARGE.format(source, target))
 
 
-def from_decimal(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name: str) -> tuple[Caster, bool] | None:
+def from_decimal(
+    source: pa.DataType, target: pa.DataType, mode: EvalMode, zone_name: str
+) -> tuple[Caster, bool] | None:
     t = pa.types
     if t.is_decimal(target):
         if target.scale >= source.scale and target.precision - target.scale >= source.precision - source.scale:
@@ -232,7 +238,7 @@ def _decimal_to_float(v: pa.Array, target: pa.DataType) -> pa.Array:
     return v.cast(pa.string()).cast(target)
 
 
-def _decimal_to_integer(v: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
+def _decimal_to_integer(v: pa.Array, target: pa.DataType, mode: EvalMode) -> pa.Array:
     source, valid = v.type, valid_of(v)
     values = unscaled(v)
     unit = 10**source.scale
@@ -254,7 +260,7 @@ def _decimal_to_integer(v: pa.Array, target: pa.DataType, mode: Mode) -> pa.Arra
     return masked(saturated(wide, dtype), valid, ~fits, target, mode, message)
 
 
-def _decimal_to_string(source: pa.DataType, mode: Mode) -> tuple[Caster, bool] | None:
+def _decimal_to_string(source: pa.DataType, mode: EvalMode) -> tuple[Caster, bool] | None:
     """Plain digits; in legacy mode small numbers with an exponent, as Java prints them and Arrow too."""
     scale = source.scale
 

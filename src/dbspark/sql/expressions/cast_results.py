@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.sql.expressions.operands import Mode
+from dbspark.sql.expressions.operands import EvalMode
 from dbspark.sql.expressions.rules import EvaluationError
 
 Caster = Callable[[pa.Array], pa.Array]
@@ -20,7 +20,7 @@ BLANK = "".join(map(chr, [*range(0x21), 0x7F]))
 """What Spark strips from strings before it reads them."""
 
 
-def refused(value: pa.Array, found: pa.Array, target: pa.DataType, mode: Mode) -> pa.Array:
+def refused(value: pa.Array, found: pa.Array, target: pa.DataType, mode: EvalMode) -> pa.Array:
     """What was read; where nothing was, an error in ANSI mode."""
     if mode == "ANSI" and found.null_count != value.null_count:
         bad = value.filter(pc.and_(pc.is_valid(value), pc.is_null(found)))
@@ -29,7 +29,7 @@ def refused(value: pa.Array, found: pa.Array, target: pa.DataType, mode: Mode) -
     return found
 
 
-def masked(values: Any, valid: Any, bad: Any, target: pa.DataType, mode: Mode, message: str) -> pa.Array:
+def masked(values: Any, valid: Any, bad: Any, target: pa.DataType, mode: EvalMode, message: str) -> pa.Array:
     """Numbers as a column, where some have no result."""
     if bad is not None and np.any(bad if valid is None else bad & valid):
         if mode == "ANSI":

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from dbspark.errors import DbsparkError
 from dbspark.sql.expressions.cast_results import BLANK, INVALID, Caster, masked, refused
 from dbspark.sql.expressions.decimals import fitted, fitted_integers
-from dbspark.sql.expressions.operands import Mode, valid_of
+from dbspark.sql.expressions.operands import EvalMode, valid_of
 from dbspark.sql.expressions.rules import EvaluationError
 from dbspark.sql.expressions.zones import DAY, SECOND, Zone, zone
 
@@ -40,7 +40,7 @@ def _by_form(strings: pa.Array, form: str, fast: Caster, slow: Callable[[str], A
     return pa.concat_arrays([fast(strings.take(rows)), rest]).take(pa.array(where, mask=where < 0))
 
 
-def from_string(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name: str) -> tuple[Caster, bool] | None:
+def from_string(source: pa.DataType, target: pa.DataType, mode: EvalMode, zone_name: str) -> tuple[Caster, bool] | None:
     t = pa.types
     if t.is_binary(target):
         return (lambda v: v.view(target)), False
@@ -160,7 +160,7 @@ def nearest_single(text: str) -> float:
     return -value if negative else value
 
 
-def _string_to_decimal(target: pa.DataType, mode: Mode) -> Caster:
+def _string_to_decimal(target: pa.DataType, mode: EvalMode) -> Caster:
     form = r"^[+-]?[0-9]{1,38}(\.[0-9]{1,37})?$"
     pattern = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")  # Java takes digits of all scripts
     wide = pa.decimal256(76, 38)

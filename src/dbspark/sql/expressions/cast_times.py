@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from dbspark.sql.expressions.cast_numbers import narrowed
 from dbspark.sql.expressions.cast_results import Caster, masked
 from dbspark.sql.expressions.decimals import decimals, fitted
-from dbspark.sql.expressions.operands import Mode, valid_of, values_of
+from dbspark.sql.expressions.operands import EvalMode, valid_of, values_of
 from dbspark.sql.expressions.zones import DAY, SECOND, zone
 
 
@@ -90,7 +90,7 @@ def _timestamp_texts(days: Any, rest: Any, valid: Any) -> pa.Array:
     return found if np.all(usual) else _with_far(found, usual, days, rest, valid)
 
 
-def from_date(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name: str) -> tuple[Caster, bool] | None:
+def from_date(source: pa.DataType, target: pa.DataType, mode: EvalMode, zone_name: str) -> tuple[Caster, bool] | None:
     t = pa.types
     if t.is_string(target):
         return (lambda v: _date_texts(values_of(v.view(pa.int32())).astype(np.int64), valid_of(v))), False
@@ -115,7 +115,9 @@ def from_date(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name: s
     return None
 
 
-def from_timestamp(source: pa.DataType, target: pa.DataType, mode: Mode, zone_name: str) -> tuple[Caster, bool] | None:
+def from_timestamp(
+    source: pa.DataType, target: pa.DataType, mode: EvalMode, zone_name: str
+) -> tuple[Caster, bool] | None:
     t = pa.types
     here = zone(zone_name if source.tz else None)
     if here is None:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.sql.expressions.rules import Compiled, EvaluationError, constant
-from dbspark.sql.expressions.vectors import Vector, missing, numbers, strict_arrays
+from dbspark.sql.expressions.vectors import Vector, missing, null_intolerant_arrays, numbers
 
 STRING = pa.string()
 BINARY = pa.binary()
@@ -21,7 +21,7 @@ INT = pa.int32()
 STRINGS = pa.list_(pa.field("element", STRING))
 
 
-def layout(array: pa.Array) -> tuple[Vector, Vector]:
+def offsets_and_bytes(array: pa.Array) -> tuple[Vector, Vector]:
     """Offsets (one more than rows, into the bytes) and the bytes of a column of strings."""
     _, offsets, data = array.buffers()
     if offsets is None or not len(array):
@@ -44,7 +44,7 @@ def strings(dtype: pa.DataType, lengths: Vector, data: Vector, gone: Vector | No
 
 def cut(array: pa.Array, begin: Vector, end: Vector, gone: Vector | None) -> pa.Array:
     """The bytes from `begin` to `end` of the column's data, for each row."""
-    _, data = layout(array)
+    _, data = offsets_and_bytes(array)
     lengths = end - begin
     if gone is not None:
         lengths = np.where(gone, 0, lengths)
@@ -58,7 +58,7 @@ class Characters:
     """Where the characters of a column begin."""
 
     def __init__(self, array: pa.Array) -> None:
-        self.offsets, data = layout(array)
+        self.offsets, data = offsets_and_bytes(array)
         self.first, self.last = int(self.offsets[0]), int(self.offsets[-1])
         heads = (data[self.first : self.last] & 0xC0) != 0x80
         self.ascii = bool(heads.all()) or pa.types.is_binary(array.type)
@@ -83,7 +83,7 @@ class Characters:
 
 def occurrences(array: pa.Array, text: bytes) -> Vector:
     """Positions in the column's data where the text is, inside of one row; overlapping ones too."""
-    offsets, data = layout(array)
+    offsets, data = offsets_and_bytes(array)
     first, last = int(offsets[0]), int(offsets[-1])
     size = len(text)
     if last - first < size:
@@ -119,7 +119,7 @@ def by_pattern(
         if any(v is None for v in values):
             return constant(None, dtype)
         rest = [a for i, a in enumerate(args) if i not in chosen]
-        return strict_arrays(dtype, lambda *arrays: function(*values, *arrays), rest, can_fail)
+        return null_intolerant_arrays(dtype, lambda *arrays: function(*values, *arrays), rest, can_fail)
 
     def run(*arrays: pa.Array) -> pa.Array:
         gone = missing(arrays)
@@ -145,7 +145,7 @@ def by_pattern(
         back[np.concatenate([dead, order])] = np.arange(len(codes))
         return pa.concat_arrays(parts).take(pa.array(back))
 
-    return strict_arrays(dtype, run, args, can_fail)
+    return null_intolerant_arrays(dtype, run, args, can_fail)
 
 
 def all_of(args: Sequence[Compiled], *types: pa.DataType) -> bool:

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbspark.errors import DbsparkError
-from dbspark.sql.expressions import strings
 from dbspark.sql.expressions.elements import (
     Elements,
     any_of,
@@ -31,28 +30,21 @@ from dbspark.sql.expressions.elements import (
     mapped,
     picked,
 )
-from dbspark.sql.expressions.rules import (
-    Compiled,
-    Context,
-    Datum,
-    Frame,
-    constant,
-    on_arrays,
-    rule,
-)
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context, Datum, constant, on_arrays, rule
+from dbspark.sql.expressions.strings import concat_strings
 from dbspark.sql.expressions.vectors import (
     Vector,
+    arrow_column,
     both,
-    made,
     missing,
+    null_intolerant_arrays,
     numbers,
-    refuse,
-    strict_arrays,
+    raise_where,
     wrapped32,
 )
 from dbspark.sql.literals import from_jvm
 from dbspark.sql.plan import Call
-from dbspark.sql.types import from_json, loosened
+from dbspark.sql.types import from_json, with_nullable_children
 
 BOOLEAN = pa.bool_()
 INT = pa.int32()
@@ -82,7 +74,7 @@ def create_array(call: Call, args: Sequence[Compiled], context: Context) -> Comp
     out = array_of(dtype)
     many = len(args)
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         columns = [_fitted(a.array(frame), dtype) for a in args]
         order = (np.arange(many)[None, :] * frame.rows + np.arange(frame.rows)[:, None]).ravel()
         values = pa.concat_arrays(columns).take(pa.array(order)) if many > 1 else columns[0]
@@ -98,7 +90,7 @@ def create_struct(call: Call, args: Sequence[Compiled], context: Context) -> Com
         return None
     fields = [pa.field(n, a.type) for n, a in zip(names, args[1::2], strict=True)]
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         return pa.StructArray.from_arrays([a.array(frame) for a in args[1::2]], fields=fields)
 
     return Compiled(pa.struct(fields), run, any(a.can_fail for a in args))
@@ -112,7 +104,7 @@ def create_map(call: Call, args: Sequence[Compiled], context: Context) -> Compil
     out = map_of(key, value)
     many = len(args) // 2
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         order = pa.array((np.arange(many)[None, :] * frame.rows + np.arange(frame.rows)[:, None]).ravel())
         keys = pa.concat_arrays([_fitted(a.array(frame), key) for a in args[::2]]).take(order)
         values = pa.concat_arrays([_fitted(a.array(frame), value) for a in args[1::2]]).take(order)
@@ -127,7 +119,7 @@ def get_struct_field(call: Call, args: Sequence[Compiled], context: Context) -> 
     if not pa.types.is_struct(args[0].type):
         return None
     at = int(call.option("ordinal", 0))
-    return strict_arrays(args[0].type.field(at).type, lambda v: v.flatten()[at], args)
+    return null_intolerant_arrays(args[0].type.field(at).type, lambda v: v.flatten()[at], args)
 
 
 @rule("GetArrayStructFields")
@@ -142,7 +134,7 @@ def get_array_struct_fields(call: Call, args: Sequence[Compiled], context: Conte
         elements = Elements(array)
         return listed(out, elements.lengths, elements.values.flatten()[at], elements.gone)
 
-    return strict_arrays(out, run, args)
+    return null_intolerant_arrays(out, run, args)
 
 
 @rule("KnownNotContainsNull")
@@ -159,7 +151,7 @@ def literal(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
     spark_type = given.dataType()
     try:
         given_type = from_json(json.loads(spark_type.json()))
-        dtype = loosened(given_type)
+        dtype = with_nullable_children(given_type)
         if pa.types.is_interval(dtype):
             from py4j.java_gateway import get_field
 
@@ -194,10 +186,12 @@ def get_array_item(call: Call, args: Sequence[Compiled], context: Context) -> Co
         gone = both(elements.gone, missing([at]))
         outside = (index < 0) | (index >= elements.lengths)
         if fails:
-            refuse(outside, gone, "[INVALID_ARRAY_INDEX] The index is out of bounds. Use the SQL function `get()`.")
+            raise_where(
+                outside, gone, "[INVALID_ARRAY_INDEX] The index is out of bounds. Use the SQL function `get()`."
+            )
         return picked(elements.values, np.where(outside, -1, elements.offsets[:-1] + index), gone)
 
-    return strict_arrays(dtype.value_type, run, args, fails)
+    return null_intolerant_arrays(dtype.value_type, run, args, fails)
 
 
 @rule("ElementAt")
@@ -216,10 +210,10 @@ def element_at(call: Call, args: Sequence[Compiled], context: Context) -> Compil
         elements = Elements(array)
         index = numbers(at).astype(np.int64)
         gone = both(elements.gone, missing([at]))
-        refuse(index == 0, gone, "[INVALID_INDEX_OF_ZERO] The index 0 is invalid.")
+        raise_where(index == 0, gone, "[INVALID_INDEX_OF_ZERO] The index 0 is invalid.")
         outside = np.abs(index) > elements.lengths
         if fails:
-            refuse(outside, gone, "[INVALID_ARRAY_INDEX_IN_ELEMENT_AT] The index is out of bounds.")
+            raise_where(outside, gone, "[INVALID_ARRAY_INDEX_IN_ELEMENT_AT] The index is out of bounds.")
         begin = np.where(index > 0, -1, elements.lengths) + elements.offsets[:-1]
         out = picked(elements.values, np.where(outside, -1, begin + index), gone)
         if blank:
@@ -227,7 +221,7 @@ def element_at(call: Call, args: Sequence[Compiled], context: Context) -> Compil
             out = pc.if_else(pa.array(there), "", out)
         return out
 
-    return strict_arrays(dtype.value_type, run, args, True)
+    return null_intolerant_arrays(dtype.value_type, run, args, True)
 
 
 @rule("GetMapValue")
@@ -241,7 +235,7 @@ def get_map_value(call: Call, args: Sequence[Compiled], context: Context) -> Com
         match = equal_elements(elements.keys, key.take(pa.array(elements.owner)))
         return picked(elements.values, first_of(match, elements), both(elements.gone, missing([key])))
 
-    return strict_arrays(dtype.item_type, run, args)
+    return null_intolerant_arrays(dtype.item_type, run, args)
 
 
 @rule("Size")
@@ -253,10 +247,10 @@ def size(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | N
     def run(array: pa.Array) -> pa.Array:
         elements = Elements(array)
         if legacy and elements.gone is not None:
-            return made(INT, np.where(elements.gone, -1, elements.lengths))
-        return made(INT, elements.lengths, elements.gone)
+            return arrow_column(INT, np.where(elements.gone, -1, elements.lengths))
+        return arrow_column(INT, elements.lengths, elements.gone)
 
-    return strict_arrays(INT, run, args)
+    return null_intolerant_arrays(INT, run, args)
 
 
 @rule("ArrayContains", "ArrayPosition")
@@ -272,13 +266,13 @@ def array_contains(call: Call, args: Sequence[Compiled], context: Context) -> Co
         values = elements.values
         found = first_of(equal_elements(values, value.take(pa.array(elements.owner))), elements)
         if call.name == "ArrayPosition":
-            return made(LONG, np.where(found < 0, 0, found - elements.offsets[:-1] + 1), gone)
+            return arrow_column(LONG, np.where(found < 0, 0, found - elements.offsets[:-1] + 1), gone)
         if values.null_count:  # not among values of which one is NULL: unknown
             nulls = any_of(values.is_null().to_numpy(zero_copy_only=False), elements)
             gone = both(gone, nulls & (found < 0))
-        return made(BOOLEAN, found >= 0, gone)
+        return arrow_column(BOOLEAN, found >= 0, gone)
 
-    return strict_arrays(out, run, args)
+    return null_intolerant_arrays(out, run, args)
 
 
 # ---------------------------------------------------------------------- parts and joins
@@ -294,8 +288,8 @@ def slice_(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
         elements = Elements(array)
         gone = both(elements.gone, missing([start, many]))
         begin, count = (numbers(a).astype(np.int64) for a in (start, many))
-        refuse(begin == 0, gone, "[INVALID_PARAMETER_VALUE.START] SQL array indices start at 1.")
-        refuse(count < 0, gone, "[INVALID_PARAMETER_VALUE.LENGTH] Length must be greater than or equal to 0.")
+        raise_where(begin == 0, gone, "[INVALID_PARAMETER_VALUE.START] SQL array indices start at 1.")
+        raise_where(count < 0, gone, "[INVALID_PARAMETER_VALUE.LENGTH] Length must be greater than or equal to 0.")
         first = np.where(begin > 0, begin - 1, begin + elements.lengths)
         outside = (first < 0) | (first >= elements.lengths)
         if gone is not None:
@@ -304,23 +298,7 @@ def slice_(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
         at = np.repeat(elements.offsets[:-1] + first - (np.cumsum(taken) - taken), taken) + np.arange(taken.sum())
         return listed(dtype, taken, elements.values.take(pa.array(at)), gone)
 
-    return strict_arrays(dtype, run, args, True)
-
-
-def present(columns: Sequence[pa.Array]) -> pa.Array:
-    """Arrays of what there is in columns of strings and of arrays of strings, without NULLs."""
-    dtype = array_of(STRING)
-    parts = []
-    for column in columns:
-        if column.type == STRING:
-            there = column.is_valid().to_numpy(zero_copy_only=False)
-            parts.append(Elements(listed(dtype, there.astype(np.int64), column.drop_null())))
-        else:
-            elements = Elements(column)
-            values = elements.values
-            keep = values.is_valid().to_numpy(zero_copy_only=False)
-            parts.append(Elements(kept(dtype, elements, values, keep, None)))
-    return joined(dtype, parts, None)
+    return null_intolerant_arrays(dtype, run, args, True)
 
 
 @rule("Concat")
@@ -329,7 +307,7 @@ def concat(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
         return None
     dtype = args[0].type
     if not is_array(dtype):
-        return strings.concat(args)
+        return concat_strings(args)
     if any(a.type != dtype for a in args):
         return None
 
@@ -359,7 +337,7 @@ def flatten(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
             lengths = np.where(holed, 0, lengths)
         return listed(dtype.value_type, lengths, values, gone)
 
-    return strict_arrays(dtype.value_type, run, args)
+    return null_intolerant_arrays(dtype.value_type, run, args)
 
 
 @rule("ArrayInsert")
@@ -390,7 +368,7 @@ def array_repeat(call: Call, args: Sequence[Compiled], context: Context) -> Comp
     count = max(int(many.as_py()), 0)
     out = array_of(args[0].type)
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         value = args[0].array(frame)
         at = pa.array(np.repeat(np.arange(frame.rows), count))
         return listed(out, np.full(frame.rows, count), value.take(at))
@@ -415,7 +393,7 @@ def array_join(call: Call, args: Sequence[Compiled], context: Context) -> Compil
             lists = kept(array.type, elements, values, values.is_valid().to_numpy(zero_copy_only=False), gone)
         return pc.binary_join(lists, delimiter)
 
-    return strict_arrays(STRING, run, args)
+    return null_intolerant_arrays(STRING, run, args)
 
 
 def _emptied(lists: pa.Array, gone: Vector) -> pa.Array:
@@ -439,19 +417,19 @@ def sequence(call: Call, args: Sequence[Compiled], context: Context) -> Compiled
         low, high = (numbers(a).astype(np.int64) for a in (start, stop))
         step = numbers(steps[0]).astype(np.int64) if steps else np.where(low <= high, 1, -1)
         wrong = ((step > 0) & (low > high)) | ((step < 0) & (low < high)) | ((step == 0) & (low != high))
-        refuse(wrong, gone, "[ILLEGAL_SEQUENCE_BOUNDARIES] Illegal sequence boundaries.")
+        raise_where(wrong, gone, "[ILLEGAL_SEQUENCE_BOUNDARIES] Illegal sequence boundaries.")
         # In doubles first: differences may leave the range of int64, and sequences so long are refused anyway.
         rough = np.abs(high.astype(np.float64) - low.astype(np.float64)) / np.maximum(np.abs(step), 1)
-        refuse(rough > 2**31 - 16, gone, "[COLLECTION_SIZE_LIMIT_EXCEEDED] Can't create array: too many elements.")
+        raise_where(rough > 2**31 - 16, gone, "[COLLECTION_SIZE_LIMIT_EXCEEDED] Can't create array: too many elements.")
         dead = rough > 2**31 - 16
         dead = dead | wrong if gone is None else dead | wrong | gone
         low, high, step = (np.where(dead, v, w) for v, w in ((0, low), (0, high), (1, step)))
         many = np.where(dead, 0, (high - low) // np.where(step == 0, 1, step) + 1)
         place = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
         values = np.repeat(low, many) + place * np.repeat(step, many)
-        return listed(out, many, made(dtype, values), gone)
+        return listed(out, many, arrow_column(dtype, values), gone)
 
-    return strict_arrays(out, run, args, True)
+    return null_intolerant_arrays(out, run, args, True)
 
 
 # ---------------------------------------------------------------------- maps
@@ -469,7 +447,7 @@ def map_side(call: Call, args: Sequence[Compiled], context: Context) -> Compiled
         elements = Elements(array)
         return listed(out, elements.lengths, elements.keys if keys else elements.values, elements.gone)
 
-    return strict_arrays(out, run, args)
+    return null_intolerant_arrays(out, run, args)
 
 
 @rule("MapEntries")
@@ -485,4 +463,4 @@ def map_entries(call: Call, args: Sequence[Compiled], context: Context) -> Compi
         entries = pa.StructArray.from_arrays([elements.keys, elements.values], fields=fields)
         return listed(out, elements.lengths, entries, elements.gone)
 
-    return strict_arrays(out, run, args)
+    return null_intolerant_arrays(out, run, args)

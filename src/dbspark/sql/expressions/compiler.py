@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import dbspark.sql.expressions as package
 from dbspark.errors import DbsparkError
-from dbspark.sql.expressions.rules import RAW_RULES, RULES, Compiled, Context, Datum, Frame, constant
+from dbspark.sql.expressions.rules import RAW_RULES, RULES, ColumnFrame, Compiled, Context, Datum, constant
 from dbspark.sql.plan import Call, Column, Constant, Expr, Subquery
 
 for _module in pkgutil.iter_modules(package.__path__):  # rules register themselves
@@ -21,7 +21,7 @@ for _module in pkgutil.iter_modules(package.__path__):  # rules register themsel
         importlib.import_module(f"{package.__name__}.{_module.name}")
 
 
-class Compiler:
+class ExpressionCompiler:
     """Compiles expressions over columns at known positions."""
 
     def __init__(
@@ -29,7 +29,7 @@ class Compiler:
         positions: Mapping[int, int],
         types: Mapping[int, pa.DataType],
         context: Context,
-        elsewhere: Callable[[Call, Compiler], Compiled],
+        elsewhere: Callable[[Call, ExpressionCompiler], Compiled],
     ) -> None:
         """`positions` and `types` are by the number of the column; `elsewhere` takes what has no rule."""
         self.positions = positions
@@ -81,16 +81,16 @@ class Compiler:
     def native(self, expr: Expr) -> Compiled | None:
         """The expression by our own kernels alone, or None."""
         try:
-            return Compiler(self.positions, self.types, self.context, _missing).compile(expr)
+            return ExpressionCompiler(self.positions, self.types, self.context, _missing).compile(expr)
         except _MissingError:
             return None
 
-    def within(self, positions: Mapping[int, int], types: Mapping[int, pa.DataType]) -> Compiler:
+    def within(self, positions: Mapping[int, int], types: Mapping[int, pa.DataType]) -> ExpressionCompiler:
         """A compiler for the body of a lambda, whose variables are further columns of the frame.
 
         A body that has no rule makes the whole function one without a rule: Spark knows no lambda variables outside it.
         """
-        return Compiler({**self.positions, **positions}, {**self.types, **types}, self.context, _missing)
+        return ExpressionCompiler({**self.positions, **positions}, {**self.types, **types}, self.context, _missing)
 
     def _by_rule(self, call: Call) -> Compiled | None:
         raw = RAW_RULES.get(call.name)
@@ -134,7 +134,7 @@ def _once(given: Compiled) -> Compiled:
         return given
     itself = object()
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         value = frame.found.get(itself)
         if value is None:
             value = frame.found[itself] = given.run(frame)
@@ -147,10 +147,10 @@ class _MissingError(Exception):
     """An expression without a rule, where none may be."""
 
 
-def _missing(call: Call, compiler: Compiler) -> Compiled:
+def _missing(call: Call, compiler: ExpressionCompiler) -> Compiled:
     raise _MissingError
 
 
-def evaluate(compiled: Compiled, columns: list[pa.Array], rows: int) -> pa.Array:
+def evaluate_rows(compiled: Compiled, columns: list[pa.Array], rows: int) -> pa.Array:
     """The value of each row."""
-    return compiled.array(Frame(columns, rows))
+    return compiled.array(ColumnFrame(columns, rows))

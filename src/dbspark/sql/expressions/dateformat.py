@@ -25,7 +25,7 @@ from dbspark.sql.expressions.calendar import (
     years_of,
     zone_for,
 )
-from dbspark.sql.expressions.rules import Compiled, Context, Datum, Frame, rule
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context, Datum, rule
 from dbspark.sql.expressions.vectors import Vector, missing, numbers, text_of
 from dbspark.sql.expressions.zones import HOUR, MINUTE, SECOND
 from dbspark.sql.plan import Call
@@ -183,7 +183,7 @@ def _formatting(call: Call, args: Sequence[Compiled], context: Context, unit: in
         return None
     given = args[0]
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         array = given.array(frame)
         gone = missing([array])
         with np.errstate(over="ignore"):

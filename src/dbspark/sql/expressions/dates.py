@@ -31,7 +31,7 @@ from dbspark.sql.expressions.calendar import (
     years_of,
 )
 from dbspark.sql.expressions.rules import Compiled, Context, constant, rule
-from dbspark.sql.expressions.vectors import Vector, numeric, refuse, text_of, times_exact, wrapped32
+from dbspark.sql.expressions.vectors import Vector, numeric, raise_where, text_of, times_exact, wrapped32
 from dbspark.sql.expressions.zones import DAY
 from dbspark.sql.plan import Call
 
@@ -90,7 +90,7 @@ def subtract_dates(call: Call, args: Sequence[Compiled], context: Context) -> Co
 
     def run(gone: Vector, end: Vector, start: Vector) -> Vector:
         out, wrong = times_exact(end - start, DAY)
-        refuse(wrong, gone, LONG_OVERFLOW)
+        raise_where(wrong, gone, LONG_OVERFLOW)
         return out
 
     return numeric(DURATION, run, args, can_fail=True)
@@ -135,7 +135,7 @@ def next_day(call: Call, args: Sequence[Compiled], context: Context) -> Compiled
             return constant(None, DATE)
 
         def fail(gone: Vector, days: Vector) -> Vector:
-            refuse(np.ones(len(days), bool), gone, f"[ILLEGAL_DAY_OF_WEEK] Illegal input for day of week: {name}.")
+            raise_where(np.ones(len(days), bool), gone, f"[ILLEGAL_DAY_OF_WEEK] Illegal input for day of week: {name}.")
             return days
 
         return numeric(DATE, fail, args[:1], can_fail=True)
@@ -161,7 +161,7 @@ def make_date(call: Call, args: Sequence[Compiled], context: Context) -> Compile
     def run(gone: Vector, year: Vector, month: Vector, day: Vector) -> Any:
         days, wrong = day_of(year, month, day)
         if strict:
-            refuse(wrong, gone, "[DATETIME_FIELD_OUT_OF_BOUNDS] Invalid value for a field of a date.")
+            raise_where(wrong, gone, "[DATETIME_FIELD_OUT_OF_BOUNDS] Invalid value for a field of a date.")
         return in_int(np.where(wrong, 0, days), gone), wrong
 
     return numeric(DATE, run, args, can_fail=True)

@@ -19,10 +19,10 @@ from dbspark.sql.expressions.operands import (
     AWAY,
     OUT_OF_RANGE,
     REMAINDER_BY_ZERO,
-    Mode,
+    EvalMode,
     broadcast,
+    datum_of_numpy,
     has_array,
-    made,
     nonzero,
     valid_of,
 )
@@ -87,7 +87,7 @@ def rounded(value: pa.Array, scale: int) -> pa.Array:
     return value.cast(pa.decimal256(76, scale))
 
 
-def fitted(value: pa.Array, dtype: pa.DataType, mode: Mode) -> pa.Array:
+def fitted(value: pa.Array, dtype: pa.DataType, mode: EvalMode) -> pa.Array:
     """Decimals rounded HALF_UP to a type; what does not fit is NULL or an error."""
     if value.type == dtype:
         return value
@@ -115,7 +115,7 @@ def _scaled(value: int, scale: int) -> pa.Scalar:
         return pa.scalar(Decimal(value).scaleb(-scale), pa.decimal256(76, scale))
 
 
-def fitted_integers(values: Any, valid: Any, dtype: pa.DataType, mode: Mode) -> pa.Array:
+def fitted_integers(values: Any, valid: Any, dtype: pa.DataType, mode: EvalMode) -> pa.Array:
     """A column of decimals from integers that may have too many digits."""
     bound = 10**dtype.precision
     if values.dtype == object or dtype.precision < 19:
@@ -154,7 +154,7 @@ def _decimal_sum(name: str, left: pa.DataType, right: pa.DataType) -> tuple[int,
     return max(left.precision - left.scale, right.precision - right.scale) + scale + 1, scale
 
 
-def decimal_add(call: Call, left: pa.DataType, right: pa.DataType, mode: Mode) -> tuple[pa.DataType, Any]:
+def decimal_add(call: Call, left: pa.DataType, right: pa.DataType, mode: EvalMode) -> tuple[pa.DataType, Any]:
     digits, scale = _decimal_sum(call.name, left, right)
     dtype = adjusted(digits, scale)
     function = pc.add if call.name == "Add" else pc.subtract
@@ -169,7 +169,7 @@ def decimal_add(call: Call, left: pa.DataType, right: pa.DataType, mode: Mode) -
     return dtype, run
 
 
-def decimal_multiply(left: pa.DataType, right: pa.DataType, mode: Mode) -> tuple[pa.DataType, Any]:
+def decimal_multiply(left: pa.DataType, right: pa.DataType, mode: EvalMode) -> tuple[pa.DataType, Any]:
     """Java keeps 39 digits of the product and drops the rest, which leaves the digit that decides the rounding."""
     digits, scale = left.precision + right.precision + 1, left.scale + right.scale
     dtype = adjusted(digits, scale)
@@ -194,7 +194,7 @@ def divided_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     return adjusted(left.precision - left.scale + right.scale + scale, scale)
 
 
-def decimal_divide(left: pa.DataType, right: pa.DataType, mode: Mode) -> tuple[pa.DataType, Any]:
+def decimal_divide(left: pa.DataType, right: pa.DataType, mode: EvalMode) -> tuple[pa.DataType, Any]:
     dtype = divided_type(left, right)
 
     def run(a: Datum, b: Datum) -> Datum:
@@ -224,7 +224,7 @@ def _impossible(values: Any) -> None:
             raise EvaluationError("[ARITHMETIC_OVERFLOW] Division impossible")
 
 
-def decimal_remainder(call: Call, left: pa.DataType, right: pa.DataType, mode: Mode) -> tuple[pa.DataType, Any]:
+def decimal_remainder(call: Call, left: pa.DataType, right: pa.DataType, mode: EvalMode) -> tuple[pa.DataType, Any]:
     scale = max(left.scale, right.scale)
     dtype = adjusted(min(left.precision - left.scale, right.precision - right.scale) + scale, scale)
     narrow = max(left.precision - left.scale, right.precision - right.scale) + scale <= 18
@@ -255,7 +255,7 @@ def _java_remainder(over: Any, under: Any) -> Any:
     return over - under * whole_part(over, under)
 
 
-def decimal_integral_divide(left: pa.DataType, right: pa.DataType, mode: Mode) -> tuple[pa.DataType, Any]:
+def decimal_integral_divide(left: pa.DataType, right: pa.DataType, mode: EvalMode) -> tuple[pa.DataType, Any]:
     scale = max(left.scale, right.scale)
     most = adjusted(max(1, left.precision - left.scale + right.scale), 0)
 
@@ -273,6 +273,6 @@ def decimal_integral_divide(left: pa.DataType, right: pa.DataType, mode: Mode) -
                 raise EvaluationError(OUT_OF_RANGE.format(most.precision, 0))
             valid = fits if valid is None else valid & fits
         low = (quotient & ((1 << 64) - 1)).astype(np.uint64).view(np.int64)  # the low bits, as Java narrows
-        return made(low, valid, pa.int64(), a, b)
+        return datum_of_numpy(low, valid, pa.int64(), a, b)
 
     return pa.int64(), run

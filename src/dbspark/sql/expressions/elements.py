@@ -173,3 +173,19 @@ def check_keys(keys: pa.Array, owner: Vector) -> None:
     pairs = owner * (int(codes.max()) + 1 if len(codes) else 1) + codes
     if len(np.unique(pairs)) != len(pairs):
         raise EvaluationError("[DUPLICATED_MAP_KEY] Duplicate map key was found, please check the input data.")
+
+
+def without_nulls(columns: Sequence[pa.Array]) -> pa.Array:
+    """Per row, the strings of several columns (of strings, or of arrays of strings) as one array without NULLs."""
+    dtype = array_of(pa.string())
+    parts = []
+    for column in columns:
+        if column.type == pa.string():
+            there = column.is_valid().to_numpy(zero_copy_only=False)
+            parts.append(Elements(listed(dtype, there.astype(np.int64), column.drop_null())))
+        else:
+            elements = Elements(column)
+            values = elements.values
+            keep = values.is_valid().to_numpy(zero_copy_only=False)
+            parts.append(Elements(kept(dtype, elements, values, keep, None)))
+    return joined(dtype, parts, None)

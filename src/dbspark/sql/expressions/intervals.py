@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from dbspark.sql.expressions.calendar import DURATION, INT, LONG, decimals, in_int
+from dbspark.sql.expressions.calendar import DURATION, INT, LONG, decimals_of_int64, in_int
 from dbspark.sql.expressions.rules import Compiled, Context, rule
 from dbspark.sql.expressions.timestamps import quotient, towards_zero
-from dbspark.sql.expressions.vectors import Vector, numeric, plus_exact, refuse, times_exact
+from dbspark.sql.expressions.vectors import Vector, numeric, plus_exact, raise_where, times_exact
 from dbspark.sql.expressions.zones import DAY, HOUR, MINUTE
 from dbspark.sql.plan import Call
 
@@ -36,7 +36,7 @@ def make_dt(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
         for more in (hours * HOUR, minutes * MINUTE, seconds):
             out, bad = plus_exact(out, np.int64(more) if np.ndim(more) == 0 else more)
             wrong = wrong | bad
-        refuse(wrong, gone, "[INTERVAL_ARITHMETIC_OVERFLOW] Integer overflow while operating with intervals.")
+        raise_where(wrong, gone, "[INTERVAL_ARITHMETIC_OVERFLOW] Integer overflow while operating with intervals.")
         return out
 
     return numeric(DURATION, run, args, can_fail=True)
@@ -63,4 +63,6 @@ def interval_part(call: Call, args: Sequence[Compiled], context: Context) -> Com
     out = numeric(dtype, lambda gone, given: part(given), args)
     if not call.name.endswith("Seconds"):
         return out
-    return Compiled(pa.decimal128(8, 6), lambda frame: decimals(out.array(frame), pa.decimal128(8, 6)), out.can_fail)
+    return Compiled(
+        pa.decimal128(8, 6), lambda frame: decimals_of_int64(out.array(frame), pa.decimal128(8, 6)), out.can_fail
+    )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from dbspark.sql.expressions.rules import Compiled, Context, Rule, rule
-from dbspark.sql.expressions.vectors import strict, text_of
+from dbspark.sql.expressions.vectors import null_intolerant, text_of
 from dbspark.sql.plan import Call
 
 INVOKED: dict[str, Rule] = {}
@@ -41,4 +41,4 @@ def static_invoke(call: Call, args: Sequence[Compiled], context: Context) -> Com
 def encode(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
     if (text_of(args[1]) or "").upper() != "UTF-8" or args[0].type != pa.string():
         return None
-    return strict(pa.binary(), lambda v: v.cast(pa.binary()), args[:1])
+    return null_intolerant(pa.binary(), lambda v: v.cast(pa.binary()), args[:1])

@@ -27,24 +27,15 @@ from dbspark.sql.expressions.elements import (
     picked,
     truth_of,
 )
-from dbspark.sql.expressions.rules import (
-    Compiled,
-    Datum,
-    Frame,
-    raw_rule,
-)
-from dbspark.sql.expressions.vectors import (
-    Vector,
-    both,
-    made,
-)
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Datum, raw_rule
+from dbspark.sql.expressions.vectors import Vector, arrow_column, both
 from dbspark.sql.plan import Call, Column, walk
 
 BOOLEAN = pa.bool_()
 INT = pa.int32()
 
 
-class Body:
+class LambdaBody:
     """The body of a lambda, compiled over the columns of the outer frame and its own variables."""
 
     def __init__(self, compiled: Compiled, width: int, used: frozenset[int]) -> None:
@@ -54,7 +45,7 @@ class Body:
         self._width = width
         self._used = used
 
-    def __call__(self, frame: Frame, owner: Vector | None, *variables: pa.Array) -> pa.Array:
+    def __call__(self, frame: ColumnFrame, owner: Vector | None, *variables: pa.Array) -> pa.Array:
         """The value for each element, given the row of each (all rows in order if None) and the variables."""
         rows = len(variables[0])
         at = None if owner is None else pa.array(owner)
@@ -64,10 +55,10 @@ class Body:
                 columns.append(pa.nulls(rows))
             else:
                 columns.append(frame.columns[i] if at is None else frame.columns[i].take(at))
-        return self.compiled.array(Frame([*columns, *variables], rows))
+        return self.compiled.array(ColumnFrame([*columns, *variables], rows))
 
 
-def _body(function: Any, types: Sequence[pa.DataType], compiler: Any) -> Body | None:
+def _body(function: Any, types: Sequence[pa.DataType], compiler: Any) -> LambdaBody | None:
     """A lambda's body, or None if it needs Spark."""
     if not isinstance(function, Call) or function.name != "LambdaFunction":
         return None
@@ -84,7 +75,7 @@ def _body(function: Any, types: Sequence[pa.DataType], compiler: Any) -> Body | 
     used = frozenset(
         compiler.positions[e.id] for e in walk(inside) if isinstance(e, Column) and e.id in compiler.positions
     )
-    return Body(compiled, width, used)
+    return LambdaBody(compiled, width, used)
 
 
 def _argument(call: Call, compiler: Any, at: int = 0) -> Compiled:
@@ -102,10 +93,10 @@ def array_transform(call: Call, compiler: Any) -> Compiled | None:
         return None
     out = array_of(body.type) if call.name == "ArrayTransform" else array.type
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         elements = Elements(array.array(frame))
         values = elements.values
-        place = made(INT, elements.place)
+        place = arrow_column(INT, elements.place)
         made_ = body(frame, elements.owner, values, place)
         if call.name == "ArrayTransform":
             return listed(out, elements.lengths, made_, elements.gone)
@@ -126,14 +117,14 @@ def array_exists(call: Call, compiler: Any) -> Compiled | None:
     deciding = call.name == "ArrayExists"
     unknown = deciding is False or bool(call.option("followThreeValuedLogic", True))
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         elements = Elements(array.array(frame))
         truth = body(frame, elements.owner, elements.values)
         decided = any_of(truth_of(pc.equal(truth, deciding)), elements)
         gone = elements.gone
         if unknown and truth.null_count:
             gone = both(gone, any_of(truth.is_null().to_numpy(zero_copy_only=False), elements) & ~decided)
-        return made(BOOLEAN, decided == deciding, gone)
+        return arrow_column(BOOLEAN, decided == deciding, gone)
 
     return Compiled(BOOLEAN, run, array.can_fail)
 
@@ -149,7 +140,7 @@ def array_aggregate(call: Call, compiler: Any) -> Compiled | None:
     if merge is None or finish is None or merge.type != zero.type:
         return None
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         elements = Elements(array.array(frame))
         live = np.arange(frame.rows) if elements.gone is None else np.flatnonzero(~elements.gone)
         at = pa.array(live)
@@ -188,7 +179,7 @@ def zip_with(call: Call, compiler: Any) -> Compiled | None:
         return None
     out = array_of(body.type)
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         one, other = Elements(left.array(frame)), Elements(right.array(frame))
         gone = both(one.gone, other.gone)
         lengths = np.maximum(one.lengths, other.lengths)
@@ -223,7 +214,7 @@ def map_transform(call: Call, compiler: Any) -> Compiled | None:
         "MapFilter": lambda: dtype,
     }[name]()
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         elements = Elements(given.array(frame))
         keys, values, owner = elements.keys, elements.values, elements.owner
         made_ = body(frame, owner, keys, values)

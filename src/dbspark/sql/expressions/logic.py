@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dbspark.sql.expressions.rules import Compiled, Context, Datum, Frame, as_array, calling, constant, rule
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context, Datum, as_array, calling, constant, rule
 from dbspark.sql.plan import Call
 from dbspark.sql.timewindows import floor_mod
 
@@ -64,7 +64,7 @@ def comparable(args: Sequence[Compiled]) -> list[Compiled] | None:
 @rule(*_COMPARE)
 def compare(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
     given = comparable(args)
-    return None if given is None else strict(BOOLEAN, _COMPARE[call.name], given)
+    return None if given is None else null_intolerant_in_order(BOOLEAN, _COMPARE[call.name], given)
 
 
 def null_safe_equal(left: Datum, right: Datum) -> Datum:
@@ -92,7 +92,7 @@ def and_or(call: Call, args: Sequence[Compiled], context: Context) -> Compiled:
         return calling(BOOLEAN, combine, args)
     decided = call.name == "Or"
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         first = left.array(frame)
         open_rows = pc.indices_nonzero(pc.fill_null(pc.not_equal(first, decided), True))
         second = scattered(right.array(frame.at(open_rows)), open_rows, frame.rows)
@@ -114,7 +114,7 @@ def scattered(values: pa.Array, rows: pa.Array, total: int) -> pa.Array:
     return values.take(pa.array(where, mask=missing))
 
 
-def strict(
+def null_intolerant_in_order(
     dtype: pa.DataType,
     function: Callable[..., Datum],
     args: Sequence[Compiled],
@@ -131,7 +131,7 @@ def strict(
     if not any(args[k].can_fail for k in order[1:]):
         return calling(dtype, function, args, can_fail)
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         values: list[Any] = [None] * len(args)
         rows: Any = None
         part = frame
@@ -169,7 +169,7 @@ def is_nan(call: Call, args: Sequence[Compiled], context: Context) -> Compiled:
 def at_least_n(call: Call, args: Sequence[Compiled], context: Context) -> Compiled:
     wanted = int(call.option("n"))
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         counts = np.zeros(frame.rows, np.int64)
         for arg in args:
             array = arg.array(frame)
@@ -213,7 +213,7 @@ def in_list(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
     return calling(BOOLEAN, compare_all, given)
 
 
-def _first_match(frame: Frame, value: Compiled, options: Sequence[Compiled]) -> pa.Array:
+def _first_match(frame: ColumnFrame, value: Compiled, options: Sequence[Compiled]) -> pa.Array:
     """IN as Spark evaluates it: nothing for NULL, and no option behind the first that is equal."""
     sought = value.array(frame)
     found = np.zeros(frame.rows, np.bool_)
@@ -237,7 +237,7 @@ def choose(
     every = [*conditions, *values, last]
     if not any(e.can_fail for e in every):
 
-        def at_once(frame: Frame) -> Datum:
+        def at_once(frame: ColumnFrame) -> Datum:
             out = last.run(frame)
             for condition, value in zip(reversed(conditions), reversed(values), strict=True):
                 where = condition.run(frame)
@@ -247,7 +247,7 @@ def choose(
 
         return Compiled(dtype, at_once)
 
-    def step_by_step(frame: Frame) -> Datum:
+    def step_by_step(frame: ColumnFrame) -> Datum:
         rows = pa.array(np.arange(frame.rows))
         rest = frame
         parts: list[pa.Array] = []

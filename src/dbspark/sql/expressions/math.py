@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from dbspark.sql.expressions.cast_numbers import saturated, scaled_integers
 from dbspark.sql.expressions.cast_strings import nearest_single
 from dbspark.sql.expressions.decimals import fitted_integers, half_up, shaped, unscaled
-from dbspark.sql.expressions.logic import strict
-from dbspark.sql.expressions.operands import OVERFLOW, Mode, by_numpy, mode_of, valid_of, values_of
-from dbspark.sql.expressions.rules import Compiled, Context, Datum, Frame, as_array, calling, constant, rule
+from dbspark.sql.expressions.logic import null_intolerant_in_order
+from dbspark.sql.expressions.operands import OVERFLOW, EvalMode, by_numpy, mode_of, valid_of, values_of
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context, Datum, as_array, calling, constant, rule
 from dbspark.sql.plan import Call
 
 DOUBLE = pa.float64()
@@ -102,7 +102,7 @@ def _divided(values: Any, unit: int, how: str) -> Any:
     return np.where(values < 0, -quotient, quotient)
 
 
-def _rounded(value: Datum, scale: int, dtype: pa.DataType, how: str, mode: Mode = "ANSI") -> Datum:
+def _rounded(value: Datum, scale: int, dtype: pa.DataType, how: str, mode: EvalMode = "ANSI") -> Datum:
     """Decimals rounded to so many digits after the point (before it, if negative)."""
     array = as_array(value, 1)
     values = unscaled(array)
@@ -163,7 +163,7 @@ def _rounded_type(dtype: pa.DataType, digits: int) -> pa.DataType:
     return pa.decimal128(min(whole + scale, 38), scale)
 
 
-def _round_integer(arg: Compiled, digits: int, how: str, mode: Mode) -> Compiled:
+def _round_integer(arg: Compiled, digits: int, how: str, mode: EvalMode) -> Compiled:
     dtype = arg.type
     limits = np.iinfo(dtype.to_pandas_dtype())
     unit = 10**-digits
@@ -194,7 +194,11 @@ _BITS: dict[str, Callable[..., Any]] = {
 @rule(*_BITS)
 def bitwise(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
     dtype = args[0].type
-    return strict(dtype, _BITS[call.name], args) if dtype == args[1].type and pa.types.is_integer(dtype) else None
+    return (
+        null_intolerant_in_order(dtype, _BITS[call.name], args)
+        if dtype == args[1].type and pa.types.is_integer(dtype)
+        else None
+    )
 
 
 @rule("BitwiseNot")
@@ -219,7 +223,7 @@ def shift(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | 
         by = by.astype(plain)
         return (unsigned << by if call.name == "ShiftLeft" else unsigned >> by).view(kind)
 
-    return strict(dtype, by_numpy(dtype, run), args)
+    return null_intolerant_in_order(dtype, by_numpy(dtype, run), args)
 
 
 @rule("BitwiseCount")
@@ -246,7 +250,7 @@ def bit_get(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
         return out.astype(np.int8), np.broadcast_to(bad, out.shape)
 
     error = "[INVALID_PARAMETER_VALUE.BIT_POSITION_RANGE] a bit position is out of range"
-    return strict(pa.int8(), by_numpy(pa.int8(), run, error=error), args, True)
+    return null_intolerant_in_order(pa.int8(), by_numpy(pa.int8(), run, error=error), args, True)
 
 
 # ---------------------------------------------------------------------- numbers in other bases
@@ -506,7 +510,7 @@ def spark_hash(call: Call, args: Sequence[Compiled], context: Context) -> Compil
     first = int(call.option("seed"))
     kind = np.int32 if hasher.word is np.uint32 else np.int64
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         out = np.full(frame.rows, first, np.int64).astype(kind).view(hasher.word)
         with np.errstate(over="ignore"):
             for arg in args:
@@ -569,7 +573,7 @@ def width_bucket(call: Call, args: Sequence[Compiled], context: Context) -> Comp
         out = np.where(before, 0, np.where(after, count + 1, saturated(inside, np.int64) + 1))
         return out, bad
 
-    return strict(pa.int64(), by_numpy(pa.int64(), run), args)
+    return null_intolerant_in_order(pa.int64(), by_numpy(pa.int64(), run), args)
 
 
 _FACTORIALS = np.cumprod(np.concatenate([[1], np.arange(1, 21)])).astype(np.int64)

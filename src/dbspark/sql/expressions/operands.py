@@ -11,7 +11,7 @@ import pyarrow as pa
 from dbspark.sql.expressions.rules import Context, Datum, EvaluationError, as_array
 from dbspark.sql.plan import Call
 
-Mode: TypeAlias = Literal["ANSI", "LEGACY", "TRY"]
+EvalMode: TypeAlias = Literal["ANSI", "LEGACY", "TRY"]
 OVERFLOW = "[ARITHMETIC_OVERFLOW] {} overflow"
 OUT_OF_RANGE = "[NUMERIC_VALUE_OUT_OF_RANGE] a value cannot be represented as Decimal({}, {})"
 DIVIDE_BY_ZERO = "[DIVIDE_BY_ZERO] division by zero"
@@ -19,9 +19,9 @@ REMAINDER_BY_ZERO = "[REMAINDER_BY_ZERO] remainder by zero"
 AWAY = "half_towards_infinity"  # Arrow's name for HALF_UP: away from zero
 
 
-def mode_of(call: Call, context: Context) -> Mode:
+def mode_of(call: Call, context: Context) -> EvalMode:
     """How a call treats what has no result."""
-    given: Mode | None = call.option("mode")
+    given: EvalMode | None = call.option("mode")
     if given is not None:
         return given
     return "ANSI" if call.option("failOnError", call.option("ansiEnabled", context.ansi)) else "LEGACY"
@@ -54,7 +54,7 @@ def valid_of(*data: Datum) -> Any:
     return out
 
 
-def made(values: Any, valid: Any, dtype: pa.DataType, *data: Datum) -> Datum:
+def datum_of_numpy(values: Any, valid: Any, dtype: pa.DataType, *data: Datum) -> Datum:
     """A column from numpy values; a scalar where all that it was made of were scalars."""
     rows = max((len(d) for d in data if not isinstance(d, pa.Scalar)), default=None)
     if rows is not None and len(values) != rows:
@@ -90,7 +90,7 @@ def by_numpy(
             if error is not None:
                 raise EvaluationError(error)
             valid = ~bad if valid is None else valid & ~bad
-        return made(values, valid, dtype, *data)
+        return datum_of_numpy(values, valid, dtype, *data)
 
     return run
 
@@ -99,7 +99,7 @@ def broadcast(valid: Any, rows: int) -> Any:
     return None if valid is None else np.broadcast_to(valid, rows)
 
 
-def nonzero(valid: Any, zero: Any, mode: Mode, error: str = DIVIDE_BY_ZERO) -> Any:
+def nonzero(valid: Any, zero: Any, mode: EvalMode, error: str = DIVIDE_BY_ZERO) -> Any:
     """Which rows have a result, where some divisors are zero."""
     zero = zero.astype(np.bool_)
     if not np.any(zero if valid is None else zero & valid):

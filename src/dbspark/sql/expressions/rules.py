@@ -1,4 +1,4 @@
-"""What an expression becomes: a function on columns with a type. Rules say how, by Catalyst's name of the expression.
+"""Rules that compile expressions to functions on columns, by Catalyst's name of the expression.
 
 A rule takes a call with its arguments compiled and gives a `Compiled`, or None where it has no kernel for these types
 or options: then Spark evaluates the expression on the delta. A rule must be exact: where Arrow and Spark differ (NaN,
@@ -33,38 +33,38 @@ class EvaluationError(DbsparkError):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What an expression means depends on these settings of the session."""
+    """The settings of the session that the meaning of expressions depends on."""
 
     ansi: bool = True
     timezone: str = "UTC"
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """Columns of one number of rows."""
+class ColumnFrame:
+    """The columns that expressions are evaluated on, with their number of rows."""
 
     columns: Sequence[pa.Array]
     rows: int
     found: dict[object, Datum] = field(default_factory=dict, compare=False)
-    """The values of expressions that several others are made of."""
+    """Values of shared sub-expressions."""
 
-    def at(self, rows: pa.Array) -> Frame:
+    def at(self, rows: pa.Array) -> ColumnFrame:
         """The frame at some rows, given by number."""
-        return Frame([c.take(rows) for c in self.columns], len(rows))
+        return ColumnFrame([c.take(rows) for c in self.columns], len(rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A function on the columns of a frame, and the type of what it gives."""
+    """A function on the columns of a frame, and the type of its result."""
 
     type: pa.DataType
-    run: Callable[[Frame], Datum]
+    run: Callable[[ColumnFrame], Datum]
     can_fail: bool = False
     """Whether it may raise on some value."""
     constant: Any = field(default=None)
     """The scalar, if it is the same for every row."""
 
-    def array(self, frame: Frame) -> pa.Array:
+    def array(self, frame: ColumnFrame) -> pa.Array:
         """The value of each row; without rows nothing is evaluated, not even what fails for every row."""
         if not frame.rows and self.can_fail:
             return pa.array([], self.type)
@@ -72,10 +72,10 @@ class Compiled:
 
 
 Rule: TypeAlias = Callable[[Call, Sequence[Compiled], Context], "Compiled | None"]
-Raw: TypeAlias = Callable[[Call, Any], "Compiled | None"]
+RawRule: TypeAlias = Callable[[Call, Any], "Compiled | None"]
 
 RULES: dict[str, Rule] = {}
-RAW_RULES: dict[str, Raw] = {}
+RAW_RULES: dict[str, RawRule] = {}
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -91,10 +91,10 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def raw_rule(*names: str) -> Callable[[Raw], Raw]:
+def raw_rule(*names: str) -> Callable[[RawRule], RawRule]:
     """Registers a rule that compiles its arguments itself (lambdas): it takes the call and the compiler."""
 
-    def register(given: Raw) -> Raw:
+    def register(given: RawRule) -> RawRule:
         for name in names:
             if name in RULES or name in RAW_RULES:
                 raise ValueError(f"there are two rules for {name}")

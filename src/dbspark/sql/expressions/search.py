@@ -18,11 +18,19 @@ from dbspark.sql.expressions.characters import (
     all_of,
     by_pattern,
     cut,
-    layout,
     occurrences,
+    offsets_and_bytes,
 )
 from dbspark.sql.expressions.rules import Compiled, Context, Datum, EvaluationError, constant, rule
-from dbspark.sql.expressions.vectors import Vector, made, missing, numbers, strict, strict_arrays, text_of
+from dbspark.sql.expressions.vectors import (
+    Vector,
+    arrow_column,
+    missing,
+    null_intolerant,
+    null_intolerant_arrays,
+    numbers,
+    text_of,
+)
 from dbspark.sql.plan import Call
 
 
@@ -33,13 +41,15 @@ def contains(call: Call, args: Sequence[Compiled], context: Context) -> Compiled
     kernel = {"StartsWith": pc.starts_with, "EndsWith": pc.ends_with, "Contains": pc.match_substring}[call.name]
     if args[1].constant is not None:
         text = text_of(args[1])
-        return constant(None, BOOLEAN) if text is None else strict(BOOLEAN, lambda v: kernel(v, text), args[:1])
+        return (
+            constant(None, BOOLEAN) if text is None else null_intolerant(BOOLEAN, lambda v: kernel(v, text), args[:1])
+        )
     if call.name == "Contains":
         return by_pattern(BOOLEAN, lambda text, v: kernel(v, text), args, [1], plain=lambda v, text: text in v)
 
     def run(value: pa.Array, part: pa.Array) -> pa.Array:
-        offsets, _ = layout(value)
-        at, _ = layout(part)
+        offsets, _ = offsets_and_bytes(value)
+        at, _ = offsets_and_bytes(part)
         size = np.minimum(at[1:] - at[:-1], offsets[1:] - offsets[:-1])
         gone = missing([value])
         if call.name == "StartsWith":
@@ -48,7 +58,7 @@ def contains(call: Call, args: Sequence[Compiled], context: Context) -> Compiled
             ends = cut(value, offsets[1:] - size, offsets[1:], gone)
         return pc.equal(ends, part)  # a value that is too short is cut too short
 
-    return strict_arrays(BOOLEAN, run, args)
+    return null_intolerant_arrays(BOOLEAN, run, args)
 
 
 @rule("Like")
@@ -99,7 +109,7 @@ def like_many(call: Call, args: Sequence[Compiled], context: Context) -> Compile
             out = one if out is None else combine(out, one)
         return pc.if_else(pc.is_valid(value), out, pa.scalar(None, BOOLEAN))
 
-    return strict(BOOLEAN, run, args)
+    return null_intolerant(BOOLEAN, run, args)
 
 
 @rule("RLike")
@@ -109,7 +119,7 @@ def rlike(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | 
     if regex is None or not all_of(args, STRING):
         return None
     text = regex.text()
-    return strict(BOOLEAN, lambda v: pc.match_substring_regex(v, text), args[:1])
+    return null_intolerant(BOOLEAN, lambda v: pc.match_substring_regex(v, text), args[:1])
 
 
 def _first_at(array: pa.Array, text: bytes, start: int) -> Vector:
@@ -139,8 +149,8 @@ def instr(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | 
     def run(text: str, value: pa.Array) -> pa.Array:
         gone = missing([value])
         if not text:
-            return made(INT, np.ones(len(value), np.int64), gone)
-        return made(INT, _first_at(value, text.encode(), 0), gone)
+            return arrow_column(INT, np.ones(len(value), np.int64), gone)
+        return arrow_column(INT, _first_at(value, text.encode(), 0), gone)
 
     return by_pattern(INT, run, args, [1], plain=lambda v, text: v.find(text) + 1)
 
@@ -156,10 +166,10 @@ def locate(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
     def run(text: str, value: pa.Array) -> pa.Array:
         gone = missing([value])
         if start < 1:
-            return made(INT, np.zeros(len(value), np.int64), gone)
+            return arrow_column(INT, np.zeros(len(value), np.int64), gone)
         if not text:
-            return made(INT, np.ones(len(value), np.int64), gone)
-        return made(INT, _first_at(value, text.encode(), start - 1), gone)
+            return arrow_column(INT, np.ones(len(value), np.int64), gone)
+        return arrow_column(INT, _first_at(value, text.encode(), start - 1), gone)
 
     def plain(text: str, value: str) -> int:
         return 0 if start < 1 else 1 if not text else value.find(text, start - 1) + 1
@@ -183,12 +193,16 @@ def split(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | 
         return None
     splits = most - 1 if most > 0 else None
     if text:
-        return strict_arrays(STRINGS, lambda v: _listed(pc.split_pattern(v, text, max_splits=splits)), args[:1])
+        return null_intolerant_arrays(
+            STRINGS, lambda v: _listed(pc.split_pattern(v, text, max_splits=splits)), args[:1]
+        )
     regex = patterns.java(pattern)
     if regex is None or regex.nullable or regex.ends:
         return None
     told = regex.text()
-    return strict_arrays(STRINGS, lambda v: _listed(pc.split_pattern_regex(v, told, max_splits=splits)), args[:1])
+    return null_intolerant_arrays(
+        STRINGS, lambda v: _listed(pc.split_pattern_regex(v, told, max_splits=splits)), args[:1]
+    )
 
 
 @rule("StringSplitSQL")
@@ -223,7 +237,7 @@ def regexp_extract(call: Call, args: Sequence[Compiled], context: Context) -> Co
         text = pc.if_else(pc.is_valid(found), pc.fill_null(part, ""), "")
         return pc.if_else(pc.is_valid(value), text, pa.scalar(None, STRING))
 
-    return strict_arrays(STRING, run, args[:1])
+    return null_intolerant_arrays(STRING, run, args[:1])
 
 
 @rule("RegExpReplace")
@@ -238,4 +252,4 @@ def regexp_replace(call: Call, args: Sequence[Compiled], context: Context) -> Co
     if put is None or (regex.repeated and "\\" in put):
         return None
     told = regex.text()
-    return strict(STRING, lambda v: pc.replace_substring_regex(v, told, put), args[:1])
+    return null_intolerant(STRING, lambda v: pc.replace_substring_regex(v, told, put), args[:1])

@@ -17,30 +17,40 @@ from dbspark.sql.expressions.characters import (
     all_of,
     by_pattern,
     cut,
-    layout,
     occurrences,
+    offsets_and_bytes,
     strings,
 )
+from dbspark.sql.expressions.elements import without_nulls
 from dbspark.sql.expressions.rules import (
+    ColumnFrame,
     Compiled,
     Context,
     Datum,
     EvaluationError,
-    Frame,
     as_array,
     calling,
     constant,
     rule,
 )
-from dbspark.sql.expressions.vectors import Vector, made, missing, numbers, numeric, strict, strict_arrays, text_of
+from dbspark.sql.expressions.vectors import (
+    Vector,
+    arrow_column,
+    missing,
+    null_intolerant,
+    null_intolerant_arrays,
+    numbers,
+    numeric,
+    text_of,
+)
 from dbspark.sql.plan import Call
 
 
 @rule("Length")
 def length(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
     if args[0].type == STRING:
-        return strict(INT, pc.utf8_length, args)
-    return strict(INT, pc.binary_length, args) if args[0].type == BINARY else None
+        return null_intolerant(INT, pc.utf8_length, args)
+    return null_intolerant(INT, pc.binary_length, args) if args[0].type == BINARY else None
 
 
 @rule("OctetLength", "BitLength")
@@ -48,8 +58,8 @@ def octet_length(call: Call, args: Sequence[Compiled], context: Context) -> Comp
     if not all_of(args, STRING, BINARY):
         return None
     if call.name == "OctetLength":
-        return strict(INT, pc.binary_length, args)
-    return strict(INT, lambda v: pc.multiply(pc.binary_length(v), pa.scalar(8, INT)), args)
+        return null_intolerant(INT, pc.binary_length, args)
+    return null_intolerant(INT, lambda v: pc.multiply(pc.binary_length(v), pa.scalar(8, INT)), args)
 
 
 @rule("Ascii")
@@ -58,7 +68,7 @@ def ascii_(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
         return None
 
     def run(value: pa.Array) -> pa.Array:
-        offsets, data = layout(value)
+        offsets, data = offsets_and_bytes(value)
         padded = np.append(data, np.zeros(4, np.uint8)).astype(np.int64)
         at = offsets[:-1]
         a, b, c, d = (padded[at + i] for i in range(4))
@@ -68,9 +78,9 @@ def ascii_(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
             [a, (a & 0x1F) << 6 | b & tail, (a & 0x0F) << 12 | (b & tail) << 6 | c & tail],
             (a & 0x07) << 18 | (b & tail) << 12 | (c & tail) << 6 | d & tail,
         )
-        return made(INT, np.where(offsets[1:] > at, wide, 0), missing([value]))
+        return arrow_column(INT, np.where(offsets[1:] > at, wide, 0), missing([value]))
 
-    return strict_arrays(INT, run, args)
+    return null_intolerant_arrays(INT, run, args)
 
 
 _LATIN = pa.array([chr(i) for i in range(256)] + [""])
@@ -90,20 +100,18 @@ def concat_ws(call: Call, args: Sequence[Compiled], context: Context) -> Compile
     if args[0].type != STRING or not all_of(args[1:], STRING, STRINGS):
         return None
     if len(args) == 1:
-        return strict(STRING, lambda sep: pc.if_else(pc.is_valid(sep), "", pa.scalar(None, STRING)), args)
+        return null_intolerant(STRING, lambda sep: pc.if_else(pc.is_valid(sep), "", pa.scalar(None, STRING)), args)
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         sep, *values = (a.run(frame) for a in args)
         # Not by binary_join_element_wise with null_handling="skip": it drops rows in which all values are NULL.
-        from dbspark.sql.expressions.collections import present
-
-        lists = present([as_array(v, frame.rows) for v in values])
+        lists = without_nulls([as_array(v, frame.rows) for v in values])
         return pc.binary_join(lists, as_array(sep, frame.rows))
 
     return Compiled(STRING, run, any(a.can_fail for a in args))
 
 
-def concat(args: Sequence[Compiled]) -> Compiled | None:
+def concat_strings(args: Sequence[Compiled]) -> Compiled | None:
     """Strings one after the other; used by the rule of Concat, which also takes arrays."""
     dtype = args[0].type
     if not all_of(args, dtype) or dtype not in (STRING, BINARY):
@@ -120,7 +128,7 @@ def repeat(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
     times = args[1].constant.as_py()
     if times is None:
         return constant(None, STRING)
-    return strict(STRING, lambda v: pc.binary_repeat(v, max(times, 0)), args[:1]) if times <= 10_000 else None
+    return null_intolerant(STRING, lambda v: pc.binary_repeat(v, max(times, 0)), args[:1]) if times <= 10_000 else None
 
 
 @rule("StringSpace")
@@ -176,14 +184,14 @@ def substring(call: Call, args: Sequence[Compiled], context: Context) -> Compile
     pos, size = (a.constant.as_py() if a.constant is not None else None for a in args[1:])
     if pos is not None and size is not None and pos > 0 and args[0].type == STRING:
         end = min(pos - 1 + size, 2**31 - 1) if size > 0 else pos - 1
-        return strict(STRING, lambda v: pc.utf8_slice_codeunits(v, pos - 1, end), args[:1])
+        return null_intolerant(STRING, lambda v: pc.utf8_slice_codeunits(v, pos - 1, end), args[:1])
 
     def run(value: pa.Array, pos: pa.Array, size: pa.Array) -> pa.Array:
         gone = missing([value, pos, size])
         where, many = (numbers(a).astype(np.int64) for a in (pos, size))
         return _substring(value, where, many, gone)
 
-    return strict_arrays(args[0].type, run, args)
+    return null_intolerant_arrays(args[0].type, run, args)
 
 
 @rule("Overlay")
@@ -199,7 +207,7 @@ def overlay(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
         behind = _substring(value, at + many, np.int64(2**31 - 1), gone)
         return pc.binary_join_element_wise(before, new, behind, "")
 
-    return strict_arrays(STRING, run, args)
+    return null_intolerant_arrays(STRING, run, args)
 
 
 @rule("SubstringIndex")
@@ -212,7 +220,7 @@ def substring_index(call: Call, args: Sequence[Compiled], context: Context) -> C
 
     def run(delimiter: str, value: pa.Array) -> pa.Array:
         gone = missing([value])
-        offsets, _ = layout(value)
+        offsets, _ = offsets_and_bytes(value)
         begin, end = offsets[:-1], offsets[1:]
         if not delimiter or count == 0:
             return cut(value, begin, begin, gone)
@@ -256,7 +264,7 @@ def trim(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | N
         return None
     kernel = _TRIMS[call.name]
     if len(args) == 1:
-        return strict(STRING, lambda v: kernel(v, " "), args)
+        return null_intolerant(STRING, lambda v: kernel(v, " "), args)
     strip = {"StringTrim": str.strip, "StringTrimLeft": str.lstrip, "StringTrimRight": str.rstrip}[call.name]
     return by_pattern(STRING, lambda chars, v: kernel(v, chars) if chars else v, args, [1], plain=strip)
 
@@ -290,7 +298,7 @@ def translate(call: Call, args: Sequence[Compiled], context: Context) -> Compile
             kept[ord(c)] = False
 
     def run(value: pa.Array) -> pa.Array:
-        offsets, data = layout(value)
+        offsets, data = offsets_and_bytes(value)
         used = data[offsets[0] : offsets[-1]]
         stays = kept[used]
         before = np.zeros(len(used) + 1, np.int64)
@@ -298,7 +306,7 @@ def translate(call: Call, args: Sequence[Compiled], context: Context) -> Compile
         at = before[offsets - offsets[0]]
         return strings(STRING, at[1:] - at[:-1], table[used[stays]], missing([value]))
 
-    return strict_arrays(STRING, run, args[:1])
+    return null_intolerant_arrays(STRING, run, args[:1])
 
 
 @rule("Elt")
@@ -308,7 +316,7 @@ def elt(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | No
     fails = bool(call.option("failOnError", context.ansi))
     many = len(args) - 1
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         at, *values = (a.array(frame) for a in args)
         number = numbers(at).astype(np.int64)
         outside = (number < 1) | (number > many)
@@ -370,17 +378,17 @@ def case(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | N
         others = pc.if_else(plain, pa.scalar(None, STRING), value)
         return pc.if_else(plain, kernel(pc.if_else(plain, value, "")), _by_value(others, function))
 
-    return strict_arrays(STRING, run, args)
+    return null_intolerant_arrays(STRING, run, args)
 
 
 @rule("Reverse")
 def reverse(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
     if args[0].type == STRING:
-        return strict(STRING, pc.utf8_reverse, args)
+        return null_intolerant(STRING, pc.utf8_reverse, args)
     if pa.types.is_list(args[0].type):
         from dbspark.sql.expressions.arrays import reversed_lists
 
-        return strict_arrays(args[0].type, reversed_lists, args)
+        return null_intolerant_arrays(args[0].type, reversed_lists, args)
     return None
 
 
@@ -416,7 +424,7 @@ def format_string(call: Call, args: Sequence[Compiled], context: Context) -> Com
         return None
     rest = args[1 + len(given) :]
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         pieces: list[Datum] = [pa.repeat(pa.scalar(parts[0]), frame.rows)]
         for arg, text in zip(given, parts[1:], strict=True):
             pieces.append(pc.fill_null(arg.array(frame).cast(STRING), "null"))

@@ -22,12 +22,12 @@ from dbspark.sql.expressions.calendar import (
     add_months,
     day_of,
     day_of_month,
-    decimals,
+    decimals_of_int64,
     first_day,
     in_int,
     length_of_month,
     months_of,
-    packed,
+    to_microseconds,
     truncated,
     zone_for,
 )
@@ -35,13 +35,13 @@ from dbspark.sql.expressions.rules import Compiled, Context, constant, rule
 from dbspark.sql.expressions.vectors import (
     INT32,
     Vector,
-    made,
+    arrow_column,
     missing,
+    null_intolerant_arrays,
     numbers,
     numeric,
     plus_exact,
-    refuse,
-    strict_arrays,
+    raise_where,
     text_of,
     times_exact,
     wrapped32,
@@ -67,7 +67,9 @@ def clock_field(call: Call, args: Sequence[Compiled], context: Context) -> Compi
     out = numeric(dtype, lambda gone, micros: field(zone.local(micros)[1]), args)
     if call.name != "SecondWithFraction":
         return out
-    return Compiled(pa.decimal128(8, 6), lambda frame: decimals(out.array(frame), pa.decimal128(8, 6)), out.can_fail)
+    return Compiled(
+        pa.decimal128(8, 6), lambda frame: decimals_of_int64(out.array(frame), pa.decimal128(8, 6)), out.can_fail
+    )
 
 
 def _after(zone: Zone, micros: Vector, move: Callable[[Vector, Vector], tuple[Vector, Vector]]) -> tuple[Any, Any]:
@@ -81,7 +83,7 @@ def _plus_duration(zone: Zone, gone: Vector, micros: Vector, more: Vector) -> Ve
     days = quotient(np.asarray(more))
     rest = more - days * DAY
     day, clock = _after(zone, micros, lambda d, r: (d + days, r))
-    return packed(carried(day, clock + rest), gone)
+    return to_microseconds(carried(day, clock + rest), gone)
 
 
 def quotient(micros: Vector) -> Vector:
@@ -109,7 +111,7 @@ def _plus_calendar(zone: Zone, gone: Vector | None, micros: Vector, parts: Seque
         micros = _plus_months(zone, gone, micros, months)
     day, clock = _after(zone, micros, lambda d, r: (d + days, r))
     whole = more // DAY
-    return packed(carried(day + whole, clock + (more - whole * DAY)), gone)
+    return to_microseconds(carried(day + whole, clock + (more - whole * DAY)), gone)
 
 
 def _adding_calendar(args: Sequence[Compiled], function: Callable[..., Vector]) -> Compiled:
@@ -126,9 +128,9 @@ def _adding_calendar(args: Sequence[Compiled], function: Callable[..., Vector]) 
         if gone is not None:  # whatever is in the place of a NULL is no interval
             split = [np.where(gone, 0, part) for part in split]
         values = numbers(given).astype(np.int64)
-        return made(dtype, function(gone, values if gone is None else np.where(gone, 0, values), split), gone)
+        return arrow_column(dtype, function(gone, values if gone is None else np.where(gone, 0, values), split), gone)
 
-    return strict_arrays(dtype, run, args, True)
+    return null_intolerant_arrays(dtype, run, args, True)
 
 
 @rule("DateAddInterval")
@@ -141,11 +143,11 @@ def date_add_interval(call: Call, args: Sequence[Compiled], context: Context) ->
     def run(gone: Vector | None, date: Vector, parts: Sequence[Vector]) -> Vector:
         months, days, micros = parts
         if ansi:
-            refuse(micros != 0, gone, "[INVALID_INTERVAL_WITH_MICROSECONDS_ADDITION] Cannot add hours to a date.")
+            raise_where(micros != 0, gone, "[INVALID_INTERVAL_WITH_MICROSECONDS_ADDITION] Cannot add hours to a date.")
         plain = add_months(date, months) + days
         if not np.any(micros):
             return in_int(plain, gone)
-        moment = packed(zone.midnight(date), gone)
+        moment = to_microseconds(zone.midnight(date), gone)
         late = zone.local(_plus_calendar(zone, gone, moment, parts))[0]
         return in_int(np.where(micros == 0, plain, late), gone)
 
@@ -153,7 +155,7 @@ def date_add_interval(call: Call, args: Sequence[Compiled], context: Context) ->
 
 
 def _plus_months(zone: Zone, gone: Vector, micros: Vector, months: Vector) -> Vector:
-    return packed(_after(zone, micros, lambda d, r: (add_months(d, months), r)), gone)
+    return to_microseconds(_after(zone, micros, lambda d, r: (add_months(d, months), r)), gone)
 
 
 @rule("TimestampAddYMInterval")
@@ -184,7 +186,7 @@ def timestamp_add_unit(call: Call, args: Sequence[Compiled], context: Context) -
         more, wrong = times_exact(count, _STEPS.get(unit) or _MONTH_STEPS[unit])
         if unit in _MONTH_STEPS:
             wrong = wrong | (more < INT32[0]) | (more > INT32[1]) | (count < INT32[0]) | (count > INT32[1])
-        refuse(wrong, gone, LONG_OVERFLOW)
+        raise_where(wrong, gone, LONG_OVERFLOW)
         if np.ndim(wrong) and wrong.any():
             more = np.where(wrong, 0, more)
         if unit in ("DAY", "DAYOFYEAR", "WEEK"):
@@ -192,7 +194,7 @@ def timestamp_add_unit(call: Call, args: Sequence[Compiled], context: Context) -
         if unit in _MONTH_STEPS:
             return _plus_months(zone, gone, micros, more)
         out, wrong = plus_exact(micros, more)
-        refuse(wrong, gone, LONG_OVERFLOW)
+        raise_where(wrong, gone, LONG_OVERFLOW)
         return out
 
     return numeric(args[1].type, run, args, can_fail=True)
@@ -228,7 +230,7 @@ def towards_zero(values: Vector, by: int) -> Vector:
 
 
 def _difference(gone: Vector | None, start: tuple[Vector, Vector], end: tuple[Vector, Vector]) -> Vector:
-    return packed(carried(end[0] - start[0], end[1] - start[1]), gone)
+    return to_microseconds(carried(end[0] - start[0], end[1] - start[1]), gone)
 
 
 @rule("SubtractTimestamps")
@@ -257,11 +259,11 @@ def trunc_timestamp(call: Call, args: Sequence[Compiled], context: Context) -> C
     def run(gone: Vector, micros: Vector) -> Vector:
         if unit in ("MICROSECOND", "MILLISECOND", "SECOND"):
             rest = micros % steps[unit]
-            refuse(micros < -(2**63) + rest, gone, LONG_OVERFLOW)
+            raise_where(micros < -(2**63) + rest, gone, LONG_OVERFLOW)
             return micros - rest
         if unit in steps:
-            return packed(_after(zone, micros, lambda d, r: (d, r // steps[unit] * steps[unit])), gone)
-        return packed(zone.midnight(truncated(unit, zone.local(micros)[0])), gone)
+            return to_microseconds(_after(zone, micros, lambda d, r: (d, r // steps[unit] * steps[unit])), gone)
+        return to_microseconds(zone.midnight(truncated(unit, zone.local(micros)[0])), gone)
 
     return numeric(args[1].type, run, args[1:], can_fail=True)
 
@@ -280,7 +282,9 @@ def months_between(call: Call, args: Sequence[Compiled], context: Context) -> Co
         dom1, dom2 = day1 - first_day(month1) + 1, day2 - first_day(month2) + 1
         whole = (month1 - month2).astype(np.float64)
         both_last = (dom1 == length_of_month(month1)) & (dom2 == length_of_month(month2))
-        clock1, clock2 = ((m - packed(zone.midnight(d), gone)) // SECOND for m, d in ((end, day1), (start, day2)))
+        clock1, clock2 = (
+            (m - to_microseconds(zone.midnight(d), gone)) // SECOND for m, d in ((end, day1), (start, day2))
+        )
         seconds = (dom1 - dom2) * 86_400 + clock1 - clock2
         part = whole + seconds / np.float64(31 * 86_400)
         if rounded:
@@ -305,9 +309,14 @@ def convert_utc(call: Call, args: Sequence[Compiled], context: Context) -> Compi
     if zone is None:
         return None
     if call.name == "FromUTCTimestamp":
-        return numeric(TIMESTAMP, lambda gone, micros: packed(zone.local(micros), gone), args[:1], can_fail=True)
+        return numeric(
+            TIMESTAMP, lambda gone, micros: to_microseconds(zone.local(micros), gone), args[:1], can_fail=True
+        )
     return numeric(
-        TIMESTAMP, lambda gone, micros: packed(zone.instant(*zones.UTC.local(micros)), gone), args[:1], can_fail=True
+        TIMESTAMP,
+        lambda gone, micros: to_microseconds(zone.instant(*zones.UTC.local(micros)), gone),
+        args[:1],
+        can_fail=True,
     )
 
 
@@ -319,8 +328,8 @@ def convert_timezone(call: Call, args: Sequence[Compiled], context: Context) -> 
         return None
 
     def run(gone: Vector, local: Vector) -> Vector:
-        instant = packed(source.instant(*zones.UTC.local(local)), gone)
-        return packed(target.local(instant), gone)
+        instant = to_microseconds(source.instant(*zones.UTC.local(local)), gone)
+        return to_microseconds(target.local(instant), gone)
 
     return numeric(NTZ, run, args[2:], can_fail=True)
 
@@ -353,7 +362,7 @@ def from_unix(call: Call, args: Sequence[Compiled], context: Context) -> Compile
 
         def run(gone: Vector, count: Vector) -> Vector:
             out, wrong = times_exact(count, unit)
-            refuse(wrong, gone, LONG_OVERFLOW)
+            raise_where(wrong, gone, LONG_OVERFLOW)
             return out
 
         return numeric(TIMESTAMP, run, args, can_fail=unit > 1)
@@ -362,7 +371,7 @@ def from_unix(call: Call, args: Sequence[Compiled], context: Context) -> Compile
 
         def from_decimal(gone: Vector, digits: Vector) -> Vector:
             out, wrong = times_exact(digits, scale)
-            refuse(wrong, gone, LONG_OVERFLOW)
+            raise_where(wrong, gone, LONG_OVERFLOW)
             return out
 
         return numeric(TIMESTAMP, from_decimal, args, can_fail=True)
@@ -394,7 +403,9 @@ def unix_timestamp(call: Call, args: Sequence[Compiled], context: Context) -> Co
     zone = zones.zone(call.option("timeZoneId", context.timezone))
     if dtype != DATE or zone is None:
         return None
-    return numeric(LONG, lambda gone, days: packed(zone.midnight(days), gone) // SECOND, args[:1], can_fail=True)
+    return numeric(
+        LONG, lambda gone, days: to_microseconds(zone.midnight(days), gone) // SECOND, args[:1], can_fail=True
+    )
 
 
 @rule("MakeTimestamp")
@@ -415,11 +426,11 @@ def make_timestamp(call: Call, args: Sequence[Compiled], context: Context) -> Co
         wrong = wrong | (hour < 0) | (hour > 23) | (minute < 0) | (minute > 59) | (second < 0) | (second > 60)
         odd = (second == 60) & (fraction != 0)
         if strict:
-            refuse(wrong, gone, "[DATETIME_FIELD_OUT_OF_BOUNDS] Invalid value for a field of a timestamp.")
-            refuse(odd, gone, "[INVALID_FRACTION_OF_SECOND] Valid range for seconds is [0, 60].")
+            raise_where(wrong, gone, "[DATETIME_FIELD_OUT_OF_BOUNDS] Invalid value for a field of a timestamp.")
+            raise_where(odd, gone, "[INVALID_FRACTION_OF_SECOND] Valid range for seconds is [0, 60].")
         wrong = wrong | odd
         rest = np.where(wrong, 0, hour * HOUR + minute * MINUTE + micros)
         where = zone.instant(*carried(np.where(wrong, 0, days), rest))
-        return packed(where, gone), wrong
+        return to_microseconds(where, gone), wrong
 
     return numeric(dtype, run, args, can_fail=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.sql.expressions.logic import scattered
-from dbspark.sql.expressions.rules import Compiled, Datum, EvaluationError, Frame, as_array, calling, constant
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Datum, EvaluationError, as_array, calling, constant
 
 Vector: TypeAlias = Any
 """A numpy array."""
@@ -43,7 +43,7 @@ def missing(arrays: Sequence[pa.Array]) -> Vector | None:
     return out
 
 
-def made(dtype: pa.DataType, values: Vector, gone: Vector | None = None) -> pa.Array:
+def arrow_column(dtype: pa.DataType, values: Vector, gone: Vector | None = None) -> pa.Array:
     """A column from integers or floats, with NULL where they are gone."""
     if gone is not None and not gone.any():
         gone = None
@@ -63,7 +63,7 @@ def both(one: Vector | None, other: Vector | None) -> Vector | None:
     return one | other
 
 
-def refuse(bad: Vector, gone: Vector | None, message: str) -> None:
+def raise_where(bad: Vector, gone: Vector | None, message: str) -> None:
     """Raises if something is bad where there is a value."""
     if gone is not None:
         bad = bad & ~gone
@@ -71,7 +71,7 @@ def refuse(bad: Vector, gone: Vector | None, message: str) -> None:
         raise EvaluationError(message)
 
 
-def arguments(args: Sequence[Compiled], frame: Frame) -> list[Datum]:
+def arguments(args: Sequence[Compiled], frame: ColumnFrame) -> list[Datum]:
     """The values of arguments, each evaluated where those before it are not NULL if it can fail elsewhere.
 
     Most functions are NULL as soon as one argument is, and Spark does not look at the arguments behind it.
@@ -94,7 +94,7 @@ def arguments(args: Sequence[Compiled], frame: Frame) -> list[Datum]:
     return out
 
 
-def strict(
+def null_intolerant(
     dtype: pa.DataType, function: Callable[..., Datum], args: Sequence[Compiled], can_fail: bool = False
 ) -> Compiled:
     """As `calling`, for a function that is NULL where one of its arguments is."""
@@ -104,13 +104,13 @@ def strict(
     return Compiled(dtype, lambda frame: function(*arguments(args, frame)), True)
 
 
-def strict_arrays(
+def null_intolerant_arrays(
     dtype: pa.DataType, function: Callable[..., pa.Array], args: Sequence[Compiled], can_fail: bool = False
 ) -> Compiled:
-    """As `strict`, for a function that takes arrays only."""
+    """As `null_intolerant`, for a function that takes arrays only."""
     fails = can_fail or any(a.can_fail for a in args)
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         return function(*(as_array(value, frame.rows) for value in arguments(args, frame)))
 
     return Compiled(dtype, run, fails)
@@ -138,7 +138,7 @@ def numeric(
 
     varying = [a for a in args if a.constant is None]
 
-    def run(frame: Frame) -> Datum:
+    def run(frame: ColumnFrame) -> Datum:
         arrays = iter([as_array(value, frame.rows) for value in arguments(varying, frame)])
         columns = [None if f is not None else next(arrays) for f in fixed]
         gone = missing([c for c in columns if c is not None])
@@ -149,7 +149,7 @@ def numeric(
             gone = both(gone, more)
         if np.ndim(out) == 0:
             out = np.full(frame.rows, out)
-        return made(dtype, out, gone)
+        return arrow_column(dtype, out, gone)
 
     return Compiled(dtype, run, fails)
 

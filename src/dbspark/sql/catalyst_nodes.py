@@ -1,9 +1,9 @@
-"""What the reader of plans knows of Catalyst: nodes, their fields, and metadata of columns, each with its meaning.
+"""The nodes of Catalyst, their fields and the metadata of columns that the plan reader supports, and what it refuses.
 
-Catalyst leaves some of a query's meaning to physical planning and to streaming, in nodes and in metadata. Reading
-such a plan as if it were not there would give wrong rows without a word. Hence three rules:
+Catalyst leaves some of a query's meaning to physical planning and to streaming, in nodes and in metadata. A reader that
+ignored it would give wrong rows silently. Hence three rules:
 
-1. A node is read by a rule of ours, is evaluated by Spark as a whole (`BY_SPARK`), or is refused by name.
+1. A node is read by a rule, is evaluated by Spark as a whole (`BY_SPARK`), or is refused by name.
 2. A node that is read has no fields but those of `FIELDS`, which says of each one that is not read why it may be.
 3. Metadata of a column under a key that Spark interprets is in `METADATA`, or is refused by name. Whoever writes a
    query may attach metadata of their own, such as a comment, under any other key.
@@ -194,7 +194,7 @@ _OF_SPARK = ("spark.", "__")
 
 
 def check_fields(name: str, fields: Iterable[str]) -> None:
-    """Refuse a node that has something to say which no rule reads."""
+    """Refuse a node with a field that is not in `FIELDS`."""
     strange = sorted(set(fields) - FIELDS[name] - {"class", "num-children"})
     if strange:
         raise PlanError(
@@ -204,7 +204,7 @@ def check_fields(name: str, fields: Iterable[str]) -> None:
 
 
 def check_metadata(column: str, keys: Iterable[str]) -> None:
-    """Refuse a column that Spark treats otherwise than others."""
+    """Refuse a column whose metadata changes what Spark does with it."""
     for key in keys:
         if key in REFUSED_METADATA:
             raise PlanError(f"[UNSUPPORTED_QUERY] column {column!r}: {REFUSED_METADATA[key]}")

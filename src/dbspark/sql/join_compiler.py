@@ -1,6 +1,6 @@
-"""Joins: equalities are keys, comparisons say where to look, the rest is judged pair by pair.
+"""Compiles joins: equalities become keys, comparisons the range of a range join, the rest a condition on pairs.
 
-What only Spark can judge is judged after an inner join, where that comes to the same.
+A part of the condition that only Spark evaluates becomes a filter after an inner join, where that is equivalent.
 """
 
 from __future__ import annotations
@@ -21,16 +21,12 @@ from dbspark.operators.join import Join
 from dbspark.operators.range_join import range_sort_keys
 from dbspark.sql import identity
 from dbspark.sql import plan as p
-from dbspark.sql.base import Base
-from dbspark.sql.expressions.coded import coded_test
-from dbspark.sql.expressions.compiler import Compiler
-from dbspark.sql.relations import Note, Rel, Scope
-from dbspark.sql.shapes import (
-    columns_in,
-    equality,
-    has_no_subquery,
-)
-from dbspark.sql.steps import refusing, testing
+from dbspark.sql.column_functions import condition_function, failing_condition_function
+from dbspark.sql.expressions.bytecode import condition_bytecode
+from dbspark.sql.expressions.compiler import ExpressionCompiler
+from dbspark.sql.node_compiler import NodeCompiler
+from dbspark.sql.plan_analysis import columns_in, equi_join_keys, has_no_subquery
+from dbspark.sql.relations import MaintenanceNote, Relation, Scope
 
 _COMPARISONS: dict[str, Any] = {
     "LessThan": "<", "LessThanOrEqual": "<=", "GreaterThan": ">", "GreaterThanOrEqual": ">=",
@@ -48,10 +44,10 @@ class _Comparison:
     right: p.Expr
 
 
-class Joining(Base):
+class JoinCompiler(NodeCompiler):
     """Compiles joins."""
 
-    def _join(self, node: p.Join, scope: Scope, needed: frozenset[int] | None) -> Rel:
+    def _join(self, node: p.Join, scope: Scope, needed: frozenset[int] | None) -> Relation:
         b = scope.builder
         condition = p.conjuncts(node.condition)
         below = None if needed is None else needed | columns_in(condition)
@@ -62,7 +58,7 @@ class Joining(Base):
         pairs: list[tuple[p.Expr, p.Expr, bool]] = []
         rest: list[p.Expr] = []
         for part in condition:
-            pair = equality(part, set(left.ids), set(right.ids))
+            pair = equi_join_keys(part, set(left.ids), set(right.ids))
             # A column is part of the key once; a second equality with it is judged.
             if pair is None or any(pair[0] == a or pair[1] == b for a, b, _ in pairs):
                 rest.append(part)
@@ -92,7 +88,7 @@ class Joining(Base):
         on = [(f"c{a}", f"c{c}") for a, c in zip(left_keys, right_keys, strict=True)]
         residual = None
         both = {**left.positions, **{n: len(left.ids) + i for n, i in right.positions.items()}}
-        compiler = Compiler(both, {**left.typed, **right.typed}, self.context, self._elsewhere)
+        compiler = ExpressionCompiler(both, {**left.typed, **right.typed}, self.context, self._compile_by_spark)
         # What Spark is to judge, it judges after the join, if that comes to the same.
         later = [c for c in rest if self._asks(compiler, c)] if node.how == "inner" else []
         rest = [c for c in rest if c not in later]
@@ -100,9 +96,11 @@ class Joining(Base):
             names = {number: f"c{i}" for number, i in both.items()}
             tests = self._tests(compiler, *rest)
             label = " and ".join(p.text(e, names) for e in rest)
-            made = identity.Condition(self.context, identity.trees(rest, both))
-            code = coded_test(rest, both, compiler.type_of)
-            residual = Function(testing(*tests), self._named(label), coded=code, identity=made)
+            function_identity = identity.Condition(self.context, identity.trees(rest, both))
+            code = condition_bytecode(rest, both, compiler.type_of)
+            residual = Function(
+                condition_function(*tests), self._named(label), bytecode=code, identity=function_identity
+            )
         one_sided = node.how in ("semi", "anti", "existence")
         looked_at = columns_in(later)
         extra: set[int] = set()  # columns that nobody above looks at
@@ -121,7 +119,7 @@ class Joining(Base):
         home: list[tuple[int, str]] = []  # rows lie by the key of the side that is in all of them
         if id(node) in self._buckets and node.how != "full":
             home = [(1, f"c{k}") for k in right_keys] if node.how == "right" else [(0, f"c{k}") for k in left_keys]
-            more = {self._number(): c for c in home if c not in select}
+            more = {self._new_column_id(): c for c in home if c not in select}
             select, ids, extra = [*select, *more.values()], [*ids, *more], extra.union(more)
         if node.how == "existence":
             assert node.exists is not None
@@ -131,27 +129,30 @@ class Joining(Base):
             left.stream, right.stream, on, node.how,
             ranges=between, where=residual, select=select, names=names_out, null_safe=null_safe,
         )  # fmt: skip
-        self._note(Note(f"{node.how} join", "incremental"))
+        self._note(MaintenanceNote(f"{node.how} join", "incremental"))
         if any(doubtful):
             joined = b.union(
                 joined, *self._errors(b, (left, right), doubtful, between, compiler, condition, joined.schema)
             )
-        out = Rel(joined, tuple(ids))
+        out = Relation(joined, tuple(ids))
         if home:
-            out = Rel(b.bucket(joined, [names_out[select.index(c)] for c in home]), (*ids, self._buckets[id(node)]))
+            out = Relation(
+                b.bucket(joined, [names_out[select.index(c)] for c in home]), (*ids, self._buckets[id(node)])
+            )
         if later:
-            out = self._filtered(b, out, reduce(lambda a, c: p.Call("And", (a, c)), later))
+            out = self._filter_rows(b, out, reduce(lambda a, c: p.Call("And", (a, c)), later))
         keep = [i for i, number in enumerate(out.ids) if number not in extra] or [0]
-        return Rel(self._choose(b, out.stream, keep), tuple(out.ids[i] for i in keep))
+        return Relation(self._choose(b, out.stream, keep), tuple(out.ids[i] for i in keep))
 
-    def _fails(self, rel: Rel, expr: p.Expr) -> bool:
+    def _fails(self, rel: Relation, expr: p.Expr) -> bool:
         """Whether a compared expression, which is always one of ours (`_comparison`), may fail."""
         compiled = self.compiler(rel).native(expr)
         return compiled is not None and compiled.can_fail
 
     def _errors(
-        self, b: Builder, sides: tuple[Rel, Rel], doubtful: Sequence[Sequence[p.Expr]],
-        between: Sequence[tuple[str, Any, str]], compiler: Compiler, condition: Sequence[p.Expr], schema: Schema,
+        self, b: Builder, sides: tuple[Relation, Relation], doubtful: Sequence[Sequence[p.Expr]],
+        between: Sequence[tuple[str, Any, str]], compiler: ExpressionCompiler, condition: Sequence[p.Expr],
+        schema: Schema,
     ) -> list[Stream]:  # fmt: skip
         """Streams without rows that raise what the condition of a range join raises.
 
@@ -169,27 +170,29 @@ class Joining(Base):
             if not exprs:
                 continue
             failing = reduce(lambda a, c: p.Call("Or", (a, c)), [p.Call("Fails", (e,)) for e in exprs])
-            some = self._filtered(b, sides[side], failing).stream
+            some = self._filter_rows(b, sides[side], failing).stream
             streams, sort_keys = [r.stream for r in sides], list(kept)
             streams[side], sort_keys[side] = some, SortKey(some.schema, ())
             step = identity.Refusal(self.context, identity.trees(condition, compiler.positions))
-            judged = Function(refusing(*tests), self._named(f"errors of {label}"), identity=step)
+            judged = Function(failing_condition_function(*tests), self._named(f"errors of {label}"), identity=step)
             operator = Join(sort_keys[0], sort_keys[1], columns=[(side, 0)], residual=judged)
             met = b.with_state(operator, streams, sort_keys)
-            made = ("no rows", schema)
-            nothing = Function(lambda columns: [pa.nulls(0, t) for t in schema.types], "no rows", identity=made)
+            function_identity = ("no rows", schema)
+            nothing = Function(
+                lambda columns: [pa.nulls(0, t) for t in schema.types], "no rows", identity=function_identity
+            )
             out.append(b.map(met, nothing, schema))
         return out
 
-    def _asks(self, compiler: Compiler, expr: p.Expr) -> bool:
+    def _asks(self, compiler: ExpressionCompiler, expr: p.Expr) -> bool:
         """Whether Spark has to evaluate some of an expression."""
         before = self._through_spark_calls
         compiler.compile(expr)
         return self._through_spark_calls > before
 
     def _condition_without_subqueries(
-        self, left: Rel, right: Rel, condition: Sequence[p.Expr], scope: Scope
-    ) -> tuple[Rel, Rel, list[p.Expr]]:
+        self, left: Relation, right: Relation, condition: Sequence[p.Expr], scope: Scope
+    ) -> tuple[Relation, Relation, list[p.Expr]]:
         """Scalar subqueries in a join's condition become columns of the side whose columns they are computed with."""
         out: list[p.Expr] = []
         for part in condition:
@@ -206,7 +209,7 @@ class Joining(Base):
             out.append(replace(part, args=tuple(operands)) if isinstance(part, p.Call) else operands[0])
         return left, right, out
 
-    def _comparison(self, part: p.Expr, left: Rel, right: Rel) -> _Comparison | None:
+    def _comparison(self, part: p.Expr, left: Relation, right: Relation) -> _Comparison | None:
         """A condition that compares something of the left with something of the right, of a type that has an order."""
         if not isinstance(part, p.Call) or part.name not in _COMPARISONS or not has_no_subquery(part):
             return None
@@ -228,8 +231,8 @@ class Joining(Base):
 
     def _without_null_keys(
         self, b: Builder, how: str, pairs: Sequence[tuple[p.Expr, p.Expr, bool]],
-        left: tuple[Rel, list[int]], right: tuple[Rel, list[int]],
-    ) -> tuple[Rel, Rel]:  # fmt: skip
+        left: tuple[Relation, list[int]], right: tuple[Relation, list[int]],
+    ) -> tuple[Relation, Relation]:  # fmt: skip
         """With `=` beside `<=>`: NULLs that match nothing leave the sides whose rows may go without a partner."""
         out = []
         for side, (rel, keys) in enumerate((left, right)):
@@ -238,6 +241,6 @@ class Joining(Base):
                 for key, (_, _, safe) in zip(keys, pairs, strict=True):
                     if not safe:
                         column = p.Column(rel.ids[key], "", rel.types[key])
-                        rel = self._filtered(b, rel, p.Call("IsNotNull", (column,)))
+                        rel = self._filter_rows(b, rel, p.Call("IsNotNull", (column,)))
             out.append(rel)
         return out[0], out[1]

@@ -1,8 +1,8 @@
-"""Grouping by a struct is grouping by its fields, and columns are cheaper than structs.
+"""Rewrites grouping by a struct to grouping by its fields: columns are cheaper than structs.
 
-`GROUP BY window(…)` groups by a struct that a node below has just made, and what is above takes it apart again. Here
-the fields go through as columns of their own, and the struct is made where somebody wants it as such. It is never NULL,
-so two are the same group where all their fields are.
+`GROUP BY window(…)` groups by a struct that a node below has made, and nodes above read its fields. After the rewrite
+the fields are columns of their own, and the struct is made only where it is used as a whole. The struct is never NULL,
+so two structs are one group exactly where all their fields are equal.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import replace
 import pyarrow as pa
 
 from dbspark.sql import plan as p
-from dbspark.sql.shapes import below_expand, columns_in
+from dbspark.sql.plan_analysis import columns_in, push_below_expand
 
-Numbers = Callable[[], int]
-"""Gives the id of a new column."""
+NewColumnId = Callable[[], int]
+"""Returns the id of a new column."""
 
 
-def flat_keys(node: p.Aggregate, number: Numbers) -> p.Aggregate:
+def flatten_struct_keys(node: p.Aggregate, number: NewColumnId) -> p.Aggregate:
     """An aggregate that groups by the fields of the structs which nodes below it make."""
-    asked = [a for _, g in node.aggregations for a in (*g.call.args, *([] if g.where is None else [g.where]))]
+    read = [a for _, g in node.aggregations for a in (*g.call.args, *([] if g.where is None else [g.where]))]
     for key in node.keys:
         column = key.expr
         others = [k.expr for k in node.keys if k is not key]
-        if not isinstance(column, p.Column) or column.id in columns_in([*asked, *others]):
+        if not isinstance(column, p.Column) or column.id in columns_in([*read, *others]):
             continue
         fields = _fields(column, number)
         child = _split(node.child, column, fields, number) if fields else None
@@ -35,7 +35,7 @@ def flat_keys(node: p.Aggregate, number: Numbers) -> p.Aggregate:
     return node
 
 
-def _fields(column: p.Column, number: Numbers) -> list[p.Column]:
+def _fields(column: p.Column, number: NewColumnId) -> list[p.Column]:
     """New columns for the fields of a struct."""
     if not pa.types.is_struct(column.type):
         return []
@@ -44,7 +44,7 @@ def _fields(column: p.Column, number: Numbers) -> list[p.Column]:
 
 
 def _grouping(
-    node: p.Aggregate, key: p.Named, fields: Sequence[p.Column], names: Sequence[str], number: Numbers
+    node: p.Aggregate, key: p.Named, fields: Sequence[p.Column], names: Sequence[str], number: NewColumnId
 ) -> p.Aggregate:
     keys = [p.Named(number(), c.name, c) for c in fields]
     again: list[p.Expr] = []
@@ -58,10 +58,10 @@ def _grouping(
     )
 
 
-def _split(node: p.Node, column: p.Column, fields: Sequence[p.Column], number: Numbers) -> p.Node | None:
+def _split(node: p.Node, column: p.Column, fields: Sequence[p.Column], number: NewColumnId) -> p.Node | None:
     """A node with columns for the fields of a struct instead of the struct; None where it is not made here or below."""
     if isinstance(node, p.Filter):
-        pushed = below_expand(node)
+        pushed = push_below_expand(node)
         if pushed is not node:
             return _split(pushed, column, fields, number)
         child = None if column.id in columns_in([node.condition]) else _split(node.child, column, fields, number)
@@ -78,7 +78,7 @@ def _split(node: p.Node, column: p.Column, fields: Sequence[p.Column], number: N
     return None
 
 
-def _split_project(node: p.Project, column: p.Column, fields: Sequence[p.Column], number: Numbers) -> p.Node | None:
+def _split_project(node: p.Project, column: p.Column, fields: Sequence[p.Column], number: NewColumnId) -> p.Node | None:
     given = next(n.expr for n in node.outputs if n.id == column.id)
     child = node.child
     parts = _parts(given, fields)

@@ -1,4 +1,4 @@
-"""Questions about plans and expressions: which columns they read, what a condition says, what depends on what."""
+"""Analysis of plans and expressions: columns and tables that they read, equalities and bounds, nullability."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def is_lambda(expr: p.Expr) -> bool:
     return isinstance(expr, p.Call) and expr.name == "LambdaFunction"
 
 
-def stays(arg: p.Expr) -> bool:
-    """Whether an argument is no value that could be computed apart from its function."""
+def is_not_computed(arg: p.Expr) -> bool:
+    """Whether an argument is a constant or a lambda: it stays in its call when the others become columns."""
     return isinstance(arg, p.Constant) or is_lambda(arg) or (isinstance(arg, p.Call) and arg.name == "Literal")
 
 
@@ -27,7 +27,7 @@ def columns_in(exprs: Sequence[p.Expr]) -> frozenset[int]:
     return frozenset(e.id for expr in exprs for e in p.walk(expr) if isinstance(e, p.Column))
 
 
-def below_expand(node: p.Filter) -> p.Node:
+def push_below_expand(node: p.Filter) -> p.Node:
     """A filter over an expansion that asks whether columns are there, which it only passes on, can come before it."""
     expand = node.child
     if not isinstance(expand, p.Expand):
@@ -39,14 +39,14 @@ def below_expand(node: p.Filter) -> p.Node:
     }
     below: p.Node = expand.child
     for test in p.conjuncts(node.condition):
-        asked = test.args[0] if isinstance(test, p.Call) and test.name == "IsNotNull" else None
-        if not isinstance(asked, p.Column) or asked.id not in passed:
+        tested = test.args[0] if isinstance(test, p.Call) and test.name == "IsNotNull" else None
+        if not isinstance(tested, p.Column) or tested.id not in passed:
             return node
-        below = p.Filter(below, p.Call("IsNotNull", (passed[asked.id],)))
+        below = p.Filter(below, p.Call("IsNotNull", (passed[tested.id],)))
     return replace(expand, child=below)
 
 
-def all_there(args: Sequence[p.Expr]) -> p.Expr:
+def true_where_not_null(args: Sequence[p.Expr]) -> p.Expr:
     """TRUE where all arguments have a value, NULL elsewhere."""
     test: p.Expr = p.Call("IsNotNull", (args[0],))
     for arg in args[1:]:
@@ -61,7 +61,7 @@ def counts_rows(aggregation: p.Aggregation, args: Sequence[p.Expr]) -> bool:
     return isinstance(args[0], p.Constant) and args[0].value is not None
 
 
-def equality(part: p.Expr, left: set[int], right: set[int]) -> tuple[p.Expr, p.Expr, bool] | None:
+def equi_join_keys(part: p.Expr, left: set[int], right: set[int]) -> tuple[p.Expr, p.Expr, bool] | None:
     """(expression of the left, expression of the right, NULL-safe) of a condition that is an equality of both."""
     if not isinstance(part, p.Call) or part.name not in ("EqualTo", "EqualNullSafe"):
         return None
@@ -92,7 +92,7 @@ def upper_bound(part: p.Expr, number: int) -> int | None:
     return {"LessThan": b.value - 1, "LessThanOrEqual": b.value, "EqualTo": b.value}.get(name or "")
 
 
-def first_ranks(node: p.Filter) -> tuple[int, bool]:
+def row_number_limit(node: p.Filter) -> tuple[int, bool]:
     """k where a filter wants no rows of a window beyond `row_number() <= k`, else 0; and whether it wants just that."""
     window = node.child
     if not isinstance(window, p.Window) or len(window.functions) != 1 or not window.order:
@@ -103,8 +103,8 @@ def first_ranks(node: p.Filter) -> tuple[int, bool]:
     parts = p.conjuncts(node.condition)
     bounds = [upper_bound(part, number) for part in parts]
     limit = max(min((n for n in bounds if n is not None), default=0), 0)
-    asked = zip(parts, bounds, strict=True)
-    exact = all(n is not None and (n == 1 or getattr(part, "name", "") != "EqualTo") for part, n in asked)
+    tested = zip(parts, bounds, strict=True)
+    exact = all(n is not None and (n == 1 or getattr(part, "name", "") != "EqualTo") for part, n in tested)
     return limit, exact
 
 
@@ -130,21 +130,21 @@ def never_null(parts: Sequence[p.Expr]) -> list[p.Column]:
     return list(dict.fromkeys(c for part in parts if isinstance(part, p.Call) for c in look(part)))
 
 
-def order_by(column: str, order: p.Order) -> tuple[str, str, str]:
+def order_spec(column: str, order: p.Order) -> tuple[str, str, str]:
     return column, "desc" if order.descending else "asc", "nulls last" if order.nulls_last else "nulls first"
 
 
-def call_of(call: p.WindowCall) -> p.Call:
+def window_function_call(call: p.WindowCall) -> p.Call:
     return call.function.call if isinstance(call.function, p.Aggregation) else call.function
 
 
-def function_name(call: p.WindowCall) -> str:
-    return call_of(call).name
+def window_function_name(call: p.WindowCall) -> str:
+    return window_function_call(call).name
 
 
 def children(node: p.Node) -> list[p.Node]:
     """The inputs of a node, subqueries in its expressions aside."""
-    if isinstance(node, p.Union | p.Foreign):
+    if isinstance(node, p.Union | p.OpaqueNode):
         return list(node.children)
     if isinstance(node, p.Join):
         return [node.left, node.right]
@@ -155,7 +155,7 @@ def children(node: p.Node) -> list[p.Node]:
     return [node.child]
 
 
-def independent(node: p.Node, refers: Callable[[p.Node], bool]) -> list[p.Node]:
+def independent_parts(node: p.Node, refers: Callable[[p.Node], bool]) -> list[p.Node]:
     """The largest parts of a plan in which nothing refers to what is being defined."""
 
     def depends(n: p.Node) -> bool:
@@ -163,7 +163,7 @@ def independent(node: p.Node, refers: Callable[[p.Node], bool]) -> list[p.Node]:
 
     if not depends(node):
         return [node]
-    return [part for child in children(node) for part in independent(child, refers)]
+    return [part for child in children(node) for part in independent_parts(child, refers)]
 
 
 def origin_of_rows(node: p.Node) -> p.Table | p.Join | None:
@@ -173,7 +173,7 @@ def origin_of_rows(node: p.Node) -> p.Table | p.Join | None:
     return node if isinstance(node, p.Table | p.Join) else None
 
 
-def tables_of(node: p.Node) -> frozenset[str]:
+def tables_read(node: p.Node) -> frozenset[str]:
     """The tables and views that a plan reads, its subqueries included."""
     out: set[str] = set()
 

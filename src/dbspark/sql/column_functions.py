@@ -1,4 +1,4 @@
-"""Functions on columns that the operators of a view call: expressions, conditions, and rows made from rows."""
+"""Compiled expressions as the functions on columns that operators call: map, condition, filter, expand, generate."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from dbspark.operators.function import Columns
 from dbspark.operators.linear import true_rows
 from dbspark.sql import generators
 from dbspark.sql.expressions.logic import scattered
-from dbspark.sql.expressions.rules import Compiled, EvaluationError, Frame
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, EvaluationError
 
 
-def evaluating(compiled: Sequence[Compiled]) -> Callable[[Columns], list[pa.Array]]:
+def map_function(compiled: Sequence[Compiled]) -> Callable[[Columns], list[pa.Array]]:
+    """The function of a map: the columns of some expressions."""
+
     def call(columns: Columns) -> list[pa.Array]:
-        frame = Frame(columns, len(columns[0]))
+        frame = ColumnFrame(columns, len(columns[0]))
         return [c.array(frame) for c in compiled]
 
     return call
 
 
-def truth(tests: Sequence[Compiled], frame: Frame) -> pa.Array:
-    """Where all tests hold; one that can fail is asked only about the rows for which those before it hold."""
+def conjunction(tests: Sequence[Compiled], frame: ColumnFrame) -> pa.Array:
+    """Where all tests hold. A test that can fail is evaluated only on rows for which the tests before it hold."""
     out = tests[0].array(frame)
     for test in tests[1:]:
         if test.can_fail:
@@ -37,40 +39,40 @@ def truth(tests: Sequence[Compiled], frame: Frame) -> pa.Array:
     return out
 
 
-def testing(*tests: Compiled) -> Callable[[Columns], pa.Array]:
-    return lambda columns: truth(tests, Frame(columns, len(columns[0])))
+def condition_function(*tests: Compiled) -> Callable[[Columns], pa.Array]:
+    return lambda columns: conjunction(tests, ColumnFrame(columns, len(columns[0])))
 
 
-def refusing(*tests: Compiled) -> Callable[[Columns], pa.Array]:
-    """A condition that never holds, and raises what the tests raise."""
+def failing_condition_function(*tests: Compiled) -> Callable[[Columns], pa.Array]:
+    """A condition that holds for no row, evaluated for the errors that the tests raise."""
 
     def call(columns: Columns) -> pa.Array:
-        frame = Frame(columns, len(columns[0]))
-        truth(tests, frame)
+        frame = ColumnFrame(columns, len(columns[0]))
+        conjunction(tests, frame)
         return pa.repeat(pa.scalar(False), frame.rows)
 
     return call
 
 
-def filtering(
+def filter_function(
     tests: Sequence[Compiled], compiled: Sequence[Compiled], used: frozenset[int]
 ) -> Callable[[Columns], Any]:
     def call(columns: Columns) -> tuple[list[pa.Array], Any]:
-        frame = Frame(columns, len(columns[0]))
-        mask = true_rows(truth(tests, frame), frame.rows)
+        frame = ColumnFrame(columns, len(columns[0]))
+        mask = true_rows(conjunction(tests, frame), frame.rows)
         if mask.all():
             return [c.array(frame) for c in compiled], None
         rows = np.flatnonzero(mask)
         taken = pa.array(rows)
-        frame = Frame([c.take(taken) if i in used else c for i, c in enumerate(columns)], len(rows))
+        frame = ColumnFrame([c.take(taken) if i in used else c for i, c in enumerate(columns)], len(rows))
         return [c.array(frame) for c in compiled], rows
 
     return call
 
 
-def expanding(rows: Sequence[Sequence[Compiled]], types: Sequence[pa.DataType]) -> Callable[[Columns], Any]:
+def expand_function(rows: Sequence[Sequence[Compiled]], types: Sequence[pa.DataType]) -> Callable[[Columns], Any]:
     def call(columns: Columns) -> tuple[list[pa.Array], Any]:
-        frame = Frame(columns, len(columns[0]))
+        frame = ColumnFrame(columns, len(columns[0]))
         parts = [[_typed(c.array(frame), t) for c, t in zip(row, types, strict=True)] for row in rows]
         out = [pa.concat_arrays([part[i] for part in parts]) for i in range(len(types))]
         return out, np.tile(np.arange(frame.rows), len(rows))
@@ -82,7 +84,7 @@ def _typed(array: pa.Array, dtype: pa.DataType) -> pa.Array:
     return array if array.type == dtype else array.cast(dtype)
 
 
-def generating(generator: generators.Generator, kept: Sequence[int]) -> Callable[[Columns], Any]:
+def generate_function(generator: generators.Generator, kept: Sequence[int]) -> Callable[[Columns], Any]:
     def call(columns: Columns) -> tuple[list[pa.Array], Any]:
         made, origin = generator(columns)
         rows = pa.array(origin)

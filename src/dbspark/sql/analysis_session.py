@@ -1,14 +1,14 @@
-"""Tables as leaves of Catalyst plans, and the sessions in which queries over them are read.
+"""Tables as leaves of Catalyst plans, and the sessions in which queries over them are analysed.
 
 The optimiser cannot look into leaves and cannot fold them away: they are RDD scans over an empty RDD. They are told
 apart by the partition count that their (unknown) partitioning claims, which survives analysis, optimisation and the
 renumbering of self-joins, and which nothing looks at before execution. No two leaves of a process have the same, so
 that one of another pipeline, or of a table that has been dropped, is never taken for one of ours.
 
-A query is read in a clone of the user's session (`Reading`), which has the user's settings, functions, variables,
-temporary views and current database, and in which the names of the pipeline stand for its leaves, whatever else they
-stand for in the user's session. Nothing of the user's session is changed, not even for a moment: what others do in
-it meanwhile, in other threads too, neither sees names of the pipeline nor hides them.
+A query is analysed in a clone of the user's session (`AnalysisSession`). It has the user's settings, functions,
+variables, temporary views and current database, and in it the names of the pipeline stand for its leaves, whatever
+else they stand for in the user's session. Nothing of the user's session is changed, not even for a
+moment: what runs in it meanwhile, in other threads too, neither sees names of the pipeline nor hides them.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from dbspark.sql.types import is_peculiar
+from dbspark.sql.types import has_no_arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _NUMBERS = count(1_000_000)
-"""Partition counts that are numbers of leaves; no RDD has as many."""
+"""Partition counts, each the number of one leaf; above the partitions of any real RDD."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What stands for a table or view of a pipeline."""
+    """The leaf of Catalyst plans that stands for one table or view of a pipeline."""
 
     number: int
     frame: DataFrame
-    """For definitions of views; reading it gives no rows."""
+    """The leaf as a DataFrame, for view definitions; it has no rows."""
     relation: Any
-    """What the catalogue of a session has under the name of a temporary view."""
+    """The entry of a temporary view in the catalogue of a session."""
 
 
-class Tables:
-    """The leaves of a session: DataFrames that stand for tables and views of a pipeline."""
+class TableLeaves:
+    """The leaves that stand for the tables and views of one pipeline."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
         self._leaves: dict[str, Leaf] = {}
-        self._scratch = Scratch(spark)
+        self._scratch = ScratchSession(spark)
         self.declared: dict[int, Any] = {}
-        """Spark types that Arrow has no type for, as JSON, by the number of the column."""
+        """Spark types (JSON) that Arrow has no type for, by the expression id of the column."""
 
     def add(self, name: str, struct: StructType) -> DataFrame:
-        """A DataFrame that stands for a table; reading it gives no rows."""
+        """Add a leaf for a table; returns it as a DataFrame without rows."""
         from pyspark.sql import DataFrame
 
         spark = self.spark
@@ -65,13 +65,13 @@ class Tables:
             jvm.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning(number),
             leaf.outputOrdering(), False, none, spark._jsparkSession, none, none, False,
         )  # fmt: skip
-        frame = DataFrame(of_rows(spark, numbered), spark)
+        frame = DataFrame(jvm_dataframe(spark, numbered), spark)
         self._leaves[name] = Leaf(number, frame, self._scratch.relation(name, numbered))
         return frame
 
     def declare(self, number: int, given: Any) -> None:
-        """Remember the Spark type of a column, if Arrow's does not say which it is."""
-        if is_peculiar(given):
+        """Record the Spark type of a column, if its Arrow type does not determine it."""
+        if has_no_arrow_type(given):
             self.declared[number] = given
 
     def frame(self, name: str) -> DataFrame:
@@ -84,23 +84,23 @@ class Tables:
         self._leaves.pop(name, None)
 
     def reset(self, leaves: Mapping[str, Leaf]) -> None:
-        """Go back to leaves that have been there."""
+        """Restore the leaves of an earlier `leaves()`."""
         self._leaves = dict(leaves)
 
     def name_of(self, partitions: int) -> str | None:
-        """The name of the leaf of a number, if it is one of these as they are now."""
+        """The table of the leaf with this number; None for leaves of other pipelines and dropped tables."""
         return next((name for name, leaf in self._leaves.items() if leaf.number == partitions), None)
 
-    def reading(self) -> Reading:
-        """A session to read queries over these tables in."""
-        return Reading(self.spark, {name: leaf.relation for name, leaf in self._leaves.items()})
+    def analysis_session(self) -> AnalysisSession:
+        """A new session in which queries over these tables are analysed."""
+        return AnalysisSession(self.spark, {name: leaf.relation for name, leaf in self._leaves.items()})
 
 
-class Reading:
-    """A clone of a session, in which some names stand for relations of ours."""
+class AnalysisSession:
+    """A clone of the user's session with temporary views for the tables of a pipeline."""
 
     def __init__(self, spark: SparkSession, relations: Mapping[str, Any]) -> None:
-        """`relations` are as `Scratch` gives them."""
+        """`relations`: catalogue entries from `ScratchSession.relation`, by name."""
         self.spark = spark
         parent = spark._jsparkSession
         self.session: Any = parent.cloneSession()
@@ -119,14 +119,14 @@ class Reading:
         return str(self.session.sessionState().conf().getConfString(key, ""))
 
     def analyzed(self, query: str | DataFrame) -> Any:
-        """The analysed plan of a query, of which commands have been executed."""
+        """The analysed plan of a query; if it is a command, it is executed."""
         if not isinstance(query, str):
             return query._jdf.queryExecution().analyzed()
         self._keep_views_of_the_user(query)
         return self.session.sql(query).queryExecution().commandExecuted()
 
     def _keep_views_of_the_user(self, query: str) -> None:
-        """Temporary views that Spark keeps as text read here what they read in the user's session."""
+        """Bind temporary views that Spark stores as SQL text to the tables that they read in the user's session."""
         from pyspark.errors import PySparkException
 
         catalog = self.session.sessionState().catalog()
@@ -140,13 +140,12 @@ class Reading:
                     plan = self.spark._jsparkSession.table(f"`{name}`").queryExecution().analyzed()
                 except PySparkException:  # it reads what is not there any more, which Spark says if the query reads it
                     continue
-                catalog.createTempView(name, Scratch(self.spark).relation(name, plan), True)
+                catalog.createTempView(name, ScratchSession(self.spark).relation(name, plan), True)
 
     def optimized(self, analyzed: Any) -> Any:
         """The optimised plan of an analysed one.
 
-        Plans that the user has cached do not take the place of parts of it: a view is of the tables, not of rows that
-        somebody has kept.
+        Parts of it are not replaced by what the user has cached: a view is over the tables, not over cached rows.
         """
         execution = self._rows(analyzed).queryExecution()
         sessions = self.spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
@@ -165,10 +164,10 @@ class Reading:
         return jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session, plan)
 
 
-class Scratch:
-    """A session without temporary views, in which plans become what the catalogue of any session can have as one.
+class ScratchSession:
+    """An empty session that turns plans into catalogue entries of temporary views, for use in any session.
 
-    In a session that has one of the name, Spark would take what is cached of it away, from all sessions.
+    In a session that has a view of the same name, Spark would drop its cached data, from all sessions.
     """
 
     def __init__(self, spark: SparkSession) -> None:
@@ -184,24 +183,24 @@ class Scratch:
         return made
 
 
-def over(spark: SparkSession, frames: Mapping[str, DataFrame], query: str) -> DataFrame:
-    """A query of the session in which names stand for DataFrames."""
+def query_over_frames(spark: SparkSession, frames: Mapping[str, DataFrame], query: str) -> DataFrame:
+    """A query in which some names stand for DataFrames, as a DataFrame."""
     from pyspark.sql import DataFrame
 
-    scratch = Scratch(spark)
+    scratch = ScratchSession(spark)
     plans = {name: frame._jdf.queryExecution().analyzed() for name, frame in frames.items()}
-    session = Reading(spark, {name: scratch.relation(name, plan) for name, plan in plans.items()})
-    return DataFrame(of_rows(spark, session.analyzed(query)), spark)
+    session = AnalysisSession(spark, {name: scratch.relation(name, plan) for name, plan in plans.items()})
+    return DataFrame(jvm_dataframe(spark, session.analyzed(query)), spark)
 
 
-def of_rows(spark: SparkSession, plan: Any) -> Any:
+def jvm_dataframe(spark: SparkSession, plan: Any) -> Any:
     """The JVM DataFrame of a logical plan."""
     jvm: Any = spark._jvm
     return jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
 
 
 def _copy_what_clones_lack(spark: SparkSession, parent: Any, clone: Any) -> None:
-    """Spark clones the current database of its own catalogue, and neither another current catalogue nor variables."""
+    """Copy the current catalogue and the variables: cloning copies the current database of `spark_catalog` only."""
     jvm: Any = spark._jvm
     given, own = parent.catalogManager(), clone.catalogManager()
     if given.currentCatalog().name() != own.currentCatalog().name():

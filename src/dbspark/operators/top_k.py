@@ -22,11 +22,15 @@ from dbspark.columnar.delta import Delta, gather_delta
 from dbspark.columnar.memory import int64s
 from dbspark.kernels.aggregate.top_k import top_k_change
 from dbspark.kernels.memory.layout import OVERFLOW
-from dbspark.operators.operator import Arranged, Operator, State
+from dbspark.kernels.vm import interpreter as km
+from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, line
+from dbspark.operators.keyed import KeyedOperator
+from dbspark.operators.operator import Arranged, State
+from dbspark.operators.placement import Placed, Policy, key_of
 from dbspark.trace.spine import Spine
 
 
-class TopK(Operator):
+class TopK(KeyedOperator):
     """The first rows of every key in order: rows offset … offset+limit-1."""
 
     kind: ClassVar[str] = "top-k"
@@ -39,23 +43,38 @@ class TopK(Operator):
         self.offset = offset
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
-        given = inputs[0]
-        if not given.delta.rows or self.limit == 0:
+        arranged = inputs[0]
+        if not arranged.delta.rows or self.limit == 0:
             return (), Delta.empty(self.schema)
-        schema, whole = self.schema, _with_delta(given)
-        room = 2 * given.delta.rows  # a row that comes or goes moves one other, if both are of weight one
+        schema, whole = self.schema, _with_delta(arranged)
+        capacity = 2 * arranged.delta.rows  # a row that comes or goes moves one other, if both are of weight one
         while True:
-            pos, weights = int64s(room), int64s(room)
+            pos, weights = int64s(capacity), int64s(capacity)
             n = top_k_change(
                 whole.directory, self.sort_key.key_nodes, schema.columns, schema.node_count, self.offset, self.limit,
                 pos, weights,
             )  # fmt: skip
-            if n <= room:
+            if n <= capacity:
                 break
-            room = n
+            capacity = n
         if n == OVERFLOW:
             check_plan(np.array((OVERFLOW,), np.int64))
         return (), gather_delta(schema, whole.sources[0], pos[:n], weights[:n]) if n else Delta.empty(schema)
+
+    def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
+        return frozenset({key_of(self.sort_key)})
+
+    def instruction(self, site: InstructionSite) -> Instruction:
+        source, state, out, schema = site.input(), site.input_state(), site.register(), self.schema
+        key = self.sort_key.key_nodes.tolist()
+
+        def lines(retained: int) -> list[int]:
+            return line(
+                km.TOP_K, source, state, out, retained, self.offset, self.limit, schema.columns, schema.node_count,
+                len(key), *key, *all_columns(schema),
+            )  # fmt: skip
+
+        return Instruction(lines, out)
 
     def parameters(self) -> tuple[Any, ...]:
         return self.limit, self.offset
@@ -64,9 +83,9 @@ class TopK(Operator):
         return f"first {self.limit}" + (f" after {self.offset}" if self.offset else "")
 
 
-def _with_delta(given: Arranged) -> Spine:
+def _with_delta(arranged: Arranged) -> Spine:
     """What was there before a tick and, as one more batch, its delta: the integral after it, unless that has merged."""
-    before, after = given.before.entries, given.after.entries
-    if len(after) == len(before) + 1 and all(map(operator.is_, after, (*before, given.delta))):
-        return given.after
-    return given.before.and_one(given.delta)
+    before, after = arranged.before.entries, arranged.after.entries
+    if len(after) == len(before) + 1 and all(map(operator.is_, after, (*before, arranged.delta))):
+        return arranged.after
+    return arranged.before.with_batch(arranged.delta)

@@ -1,4 +1,4 @@
-"""Looking up one row: packed without Arrow it is found exactly where the same row in columns is found."""
+"""Point look-ups: a row that is encoded without Arrow is found exactly where the same row in columns is found."""
 
 import datetime
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from dbspark.columnar.sort_key import weakened_hash
 from dbspark.trace.spine import Spine
 from dbspark.zset import BACKENDS, ZSet, ZSetConfig
 from dbspark.zset.memtable import batch_of_rows
-from dbspark.zset.payload import weight_in
+from dbspark.zset.payload import row_weight
 
 SCHEMA = Schema.of(
     "a BIGINT, b TINYINT, c SMALLINT, d INT, e FLOAT, f DOUBLE, g BOOLEAN, s STRING, y BINARY, dd DATE, ts TIMESTAMP, "
@@ -90,7 +90,7 @@ def test_types_that_are_not_packed_are_looked_up_through_arrow(backend):
 def test_columns_of_no_type_and_no_columns_at_all():
     nothing = Schema(pa.schema([("n", pa.null()), ("k", pa.int64())]))
     spine = spine_of(nothing, {(None, 1): 3})
-    assert (weight_in(spine, (None, 1)), weight_in(spine, (None, 2))) == (3, 0)
+    assert (row_weight(spine, (None, 1)), row_weight(spine, (None, 2))) == (3, 0)
 
 
 def test_threads_do_not_share_a_probe():

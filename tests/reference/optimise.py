@@ -7,7 +7,7 @@
     filter -> filter, filter -> map, map -> map    one pass over the columns
 
 Arrangements are nodes, and equal nodes are one: consumers of the same keys share them. What no output needs is left
-out. A node that others use as well is not fused away.
+out. A node that others use as well is not fused away. Only tests and benchmarks use it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import Any, ClassVar
 from dbspark.circuit.graph import Graph, Node, Stream
 from dbspark.columnar.delta import Delta
 from dbspark.operators.join import Join
-from dbspark.operators.linear import Filter, Map, Project, Select, Stateless, Sum
+from dbspark.operators.linear import Filter, Map, Project, Select, Stateless, WeightedUnion
 from dbspark.operators.operator import Arrange
+from dbspark.operators.range_join import RangeJoin
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
+from tests.reference.differentiate import again
 
 
 class Fused(Stateless):
@@ -46,6 +48,14 @@ class Fused(Stateless):
 
     def label(self) -> str:
         return ", ".join(s.label() for s in self.steps)
+
+
+def with_columns(join: Join, columns: Sequence[tuple[int, int]], names: Sequence[str]) -> Join:
+    """The same join with other output columns."""
+    more: Any = {"columns": columns, "names": names, "residual": join.residual, "null_safe": join.null_safe}
+    if isinstance(join, RangeJoin):
+        return RangeJoin(*join.sides, join.how, ranges=join.ranges, **more)
+    return Join(*join.sides, join.how, **more)
 
 
 def optimise(graph: Graph) -> Graph:
@@ -88,7 +98,7 @@ class _Rewriter:
             else:
                 replaced = rule(self, node)
                 inputs = [self.made[n.id] for n in node.inputs]
-                self.made[node.id] = self.out.again(node, inputs) if replaced is None else replaced
+                self.made[node.id] = again(self.out, node, inputs) if replaced is None else replaced
         for delay, source in loops:
             self.out.connect(delay, self.made[source.id])
         for name, node in self.graph.outputs.items():
@@ -114,7 +124,7 @@ def _derivative(rewriter: _Rewriter, node: Node) -> Stream | None:
                 stream = rewriter.made[integral.inputs[0].id]
                 streams.append(stream if sort_key is None else rewriter.arranged(stream, sort_key))
             return rewriter.out.add(inner.operator, streams, [s.kind for s in streams], "delta")
-    if isinstance(operator, Sum) and operator.signs == (1, 1, 1):
+    if isinstance(operator, WeightedUnion) and operator.signs == (1, 1, 1):
         found = _three_terms(node)
         if found is not None:
             join, left, right = found
@@ -165,7 +175,7 @@ def _columns(rewriter: _Rewriter, node: Node) -> Stream | None:
     made = rewriter.made[source.id].node
     inner = made.operator
     if isinstance(operator, Project) and isinstance(inner, Join) and inner.how != "existence":
-        join = inner.giving([inner.columns[c] for c in operator.columns], operator.schema.names)
+        join = with_columns(inner, [inner.columns[c] for c in operator.columns], operator.schema.names)
         if join.schema is operator.schema or join.schema.types == operator.schema.types:
             return rewriter.out.add(join, [n.stream for n in made.inputs], ["arranged", "arranged"], "delta")
     if isinstance(operator, Project) and isinstance(inner, Filter):

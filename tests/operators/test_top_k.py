@@ -12,7 +12,7 @@ from dbspark.columnar.chunk import CHUNK_ROWS
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import SchemaError
 from dbspark.trace.config import SpineConfig
-from dbspark.trace.merge_state import Merging
+from dbspark.trace.merge_state import MergeState
 from tests.operators.model import WEIGHTS, Run, entries, groups, plus
 
 SCHEMA = "k BIGINT, n INT, s STRING, x DOUBLE"
@@ -222,18 +222,20 @@ def test_many_rows_in_many_ticks():
 def test_many_keys_of_which_most_are_new(limit, offset, mask):
     """Keys that are in no batch, in one or in several, some of them half merged, some with the hash of others."""
     chance = random.Random(7)
-    config = SpineConfig(fanout=3, at_once=300, step=400, credit=1, indexed=64)
+    config = SpineConfig(
+        fanout=3, max_inline_merge_rows=300, merge_step_rows=400, merge_rows_per_row=1, min_indexed_rows=64
+    )
     indexed = 0
     with weakened_hash(mask):
         run = top([("n", "desc"), "k"], limit, offset, key=["k"])
-        run.circuit._states = {n: tuple(s.configured(config) for s in some) for n, some in run.circuit._states.items()}
+        run.circuit._states = {n: tuple(s.with_config(config) for s in some) for n, some in run.circuit._states.items()}
         for tick in range(24):
             come = {(chance.randrange(150 * tick, 150 * tick + 600), chance.randrange(9)): 1 for _ in range(500)}
             gone = {row: -w for row, w in run.given["t"].items() if chance.random() < 0.03}
             run.tick(t=plus(come, gone))
             assert run.held["out"] == first(run.given["t"], [0], [("n", "desc", "nulls last")], limit, offset)
             spine = next(s for some in run.circuit._states.values() for s in some)
-            merges = [e for e in spine.entries if isinstance(e, Merging) and e.out]
+            merges = [e for e in spine.entries if isinstance(e, MergeState) and e.out]
             indexed += sum("index" in b.__dict__ for e in merges for b in e.inputs)
         assert indexed
         run.retract(3)

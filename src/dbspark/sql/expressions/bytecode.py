@@ -1,10 +1,10 @@
-"""Expressions as code for `kernels.vm.expressions`, where that can say them.
+"""Expression bytecode: expressions translated to instructions of `kernels.vm.expressions`, where it has them.
 
-Arrow evaluates an expression in a call for each of its parts, some ten microseconds whatever the rows; a small delta is
-done in that time. So what most conditions and keys are made of is written down as code as well: comparisons, logic,
-sums and products of integers and decimals, texts compared with constants, boundaries of time windows. Code gives up
-where a value is beyond 64 bits or an operation overflows, and then the delta goes through Arrow. So it need not know
-what Spark raises, wraps or makes NULL, and the same code serves all settings.
+Arrow evaluates an expression in one call for each of its parts, some 10 µs however few the rows are; a small delta as a
+whole takes no longer. So the usual parts of conditions and keys have bytecode as well: comparisons, logic, sums and
+products of integers and decimals, strings compared with constants, bounds of time windows. Where a value is beyond 64
+bits or an operation overflows, the bytecode falls back and Arrow evaluates the delta. So it need not know what Spark
+raises, wraps or makes NULL, and the same bytecode serves all settings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.vm import expressions as kv
-from dbspark.operators.function import Coded, Shown
+from dbspark.operators.function import BytecodeColumn, ExpressionBytecode
 from dbspark.sql import plan as p
 from dbspark.sql.timewindows import boundary
 
@@ -28,41 +28,43 @@ _COMPARISONS: Final = {
     "LessThan": (kv.LESS, False), "LessThanOrEqual": (kv.LESS_OR_EQUAL, False),
     "GreaterThan": (kv.LESS, True), "GreaterThanOrEqual": (kv.LESS_OR_EQUAL, True),
 }  # fmt: skip
-"""What a comparison is, and whether its operands change places."""
+"""The instruction of a comparison, and whether its operands are swapped."""
 _CALCULATIONS: Final = {"Add": kv.ADD, "Subtract": kv.SUBTRACT, "Multiply": kv.MULTIPLY}
 _PASSING: Final = ("KnownNullable", "KnownNotNull")
 
 TypeOf = Callable[[p.Expr], pa.DataType | None]
 
 
-class _UnfitError(Exception):
-    """An expression that code cannot say."""
+class _NotExpressibleError(Exception):
+    """An expression without bytecode."""
 
 
-def coded_test(tests: Sequence[p.Expr], positions: Mapping[int, int], type_of: TypeOf) -> Coded | None:
-    """Conditions that all have to hold, of columns at some positions; None where code cannot say them."""
+def condition_bytecode(
+    tests: Sequence[p.Expr], positions: Mapping[int, int], type_of: TypeOf
+) -> ExpressionBytecode | None:
+    """Bytecode of conditions that all have to hold; None where one has none. `positions`: of columns, by their ids."""
     try:
-        coder = _Coder(positions, type_of)
-        return Coded(tuple(coder.all_of(tests)), (), (), coder.texts)
-    except _UnfitError:
+        writer = _BytecodeWriter(positions, type_of)
+        return ExpressionBytecode(tuple(writer.all_of(tests)), (), (), writer.texts)
+    except _NotExpressibleError:
         return None
 
 
-def coded_values(
+def projection_bytecode(
     exprs: Sequence[p.Expr], tests: Sequence[p.Expr], positions: Mapping[int, int], type_of: TypeOf
-) -> Coded | None:
-    """Values of rows for which conditions hold; None where code cannot say them."""
+) -> ExpressionBytecode | None:
+    """Bytecode of expressions on the rows for which conditions hold; None where one has none."""
     try:
-        coder = _Coder(positions, type_of)
-        test = tuple(coder.all_of(tests)) if tests else ()
-        columns = tuple(coder.shown(e) for e in exprs)
-        return Coded(test, tuple(coder.code), columns, coder.texts)
-    except _UnfitError:
+        writer = _BytecodeWriter(positions, type_of)
+        test = tuple(writer.all_of(tests)) if tests else ()
+        columns = tuple(writer.shown(e) for e in exprs)
+        return ExpressionBytecode(test, tuple(writer.code), columns, writer.texts)
+    except _NotExpressibleError:
         return None
 
 
-class _Coder:
-    """Writes code; the result of a part is in the slot of its own."""
+class _BytecodeWriter:
+    """Writes bytecode; each sub-expression has a slot for its result."""
 
     def __init__(self, positions: Mapping[int, int], type_of: TypeOf) -> None:
         self._positions = positions
@@ -71,7 +73,7 @@ class _Coder:
         self._slots = 0
         self._known: dict[p.Expr, int] = {}
         self.texts: list[Any] = []
-        """What has to be kept, because code names it by address."""
+        """Strings that the bytecode refers to by address, which have to live as long as it does."""
 
     def all_of(self, tests: Sequence[p.Expr]) -> list[int]:
         """Code of its own for conditions, with the result in slot 0."""
@@ -84,23 +86,23 @@ class _Coder:
         self.code, self._slots, self._known = [], 0, {}
         return code
 
-    def shown(self, expr: p.Expr) -> Shown:
+    def shown(self, expr: p.Expr) -> BytecodeColumn:
         """A column of the result."""
         if isinstance(expr, p.Column):
-            return Shown(self._positions[expr.id])
+            return BytecodeColumn(self._positions[expr.id])
         dtype = self._type_of(expr)
         if pa.types.is_floating(dtype) or pa.types.is_null(dtype):
-            raise _UnfitError  # of floats a slot has their order only
+            raise _NotExpressibleError  # of floats a slot has their order only
         _check(dtype)
         slot = self._slot(expr)
         if pa.types.is_boolean(dtype):
-            return Shown(slot, nd.BIT, 0)
-        return Shown(slot, nd.FIXED, dtype.bit_width // 8)
+            return BytecodeColumn(slot, nd.BIT, 0)
+        return BytecodeColumn(slot, nd.FIXED, dtype.bit_width // 8)
 
     def _type_of(self, expr: p.Expr) -> pa.DataType:
         dtype = self._find_type(expr)
         if dtype is None:
-            raise _UnfitError
+            raise _NotExpressibleError
         return dtype
 
     def _line(self, part: int, *operands: int) -> int:
@@ -114,7 +116,7 @@ class _Coder:
         try:
             found = self._known.get(expr)
         except TypeError:  # a constant that cannot be hashed
-            raise _UnfitError from None
+            raise _NotExpressibleError from None
         if found is None:
             found = self._known[expr] = self._made(expr)
         return found
@@ -127,7 +129,7 @@ class _Coder:
             number = _number(expr)
             return self._line(kv.CONSTANT, 0 if number is None else number, int(number is None))
         if not isinstance(expr, p.Call):
-            raise _UnfitError
+            raise _NotExpressibleError
         if expr.name in _COMPARISONS:
             return self._comparison(expr)
         if expr.name in ("And", "Or"):
@@ -148,11 +150,11 @@ class _Coder:
             return self._time(expr)
         if expr.name == "Cast":
             return self._cast(expr)
-        raise _UnfitError
+        raise _NotExpressibleError
 
     def _position(self, column: p.Column) -> int:
         if column.id not in self._positions:
-            raise _UnfitError
+            raise _NotExpressibleError
         return self._positions[column.id]
 
     def _any_slot(self, expr: p.Expr) -> int:
@@ -166,11 +168,11 @@ class _Coder:
         a, b = reversed(call.args) if turned else call.args
         types = [self._type_of(x) for x in (a, b)]
         if types[0] != types[1]:
-            raise _UnfitError
+            raise _NotExpressibleError
         if _is_text(types[0]):
             column, constant = (a, b) if isinstance(b, p.Constant) else (b, a)
             if part != kv.EQUAL or not isinstance(constant, p.Constant):
-                raise _UnfitError
+                raise _NotExpressibleError
             return self._among(column, [constant])
         _check(types[0])
         return self._line(part, self._slot(a), self._slot(b))
@@ -179,7 +181,7 @@ class _Coder:
         dtype = self._type_of(expr)
         given = [c for c in constants if isinstance(c, p.Constant)]
         if len(given) != len(constants) or any(c.type != dtype for c in given):
-            raise _UnfitError
+            raise _NotExpressibleError
         some = [c for c in given if c.value is not None]
         with_null = int(len(some) < len(given))
         if not _is_text(dtype):
@@ -187,7 +189,7 @@ class _Coder:
             numbers = [n for c in some if (n := _number(c)) is not None]
             return self._line(kv.IN_SET, self._slot(expr), with_null, len(numbers), *numbers)
         if not isinstance(expr, p.Column):
-            raise _UnfitError
+            raise _NotExpressibleError
         operands = []
         for constant in some:
             value = constant.value.as_py() if isinstance(constant.value, pa.Scalar) else constant.value
@@ -205,10 +207,10 @@ class _Coder:
             bounds = max(-(1 << bits), _LEAST), (1 << bits) - 1
             return self._line(_CALCULATIONS[call.name], *(self._slot(a) for a in call.args), *bounds)
         if not all(t.is_decimal(x) for x in (*types, dtype)):
-            raise _UnfitError
+            raise _NotExpressibleError
         if call.name == "Multiply":
             if dtype.scale != types[0].scale + types[1].scale:
-                raise _UnfitError
+                raise _NotExpressibleError
             operands = [self._slot(a) for a in call.args]
         else:
             operands = [self._rescaled(self._slot(a), x, dtype) for a, x in zip(call.args, types, strict=True)]
@@ -217,7 +219,7 @@ class _Coder:
     def _rescaled(self, slot: int, given: pa.DataType, wanted: pa.DataType) -> int:
         """A decimal with more digits behind the point."""
         if wanted.scale < given.scale:
-            raise _UnfitError
+            raise _NotExpressibleError
         if wanted.scale == given.scale:
             return slot
         factor = self._line(kv.CONSTANT, _fitting(10 ** (wanted.scale - given.scale)), 0)
@@ -232,8 +234,8 @@ class _Coder:
             scale = given.scale if t.is_decimal(given) else 0
             slot = self._rescaled(self._slot(call.args[0]), pa.decimal128(38, scale), wanted)
             one = self._line(kv.CONSTANT, 0, 0)
-            return self._line(kv.ADD, slot, one, *_bounds(wanted))  # which gives up where it has too many digits
-        raise _UnfitError
+            return self._line(kv.ADD, slot, one, *_bounds(wanted))  # falls back where there are too many digits
+        raise _NotExpressibleError
 
     def _time(self, call: p.Call) -> int:
         """Microseconds as a time or the other way, which are the same number; or a boundary of windows."""
@@ -242,7 +244,7 @@ class _Coder:
             return self._slot(call.args[0])
         time, origin, slide, more = found
         if max(abs(origin), abs(slide), abs(more)) >= 1 << 60:
-            raise _UnfitError
+            raise _NotExpressibleError
         return self._line(kv.WINDOW_BOUND, self._slot(time), origin, slide, more)
 
 
@@ -256,7 +258,7 @@ def _check(dtype: pa.DataType) -> None:
         t.is_integer(dtype) or t.is_boolean(dtype) or t.is_date32(dtype) or t.is_timestamp(dtype)
         or t.is_floating(dtype) or t.is_decimal(dtype)
     ):  # fmt: skip
-        raise _UnfitError
+        raise _NotExpressibleError
 
 
 def _number(constant: p.Constant) -> int | None:
@@ -278,7 +280,7 @@ def _number(constant: p.Constant) -> int | None:
 
 def _fitting(number: int) -> int:
     if not _LEAST <= number <= _MOST:
-        raise _UnfitError
+        raise _NotExpressibleError
     return number
 
 

@@ -13,7 +13,16 @@ import pytest
 
 from dbspark.errors import DbsparkError
 from dbspark.sql import catalyst
-from dbspark.sql.known import BY_SPARK, FIELDS, METADATA, REFUSED, REFUSED_METADATA, PlanError, check_fields, refusal
+from dbspark.sql.catalyst_nodes import (
+    BY_SPARK,
+    FIELDS,
+    METADATA,
+    REFUSED,
+    REFUSED_METADATA,
+    PlanError,
+    check_fields,
+    refusal,
+)
 from dbspark.sql.program import Program
 
 LEAVES = {

@@ -9,14 +9,16 @@ By the chain rule every operator is replaced by itself:
     anything else                    d Q(S) = differentiate(Q(integrate(dS)))
 
 The result is explicit: nothing is hidden in operators, and it is the meaning that fused operators are tested against.
-`optimise` then replaces what it knows.
+`tests.reference.optimise` then replaces the sub-graphs that it knows. Only tests use either.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dbspark.circuit.graph import Graph, Node, Stream
 from dbspark.columnar import SortKey
-from dbspark.operators.linear import Stateless, Sum
+from dbspark.operators.linear import Stateless, WeightedUnion
 from dbspark.operators.temporal import Differentiate, Integrate, OnValues, Product
 
 
@@ -33,6 +35,12 @@ def incrementalize(graph: Graph) -> Graph:
     for name, node in graph.outputs.items():
         out.output(name, made[node.id])
     return out
+
+
+def again(graph: Graph, node: Node, inputs: Sequence[Stream]) -> Stream:
+    """The operator of a node, perhaps of another graph, over streams of a graph."""
+    assert node.operator is not None
+    return graph.add(node.operator, inputs, [s.kind for s in inputs], node.kind)
 
 
 def _derived(out: Graph, node: Node, made: dict[str, Stream], loops: list[tuple[Stream, Node]]) -> Stream:
@@ -62,7 +70,7 @@ def _derived(out: Graph, node: Node, made: dict[str, Stream], loops: list[tuple[
         ]
         value = out.add(operator, values, ["value"] * len(values), "value")
         return out.add(Differentiate(SortKey(operator.schema)), [value], ["value"], "delta")
-    return out.again(node, inputs)  # an operator on deltas already
+    return again(out, node, inputs)  # an operator on deltas already
 
 
 def _derived_seeded_delay(out: Graph, node: Node, made: dict[str, Stream], loops: list[tuple[Stream, Node]]) -> Stream:
@@ -70,10 +78,10 @@ def _derived_seeded_delay(out: Graph, node: Node, made: dict[str, Stream], loops
     delay = out.delay(node.schema, "delta", None, None, node.name or "")
     loops.append((delay, node.inputs[0]))
     come = out.delay(node.schema, "delta", node.seed, None, f"{node.name}+")
-    empty = out.add(Sum(node.schema, []), [], [], "delta")
+    empty = out.add(WeightedUnion(node.schema, []), [], [], "delta")
     out.connect(come, empty)
     gone = out.delay(node.schema, "delta", None, come, f"{node.name}-")
-    return out.add(Sum(node.schema, [1, 1, -1]), [delay, come, gone], ["delta"] * 3, "delta")
+    return out.add(WeightedUnion(node.schema, [1, 1, -1]), [delay, come, gone], ["delta"] * 3, "delta")
 
 
 def _product_rule(out: Graph, product: Product, left: Stream, right: Stream) -> Stream:
@@ -87,7 +95,7 @@ def _product_rule(out: Graph, product: Product, left: Stream, right: Stream) -> 
         out.add(product, [values[0], right], ["value", "delta"], "delta"),
         out.add(product, [left, right], ["delta", "delta"], "delta"),
     ]
-    return out.add(Sum(product.schema, [1, 1, 1]), terms, ["delta"] * 3, "delta")
+    return out.add(WeightedUnion(product.schema, [1, 1, 1]), terms, ["delta"] * 3, "delta")
 
 
 def _shared_delay(out: Graph, value: Stream) -> Stream:

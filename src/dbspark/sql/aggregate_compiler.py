@@ -1,6 +1,7 @@
-"""Aggregates: one column for every different key, argument and filter, then an operator for all of them.
+"""Compiles aggregates: one column for each distinct key, argument and filter, then one operator for all functions.
 
-On shards, aggregates of all rows that are not sums look at buckets of rows first, so that shards share the work.
+On shards, an aggregate over all rows that is not a sum is first computed for buckets of rows, so that shards share the
+work.
 """
 
 from __future__ import annotations
@@ -16,18 +17,14 @@ from dbspark.circuit.graph import Stream
 from dbspark.errors import DbsparkError
 from dbspark.operators.aggregate import Aggregate as AggregateFunction
 from dbspark.operators.aggregate import Count, Extreme
-from dbspark.operators.collect import First, Reading, Recompute
+from dbspark.operators.collect import First, GroupReadingAggregate, Recompute
 from dbspark.operators.function import Function
 from dbspark.sql import aggregates, identity
 from dbspark.sql import plan as p
-from dbspark.sql.base import Base, bucket_column
-from dbspark.sql.relations import Note, Rel, Scope, reads_partitions
-from dbspark.sql.shapes import (
-    all_there,
-    columns_in,
-    counts_rows,
-)
-from dbspark.sql.structs import flat_keys
+from dbspark.sql.node_compiler import NodeCompiler, bucket_column
+from dbspark.sql.plan_analysis import columns_in, counts_rows, true_where_not_null
+from dbspark.sql.relations import MaintenanceNote, Relation, Scope, reads_partitions
+from dbspark.sql.struct_keys import flatten_struct_keys
 
 _LOOKED_AT_FIRST: Final = {
     "CovSample": (0, 1),
@@ -43,13 +40,13 @@ _LOOKED_AT_FIRST: Final = {
 """By the name of the aggregate: an argument, and the one that Spark evaluates only where that is not NULL."""
 
 
-class Grouping(Base):
+class AggregateCompiler(NodeCompiler):
     """Compiles aggregates."""
 
-    def _aggregate(self, node: p.Aggregate, scope: Scope, needed: frozenset[int] | None) -> Rel:
+    def _aggregate(self, node: p.Aggregate, scope: Scope, needed: frozenset[int] | None) -> Relation:
         b = scope.builder
         if id(node.child) not in scope.known:
-            node = flat_keys(node, self._number)
+            node = flatten_struct_keys(node, self._new_column_id)
         exprs = [k.expr for k in node.keys]
         for _, aggregation in node.aggregations:
             exprs += aggregation.call.args
@@ -68,20 +65,20 @@ class Grouping(Base):
             args = [next(rewritten) for _ in aggregation.call.args]
             where = next(rewritten) if aggregation.where is not None else None
             if aggregation.call.name == "Count" and len(args) > 1 and not aggregation.distinct:
-                args = [all_there(args)]
+                args = [true_where_not_null(args)]
             args = self._guarded(rel, aggregation, args, where)
             columns = [] if counts_rows(aggregation, args) else [outputs.setdefault(a, len(outputs)) for a in args]
             at = None if where is None else outputs.setdefault(where, len(outputs))
             calls.append((replace(aggregation, call=replace(aggregation.call, args=tuple(args))), columns, at))
-        made_of = [(self._number(), e) for e in outputs]
+        made_of = [(self._new_column_id(), e) for e in outputs]
         if bucket in rel.ids:
             made_of.append((bucket, bucket_column(bucket)))
-        given = self._mapped(scope, rel, made_of)
+        given = self._map_expressions(scope, rel, made_of)
         if not node.aggregations and not node.keys:  # one row, whatever there is
-            made = Rel(self._positional(b, b.aggregate(given.stream, [], n=Count(None))), (self._number(),))
+            made = Relation(self._positional(b, b.aggregate(given.stream, [], n=Count(None))), (self._new_column_id(),))
         elif not node.aggregations:
-            made = Rel(b.distinct(given.stream), tuple(k.id for k in node.keys))
-            self._note(Note("distinct", "incremental"))
+            made = Relation(b.distinct(given.stream), tuple(k.id for k in node.keys))
+            self._note(MaintenanceNote("distinct", "incremental"))
         else:
             functions = {
                 f"a{i}": self._aggregate_function(call, columns, given.types, where)
@@ -90,13 +87,13 @@ class Grouping(Base):
             stream = self._aggregated(b, given, [f"c{k}" for k in keys], functions, bucket)
             ids = (*(k.id for k in node.keys), *(c.id for c, _ in node.aggregations))
             self._synthetic |= {c.id for c, _ in node.aggregations} | {k.id for k in node.keys if k.id < 0}
-            made = Rel(self._positional(b, stream), ids)
+            made = Relation(self._positional(b, stream), ids)
         outs = [n for n in node.outputs if needed is None or n.id in needed]
         finished, finals = self._without_subqueries(made, [n.expr for n in outs], scope)
-        return self._mapped(scope, finished, [(n.id, e) for n, e in zip(outs, finals, strict=True)])
+        return self._map_expressions(scope, finished, [(n.id, e) for n, e in zip(outs, finals, strict=True)])
 
     def _guarded(
-        self, rel: Rel, aggregation: p.Aggregation, args: Sequence[p.Expr], where: p.Expr | None
+        self, rel: Relation, aggregation: p.Aggregation, args: Sequence[p.Expr], where: p.Expr | None
     ) -> list[p.Expr]:
         """Arguments as Spark evaluates them: where the filter holds, and where no argument before them is NULL.
 
@@ -118,7 +115,7 @@ class Grouping(Base):
         return out
 
     def _aggregated(
-        self, b: Builder, given: Rel, keys: Sequence[str], functions: Mapping[str, AggregateFunction],
+        self, b: Builder, given: Relation, keys: Sequence[str], functions: Mapping[str, AggregateFunction],
         bucket: int | None,
     ) -> Stream:  # fmt: skip
         """Aggregates over a relation; where rows are in buckets and it is of any use, over what those say."""
@@ -131,13 +128,13 @@ class Grouping(Base):
         self, call: p.Aggregation, columns: Sequence[int], types: Sequence[pa.DataType], where: int | None
     ) -> AggregateFunction:
         given = [types[c] for c in columns]
-        found = aggregates.native(call, columns, given, where)
+        found = aggregates.compile_aggregate(call, columns, given, where)
         name = call.call.name
         if found is not None:
             what = f"aggregate {name}{' distinct' if call.distinct else ''}"
             # Those that look at an end of the group alone are `First`, `By` and `Extreme`.
-            whole = isinstance(found, Reading) and not isinstance(found, First)
-            self._note(reads_partitions(what) if whole else Note(what, "incremental"))
+            whole = isinstance(found, GroupReadingAggregate) and not isinstance(found, First)
+            self._note(reads_partitions(what) if whole else MaintenanceNote(what, "incremental"))
             return found
         if call.call.origin is None:
             raise DbsparkError(f"there is no rule for the aggregate {name}")

@@ -1,8 +1,8 @@
-"""What we have no kernel for, Spark evaluates on the rows that are at hand.
+"""Expressions and nodes without a rule or kernel, evaluated by Spark on the rows of a delta.
 
 A piece of the optimised plan (an expression, or a node) is put over a small relation that holds those rows under the
-column numbers that the piece refers to, and run as an ordinary Spark query. It costs a Spark job, some tens of
-milliseconds, on as many rows as the change has; the answer is Spark's own by definition.
+column ids that the piece refers to, and run as an ordinary Spark query. The result is Spark's own by definition; the
+cost is one Spark job, some tens of milliseconds, over as many rows as the delta has.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import pyarrow as pa
 
 from dbspark.columnar.frames import arrow_of, frame_of, nullable_inside, spark_type
 from dbspark.errors import DbsparkError
-from dbspark.sql.catalyst_tree import Origin
+from dbspark.sql.analysis_session import TableLeaves, jvm_dataframe
+from dbspark.sql.catalyst_nodes import PlanError
+from dbspark.sql.catalyst_tree import JvmReference
 from dbspark.sql.determinism import not_deterministic
-from dbspark.sql.expressions.rules import Compiled, Frame
-from dbspark.sql.known import PlanError
-from dbspark.sql.leaves import Tables, of_rows
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled
 from dbspark.sql.plan import Aggregation, Call, Column, Constant, Expr, walk
-from dbspark.sql.relations import schema_of
-from dbspark.sql.shapes import columns_in
-from dbspark.sql.types import as_declared, from_json
+from dbspark.sql.plan_analysis import columns_in
+from dbspark.sql.relations import positional_schema
+from dbspark.sql.types import from_json, with_spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,17 +37,17 @@ ROW = "__row"
 """The column that says which row a result belongs to."""
 
 
-class Spark:
-    """Evaluates pieces of plans in a session."""
+class SparkEvaluator:
+    """Runs pieces of plans as Spark queries in the session of the pipeline."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: TableLeaves) -> None:
         self.spark = tables.spark
         self.tables = tables
         self._evaluated: dict[str, str] = {}
-        """Names of expressions, with the reason why Spark cannot evaluate them on rows that are at hand."""
+        """By the name of an expression, why Spark cannot evaluate it on rows alone; empty where it can."""
 
     def check(self, call: Call) -> None:
-        """Refuse an expression that Spark cannot evaluate on rows that are at hand, or not the same every time."""
+        """Refuse an expression that Spark cannot evaluate on rows alone, or that is not deterministic."""
         for part in walk(call):
             if not isinstance(part, Call) or part.origin is None:
                 continue
@@ -78,7 +78,7 @@ class Spark:
             return "Spark only knows it where its planner expects it; write it otherwise"
         return ""
 
-    def declare_inputs(self, origin: Origin) -> None:
+    def declare_inputs(self, origin: JvmReference) -> None:
         """Remember the Spark types of the columns that come into a node, where Arrow's types do not say them."""
         inputs = origin.jvm().children()
         for i in range(inputs.size()):
@@ -97,7 +97,7 @@ class Spark:
         if declared is None:
             declared = [self.tables.declared.get(column.id) for column in columns]
         fields = [
-            pa.field(f"c{i}", a.type) if given is None else as_declared(pa.field(f"c{i}", a.type), given)
+            pa.field(f"c{i}", a.type) if given is None else with_spark_type(pa.field(f"c{i}", a.type), given)
             for i, (a, given) in enumerate(zip(arrays, declared, strict=True))
         ]
         given = list(arrays)
@@ -116,10 +116,12 @@ class Spark:
         """The rows of a logical plan, with columns by position."""
         from pyspark.sql import DataFrame
 
-        frame = DataFrame(of_rows(self.spark, plan), self.spark)
+        frame = DataFrame(jvm_dataframe(self.spark, plan), self.spark)
         return arrow_of(nullable_inside(frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))))
 
-    def columns(self, exprs: Sequence[Call], columns: Sequence[Column], unknown: Collection[int]) -> Question | None:
+    def columns(
+        self, exprs: Sequence[Call], columns: Sequence[Column], unknown: Collection[int]
+    ) -> SparkFunction | None:
         """Expressions over the columns of a stream, by position, of which Spark's plan does not know some.
 
         None where those cannot be put into what Spark has read.
@@ -139,7 +141,7 @@ class Spark:
             return leaf, [self._alias(e, "value") for e in over]
 
         types = [from_json(json.loads(e.origin.jvm().dataType().json())) for e in exprs]
-        return Question(self, positions, given, range(len(columns)), make, types)
+        return SparkFunction(self, positions, given, range(len(columns)), make, types)
 
     def both(self, parts: Sequence[Expr]) -> Call | None:
         """Conditions that all have to hold as one, in their order; None where Spark has not read all of them."""
@@ -150,7 +152,7 @@ class Spark:
         whole = first
         for part in others:
             both = jvm.org.apache.spark.sql.catalyst.expressions.And(whole.origin.jvm(), part.origin.jvm())
-            whole = Call("And", (whole, part), (), Origin(None, both))
+            whole = Call("And", (whole, part), (), JvmReference(None, both))
         return whole
 
     def where(self, condition: Expr, value: Expr, dtype: pa.DataType) -> Call:
@@ -161,7 +163,7 @@ class Spark:
             jvm: Any = self.spark._jvm
             expressions = jvm.org.apache.spark.sql.catalyst.expressions
             nothing = expressions.Literal(None, made[1].dataType())
-            origin = Origin(None, expressions.If(made[0], made[1], nothing))
+            origin = JvmReference(None, expressions.If(made[0], made[1], nothing))
         return Call("If", (condition, value, Constant(None, dtype)), (), origin)
 
     def _jvm_of(self, expr: Expr) -> Any:
@@ -169,8 +171,8 @@ class Spark:
         jvm: Any = self.spark._jvm
         expressions = jvm.org.apache.spark.sql.catalyst.expressions
         if isinstance(expr, Column):
-            field, declared = schema_of([expr.type]).arrow.field(0), self.tables.declared.get(expr.id)
-            given = spark_type(field if declared is None else as_declared(field, declared))
+            field, declared = positional_schema([expr.type]).arrow.field(0), self.tables.declared.get(expr.id)
+            given = spark_type(field if declared is None else with_spark_type(field, declared))
             dtype = jvm.org.apache.spark.sql.types.DataType.fromJson(given.json())
             return self._alias(expressions.Literal(None, dtype), expr.name, expr.id).toAttribute()
         if not isinstance(expr, Call):
@@ -182,13 +184,13 @@ class Spark:
             return None
         return getattr(expressions, expr.name)(*args)
 
-    def expression(self, origin: Origin, columns: Sequence[Column], positions: Sequence[int]) -> Compiled:
+    def expression(self, origin: JvmReference, columns: Sequence[Column], positions: Sequence[int]) -> Compiled:
         """An expression over columns of a frame, evaluated by Spark."""
         jvm: Any = self.spark._jvm
         expr = origin.jvm()
         dtype = from_json(json.loads(expr.dataType().json()))
 
-        def run(frame: Frame) -> pa.Array:
+        def run(frame: ColumnFrame) -> pa.Array:
             if not frame.rows:
                 return pa.array([], dtype)
             leaf = self.relation(columns, [frame.columns[p] for p in positions], range(frame.rows))
@@ -209,7 +211,7 @@ class Spark:
         declared = [type_json(expr.children().apply(i)) for i, a in enumerate(args) if a is not None]
         declared += [self.tables.declared.get(number) for number in inside]
 
-        def run(frame: Frame) -> pa.Array:
+        def run(frame: ColumnFrame) -> pa.Array:
             if not frame.rows:
                 return pa.array([], dtype)
             leaf = self.relation(columns, [a.array(frame) for a in computed], range(frame.rows), declared)
@@ -225,7 +227,7 @@ class Spark:
 
         return Compiled(dtype, run, True)
 
-    def constant(self, origin: Origin) -> pa.Scalar:
+    def constant(self, origin: JvmReference) -> pa.Scalar:
         """The value of an expression without columns."""
         jvm: Any = self.spark._jvm
         expr = origin.jvm()
@@ -300,7 +302,7 @@ class Spark:
         return evaluate, dtype
 
     def over_rows(
-        self, origin: Origin, columns: Sequence[Column]
+        self, origin: JvmReference, columns: Sequence[Column]
     ) -> tuple[Callable[[Any], list[pa.Array]], list[pa.DataType]]:
         """A node over all the rows it is given; and the types of its columns."""
         plan = origin.jvm()
@@ -317,13 +319,13 @@ class Spark:
 
         return evaluate, types
 
-    def inputs(self, origin: Origin) -> list[list[int]]:
+    def inputs(self, origin: JvmReference) -> list[list[int]]:
         """The numbers of the columns of each input of a node."""
         children = origin.jvm().children()
         outputs = [children.apply(i).output() for i in range(children.size())]
         return [[int(o.apply(i).exprId().id()) for i in range(o.size())] for o in outputs]
 
-    def over_all(self, origin: Origin, columns: Sequence[Sequence[Column]]) -> Callable[[Any], list[pa.Array]]:
+    def over_all(self, origin: JvmReference, columns: Sequence[Sequence[Column]]) -> Callable[[Any], list[pa.Array]]:
         """A node over everything that its inputs hold."""
         self.declare_inputs(origin)
 
@@ -335,9 +337,9 @@ class Spark:
         return evaluate
 
     def flat_map(
-        self, origin: Origin, numbers: Sequence[int], kept: Sequence[int], made: Sequence[Column],
+        self, origin: JvmReference, numbers: Sequence[int], kept: Sequence[int], made: Sequence[Column],
         arguments: Sequence[int | None] | None = None,
-    ) -> Question:  # fmt: skip
+    ) -> SparkFunction:  # fmt: skip
         """A node that treats rows one by one, over columns of these numbers: columns that are kept, and its own.
 
         With `arguments`, it is a generator, over columns at those positions; None leaves an argument as it is.
@@ -351,14 +353,14 @@ class Spark:
             by_id = {int(output.apply(i).exprId().id()): output.apply(i) for i in range(output.size())}
             return plan, [by_id[column.id] for column in made]
 
-        return Question(self, range(len(numbers)), numbers, kept, make, [c.type for c in made])
+        return SparkFunction(self, range(len(numbers)), numbers, kept, make, [c.type for c in made])
 
-    def node(self, origin: Origin, leaves: Sequence[Any]) -> Any:
+    def node(self, origin: JvmReference, leaves: Sequence[Any]) -> Any:
         """A node of the plan over other children."""
         jvm: Any = self.spark._jvm
         return origin.jvm().withNewChildren(_seq(jvm, _list(jvm, leaves)))
 
-    def _generating(self, origin: Origin, leaf: Any, arguments: Sequence[int | None]) -> Any:
+    def _generating(self, origin: JvmReference, leaf: Any, arguments: Sequence[int | None]) -> Any:
         """A generator over columns of a relation."""
         jvm: Any = self.spark._jvm
         node = origin.jvm()
@@ -372,14 +374,14 @@ class Spark:
         )  # fmt: skip
 
 
-class Question:
-    """Columns that Spark makes of the columns of a stream, row by row, beside those that are kept.
+class SparkFunction:
+    """An external function: columns that Spark computes row by row from the columns of a stream, beside passed ones.
 
-    It is put about rows that are at hand (`answer`), or about a DataFrame of rows, inside a larger plan (`frame`).
+    `answer` evaluates it on Arrow arrays; `frame` adds it to a DataFrame, as a part of a larger plan.
     """
 
     def __init__(
-        self, spark: Spark, positions: Sequence[int], numbers: Sequence[int], kept: Sequence[int],
+        self, spark: SparkEvaluator, positions: Sequence[int], numbers: Sequence[int], kept: Sequence[int],
         make: Callable[[Any], tuple[Any, list[Any]]], types: Sequence[pa.DataType],
     ) -> None:  # fmt: skip
         """The columns at `positions` are what it is about, under `numbers`; those at `kept` go out first.
@@ -427,7 +429,7 @@ class Question:
 
     def frame(self, frame: DataFrame, beside: int) -> DataFrame:
         """What goes out for a DataFrame of the stream's columns, and some further columns `beside` them, at the end."""
-        from pyspark.sql import DataFrame as Frame
+        from pyspark.sql import DataFrame as ColumnFrame
 
         below = self._declared(frame)._jdf.queryExecution().analyzed()
         output = [below.output().apply(i) for i in range(below.output().size())]
@@ -435,7 +437,7 @@ class Question:
         plan, made = self._make(self._spark.project([*named, *output], below))
         carried = [*(output[k] for k in self.kept), *made, *output[len(output) - beside :]]
         session = frame.sparkSession
-        return Frame(of_rows(session, self._spark.project(carried, plan)), session)
+        return ColumnFrame(jvm_dataframe(session, self._spark.project(carried, plan)), session)
 
 
 def type_json(expr: Any) -> Any:

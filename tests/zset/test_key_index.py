@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dbspark.columnar.sort_key import weakened_hash
 from dbspark.errors import SchemaError, WeightOverflowError
-from dbspark.zset import IndexedZSet, ZSet, indexed
+from dbspark.zset import IndexedZSet, ZSet, key_index
 from tests.zset.model import INTS, KINDS, MAX, contents, model, plain, plus, samples, times
 
 LEFT = "a INT, b STRING, l BIGINT"
@@ -168,7 +168,7 @@ def test_a_join_on_several_columns_is_the_nested_loop(left, right, pieces, mask)
 @few
 def test_a_join_is_the_same_however_few_pairs_it_makes_at_a_time(left, right, at_a_time):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(indexed, "JOIN_ROWS", at_a_time)
+        patch.setattr(key_index, "JOIN_ROWS", at_a_time)
         a, b = built(left, LEFT, 2).group_by("a", "b"), built(right, RIGHT, 2).group_by("a", "b")
         batches = list(a.join_batches(b))
         assert all(0 < batch.rows <= at_a_time for batch in batches)
@@ -176,7 +176,7 @@ def test_a_join_is_the_same_however_few_pairs_it_makes_at_a_time(left, right, at
 
 
 def test_a_hot_key_is_never_multiplied_out_at_once(monkeypatch):
-    monkeypatch.setattr(indexed, "JOIN_ROWS", 100)
+    monkeypatch.setattr(key_index, "JOIN_ROWS", 100)
     left = {(1, "x", i): 1 + i % 2 for i in range(60)} | {(2, "x", 0): 1}
     right = {("x", 1, i): 1 for i in range(45)} | {("x", 3, 0): 1}
     a, b = built(left, LEFT).group_by("a"), built(right, RIGHT).group_by("a")

@@ -1,0 +1,166 @@
+"""Instructions of operators for the operator VM (`kernels.vm.interpreter`): what an operator needs to write its own.
+
+`Operator.instruction` is given an `InstructionSite` (the registers and states of the operator and its inputs) and
+returns an `Instruction`, or None: then the operator steps by itself. An operator has an instruction where its columns
+are flat and whatever else it is made of has one: conditions and values as bytecode (`operators.function`), aggregates
+that one kernel folds.
+
+An instruction is words of code: the number of the instruction, how many words follow, operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dbspark.columnar import SortKey
+from dbspark.columnar.schema import Schema
+from dbspark.kernels.memory import layout as nd
+from dbspark.kernels.vm import expressions as kv
+from dbspark.kernels.vm import interpreter as km
+from dbspark.kernels.vm import result_columns as ks
+
+ALWAYS: Final = -1
+"""In the place of a register that says whether to run a line."""
+
+
+class Registers:
+    """Numbers of registers and states, assigned as they are needed."""
+
+    def __init__(self, mask: int) -> None:
+        self.mask = mask
+        """Which bits of a hash count."""
+        self.count = 0
+        self.states: list[str] = []
+        """The nodes whose states they are."""
+        self.of: dict[str, int] = {}
+        """The register of each node that has one."""
+        self.external: set[int] = set()
+        """Registers that are filled from outside."""
+
+    def new(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def state(self, node: str) -> int:
+        if node not in self.states:
+            self.states.append(node)
+        return self.states.index(node)
+
+
+@dataclass(slots=True)
+class Instruction:
+    """The code of an operator."""
+
+    lines: Callable[[int], Sequence[int]]
+    """The code, by whether the result is retained (1) or only read by the VM in the same tick (0)."""
+    out: int
+    """The register of the result."""
+    passes: tuple[str, ...] = ()
+    """Inputs in whose memory the result may lie."""
+    inserts: int | None = None
+    """The register of the batch that the state inserts."""
+    references: Any = field(default=None)
+    """Objects whose memory the code names by address."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionSite:
+    """An operator in its place in the code. Inputs are counted from 0."""
+
+    node: str
+    inputs: tuple[str, ...]
+    schemas: tuple[Schema, ...]
+    """Of the inputs."""
+    computed: tuple[bool, ...]
+    """Which inputs are deltas that the VM computes itself."""
+    registers: Registers
+
+    @property
+    def mask(self) -> int:
+        return self.registers.mask
+
+    def input(self, number: int = 0) -> int:
+        """The register of an input."""
+        return self.registers.of[self.inputs[number]]
+
+    def input_state(self, number: int = 0) -> int:
+        """The number of the state of an input."""
+        return self.registers.state(self.inputs[number])
+
+    def state(self) -> int:
+        """The number of the operator's own state."""
+        return self.registers.state(self.node)
+
+    def register(self) -> int:
+        """A new register."""
+        return self.registers.new()
+
+    def is_identity(self, columns: Sequence[int]) -> bool:
+        """Whether columns are those that the VM has put into the first input, all of them in order."""
+        return self.computed[0] and list(columns) == list(range(self.schemas[0].columns))
+
+    def same_rows(self) -> Instruction:
+        """The rows of the first input, column by column, perhaps under other names: no code at all."""
+        return Instruction(lambda retained: (), self.input(), passes=self.inputs[:1])
+
+    def projection(
+        self, schema: Schema, test: Sequence[int], code: Sequence[int], columns: Sequence[int], references: Any = None
+    ) -> Instruction:
+        """Columns of the rows of the first input for which a test holds."""
+        source, out = self.input(), self.register()
+
+        def lines(retained: int) -> list[int]:
+            return projection_line(source, out, retained, schema, test, code, columns)
+
+        return Instruction(lines, out, passes=self.inputs[:1], references=references)
+
+
+def line(instruction: int, *operands: int) -> list[int]:
+    return [instruction, 2 + len(operands), *operands]
+
+
+def sort_line(
+    sort_key: SortKey, source: int, out: int, retained: int, mask: int, wanted: int = ALWAYS, hashed: bool = False
+) -> list[int]:
+    """The rows of a register in order, if register `wanted` says so. `hashed`: they have the hashes of whole rows."""
+    return line(km.ARRANGE, source, out, retained, wanted, int(hashed), mask, sort_key.kernel_spec_address)
+
+
+def projection_line(
+    source: int, out: int, retained: int, schema: Schema, test: Sequence[int], code: Sequence[int],
+    columns: Sequence[int],
+) -> list[int]:  # fmt: skip
+    slots = max(kv.slot_count(test), kv.slot_count(code))
+    return line(
+        km.PROJECT, source, out, retained, schema.node_count, len(test), len(code), len(columns) // ks.COLUMN_WORDS,
+        slots, *test, *code, *columns,
+    )  # fmt: skip
+
+
+def pass_through(columns: Sequence[tuple[int, int]]) -> list[int]:
+    """Result columns that are columns of either side as they are: (side, column)."""
+    return [word for side, c in columns for word in (ks.PASS_THROUGH, side, nd.LANES + c, 0, 0)]
+
+
+def all_columns(schema: Schema) -> list[int]:
+    """Result columns that are all columns of the input as they are."""
+    return pass_through([(0, c) for c in range(schema.columns)])
+
+
+def relocated(code: Sequence[int], place: Callable[[int], tuple[int, int]]) -> list[int]:
+    """Bytecode of an expression whose columns are where `place` says: (side, column)."""
+    out, at = list(code), 0
+    while at < len(out):
+        if out[at] in (kv.LOAD, kv.STRING_IN_SET):
+            side, column = place(out[at + 4])
+            out[at + 3], out[at + 4] = side, nd.LANES + column
+        at += out[at + 1]
+    return out
+
+
+__all__ = [
+    "ALWAYS", "Instruction", "InstructionSite", "Registers", "all_columns", "line", "pass_through", "projection_line",
+    "relocated", "sort_line",
+]  # fmt: skip
