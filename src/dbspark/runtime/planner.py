@@ -113,7 +113,7 @@ class _Planner:
             input_level = self.level[source.id]
             slot = slot_of(source.id)
             if isinstance(node.operator, Asked):
-                slot = f"{source.id} asked"
+                slot = f"{source.id} to external function"
                 input_level += 1
             elif policy == "broadcast":
                 slot = self._broadcast(source)
@@ -164,7 +164,9 @@ class _Planner:
     def plan_levels(self, iterations: int) -> LevelPlan:
         outputs = {name: self._output(node) for name, node in self.graph.outputs.items()}
         levels = self._levels(max([*self.level.values(), *(o.level for o in outputs.values())], default=0))
-        trace_placements = {n.id: self._lies(n) for n in self.order if n.operator is not None and n.operator.kept()}
+        trace_placements = {
+            n.id: self._trace_placements(n) for n in self.order if n.operator is not None and n.operator.kept()
+        }
         whole: list[Level] = []
         numbers: list[int] = []
         resume_levels: list[int] = []
@@ -186,7 +188,7 @@ class _Planner:
             if node.operator is None:
                 continue
             if isinstance(node.operator, Asked):
-                self._ask(levels, node, node.operator)
+                self._plan_external_call(levels, node, node.operator)
                 continue
             if node.id in self.fixpoints:
                 loop = self.fixpoints[node.id].loop(node.id)
@@ -213,7 +215,7 @@ class _Planner:
                 feeds.streams[emit.slot] = sort_key
         return levels
 
-    def _ask(self, levels: list[Level], node: Node, operator: Asked) -> None:
+    def _plan_external_call(self, levels: list[Level], node: Node, operator: Asked) -> None:
         (slot,), (source,), number = self.slots[node.id], node.inputs, self.level[node.id]
         before = levels[number - 1]
         if slot not in before.streams:
@@ -222,7 +224,7 @@ class _Planner:
         before.external_calls.append(ExternalCall(slot, source.schema, node.id, node.schema, operator.question))
         levels[number].streams[node.id] = SortKey(node.schema)
 
-    def _lies(self, node: Node) -> tuple[TracePlacement, ...]:
+    def _trace_placements(self, node: Node) -> tuple[TracePlacement, ...]:
         assert node.operator is not None
         kept = node.operator.kept()
         policy = self.arrange_policies.get(node.id, "shard")

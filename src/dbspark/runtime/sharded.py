@@ -287,7 +287,7 @@ class Sharded(Runtime):
     ) -> list[Row]:
         """Run the jobs of a tick, and replace the records of the traces that their tasks report."""
         inputs: Records = {
-            name: {shard: [r.to_json() for r in kept] for shard, kept in by_shard.items()}
+            name: {shard: [r.to_json() for r in trace] for shard, trace in by_shard.items()}
             for name, by_shard in records.items()
         }
         steps = self._superstep_runner()
@@ -303,9 +303,9 @@ class Sharded(Runtime):
             if slot == REPORT:
                 report = json.loads(payload)
                 for name, written in report["traces"].items():
-                    kept = zip(written, plan.traces[name].sort_keys, strict=True)
+                    stored = zip(written, plan.traces[name].sort_keys, strict=True)
                     records_after.setdefault(name, {})[report["shard"]] = tuple(
-                        self._store.adopted(r, a) for r, a in kept
+                        self._store.adopted(r, a) for r, a in stored
                     )
         self._records = records_after
         return out
@@ -385,7 +385,7 @@ class Sharded(Runtime):
     ) -> None:
         """Run a job that moves traces from one layout to another."""
         level = Level([ResliceStep(n, old, new, tuple(records[n])) for n, (old, new) in traces.items()])
-        given = {
+        inputs = {
             f"{name}{SHARD_SEPARATOR}{shard}": dict.fromkeys(range(self.shards), kept)
             for name in traces
             for shard, kept in records[name].items()
@@ -394,7 +394,7 @@ class Sharded(Runtime):
         self._records = {n: by_shard for n, by_shard in before.items() if n not in traces}
         try:
             plan = ShardedPlan(Graph(), (level,), {n: new for n, (_, new) in traces.items()})
-            self._run(TickContext(tick, self.shards, self._files()), plan, given, (), ())
+            self._run(TickContext(tick, self.shards, self._files()), plan, inputs, (), ())
         except BaseException:
             self._records = before
             raise
@@ -419,7 +419,7 @@ class Sharded(Runtime):
         traces = self._current_plan().traces
         everywhere = sorted(n for n, kept in traces.items() if kept.replicated)
         owned = sorted(n for n, kept in traces.items() if kept.owned)
-        join_policies = {join: list(given) for join, given in self._join_policies.items()}
+        join_policies = {join: list(sides) for join, sides in self._join_policies.items()}
         nodes = self._stateful_nodes()
         return {
             "shards": self.shards, "ranges": RANGES, "policies": join_policies, "everywhere": everywhere,
@@ -436,7 +436,7 @@ class Sharded(Runtime):
     ) -> None:
         self.tables = {table.name: table for table in tables}
         self._views = set(self._program.views)
-        self._join_policies = {join: tuple(given) for join, given in state_metadata.get("policies", {}).items()}
+        self._join_policies = {join: tuple(sides) for join, sides in state_metadata.get("policies", {}).items()}
         plan = self._current_plan()
         shards = state_metadata.get("shards")
         old: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
