@@ -228,9 +228,9 @@ class Sharded(Runtime):
         frames: list[Any] = []
         for table, of_table in operations.items():
             for number, operation in enumerate(of_table):
-                routed = RoutedOperation(self.tables[table], number, operation)
-                rows += routed.rows(self.shards)
-                frames += routed.frames(self.shards)
+                routed_operation = RoutedOperation(self.tables[table], number, operation)
+                rows += routed_operation.rows(self.shards)
+                frames += routed_operation.frames(self.shards)
         self._balance(tick)
         plan = self._current_plan(self._iterations)
         timer.checked = perf_counter()
