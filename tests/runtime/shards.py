@@ -20,8 +20,8 @@ from dbspark.storage.reading import ManifestReader
 from dbspark.storage.segment import decoded, encoded
 
 
-class Told:
-    """A step that hands an output to the driver, and keeps its integral."""
+class DriverOutputStep:
+    """A step that sends an output to the driver, and has its integral as state."""
 
     def __init__(self, name, slot, sort_key):
         self.id = f"output {name}"
@@ -83,7 +83,7 @@ class Shards:
         self.sort_keys = {}
         for name, output in plan.outputs.items():
             sort_key = SortKey(self.graph.outputs[name].schema, output.key)
-            self.levels[output.level].steps.append(Told(name, output.slot, sort_key))
+            self.levels[output.level].steps.append(DriverOutputStep(name, output.slot, sort_key))
             self.levels[output.level].streams.setdefault(output.slot, sort_key)
             self.sort_keys[f"output {name}"] = sort_key
         self.tick({}, fresh=True)
@@ -98,7 +98,7 @@ class Shards:
         self.jobs = []
         self.travelled = {}
         out = run_until_complete(partial(self._job, context), rows)
-        told = {}
+        outputs = {}
         for _, slot, payload in out:
             if slot == REPORT:
                 report = json.loads(payload)
@@ -106,9 +106,11 @@ class Shards:
                     self.records.setdefault(name, {})[report["shard"]] = found
             else:
                 name = slot.removeprefix(DRIVER_DELTA)
-                told.setdefault(name, []).append(decoded(pa.py_buffer(payload), self.sort_keys[name]))
+                outputs.setdefault(name, []).append(decoded(pa.py_buffer(payload), self.sort_keys[name]))
         return {
-            name: Counter(dict(Delta.of(merge(told[key])).items())) if (key := f"output {name}") in told else Counter()
+            name: Counter(dict(Delta.of(merge(outputs[key])).items()))
+            if (key := f"output {name}") in outputs
+            else Counter()
             for name in self.graph.outputs
         }
 

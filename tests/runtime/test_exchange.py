@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 import dbspark
-from dbspark.errors import CorruptFileError, DbsparkError, SchemaError
+from dbspark.errors import CorruptFileError
 from dbspark.runtime import exchange as superstep
 from dbspark.runtime.exchange import JobInputs, SuperstepRunner, TaskInput
 from dbspark.runtime.fixpoint import _FixpointState
 from dbspark.runtime.level_plan import Level
-from dbspark.runtime.tables import TransactionError
-from dbspark.runtime.task import TickContext, failure, raise_first
+from dbspark.runtime.task import TickContext
 from dbspark.storage.files import files_at
 
 SERIALIZERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
@@ -104,21 +103,6 @@ def test_a_pickle_in_place_of_what_a_fixpoint_carries_is_refused(tmp_path):
         with pytest.raises(CorruptFileError, match="carries from stage to stage is damaged"):
             _FixpointState.from_bytes(content)
     assert not mark.exists()
-
-
-def test_an_error_comes_to_the_driver_with_its_type():
-    found = (SchemaError("late"), 2, 0), (TransactionError("first"), 1, 1), (DbsparkError("x"), 1, 2)
-    payloads = [failure(*given) for given in found]
-    with pytest.raises(TransactionError, match=r"^first$"):
-        raise_first(payloads)
-
-    class Unknown(SchemaError):
-        pass
-
-    payload = failure(Unknown("of a type that the driver has not loaded"), 0, 0).replace(b"Unknown", b"Nowhere")
-    with pytest.raises(SchemaError, match="has not loaded"):
-        raise_first([payload])
-    raise_first([])
 
 
 def test_nothing_is_unpickled_but_what_spark_carries_from_the_driver():

@@ -35,8 +35,8 @@ def main() -> None:
         sys.exit(1)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         print(f"dbspark {__version__}")
         raise typer.Exit
 

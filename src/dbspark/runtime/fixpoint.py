@@ -300,9 +300,9 @@ class FixpointResultStep:
             task.set_state(loop.id, tuple(after))
 
 
-def iterations_to_unroll(taken: int) -> int:
-    """How many iterations to unroll after a tick that took `taken`: a power of two, so that few plans are needed."""
-    return min(1 << max(taken - 1, 0).bit_length(), MAX_UNROLLED_ITERATIONS)
+def iterations_to_unroll(last: int) -> int:
+    """How many iterations to unroll after a tick that took `last`: a power of two, so that few plans are needed."""
+    return min(1 << max(last - 1, 0).bit_length(), MAX_UNROLLED_ITERATIONS)
 
 
 def run_until_complete(run: Callable[[int | None, Sequence[Row]], list[Row]], rows: Sequence[Row]) -> list[Row]:

@@ -20,7 +20,7 @@ def add_partial_aggregates(graph: Graph) -> Graph:
         return graph
     out = Graph()
     for node in graph.schedule():
-        inputs = [out.nodes[given.id] for given in node.inputs]
+        inputs = [out.nodes[source.id] for source in node.inputs]
         if isinstance(node.operator, GroupAggregate) and can_aggregate_partially(node.operator):
             first = PartialAggregate(node.operator)
             part = Node(f"{node.id} partial", first.label(), first.schema, "delta", first, inputs[:1])

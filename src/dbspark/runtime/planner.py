@@ -114,7 +114,7 @@ class _Planner:
             input_level = self.level[source.id]
             slot = slot_of(source.id)
             if isinstance(node.operator, ExternalFunction):
-                slot = f"{source.id} asked"
+                slot = f"{source.id} to external function"
                 input_level += 1
             elif policy == "broadcast":
                 slot = self._broadcast(source)
@@ -167,7 +167,9 @@ class _Planner:
         outputs = {name: self._output(node) for name, node in self.graph.outputs.items()}
         levels = self._levels(max([*self.level.values(), *(o.level for o in outputs.values())], default=0))
         trace_placements = {
-            n.id: self._lies(n) for n in self.order if n.operator is not None and n.operator.state_sort_keys()
+            n.id: self._trace_placements(n)
+            for n in self.order
+            if n.operator is not None and n.operator.state_sort_keys()
         }
         whole: list[Level] = []
         numbers: list[int] = []
@@ -190,7 +192,7 @@ class _Planner:
             if node.operator is None:
                 continue
             if isinstance(node.operator, ExternalFunction):
-                self._ask(levels, node, node.operator)
+                self._plan_external_call(levels, node, node.operator)
                 continue
             if node.id in self.fixpoints:
                 loop = self.fixpoints[node.id].loop(node.id)
@@ -218,7 +220,7 @@ class _Planner:
                 feeds.streams[emit.slot] = sort_key
         return levels
 
-    def _ask(self, levels: list[Level], node: Node, operator: ExternalFunction) -> None:
+    def _plan_external_call(self, levels: list[Level], node: Node, operator: ExternalFunction) -> None:
         (slot,), (source,), number = self.slots[node.id], node.inputs, self.level[node.id]
         before = levels[number - 1]
         if slot not in before.streams:
@@ -227,7 +229,7 @@ class _Planner:
         before.external_calls.append(ExternalCall(slot, source.schema, node.id, node.schema, operator.evaluator))
         levels[number].streams[node.id] = SortKey(node.schema)
 
-    def _lies(self, node: Node) -> tuple[TracePlacement, ...]:
+    def _trace_placements(self, node: Node) -> tuple[TracePlacement, ...]:
         assert node.operator is not None
         kept = node.operator.state_sort_keys()
         policy = self.arrange_policies.get(node.id, "shard")

@@ -62,8 +62,8 @@ class ResliceStep:
         if self.after.owned and task.shard != owner(task.context.shards):
             return
         spines = zip(*(task.state(name, self.before.sort_keys) for name in self.reads), strict=True)
-        wanted = zip(spines, self.after.sort_keys, self.after.placements, strict=True)
-        task.set_state(self.id, tuple(self._one(task, *given) for given in wanted))
+        targets = zip(spines, self.after.sort_keys, self.after.placements, strict=True)
+        task.set_state(self.id, tuple(self._one(task, *target) for target in targets))
 
     def _one(self, task: LevelTask, spines: Sequence[Spine], sort_key: SortKey, placements: TracePlacement) -> Spine:
         if placements in ("owner", "everywhere"):
@@ -134,8 +134,8 @@ def unsharded_states(store: Store, metadata: Mapping[str, Any]) -> dict[str, tup
         parts.setdefault(split_trace_name(name)[0], []).append(spines)
     replicated = set(metadata.get("everywhere", ()))
     return {
-        name: given[0] if name in replicated else tuple(combine_spines(some) for some in zip(*given, strict=True))
-        for name, given in parts.items()
+        name: shards[0] if name in replicated else tuple(combine_spines(spines) for spines in zip(*shards, strict=True))
+        for name, shards in parts.items()
     }
 
 

@@ -64,9 +64,9 @@ class RoutedOperation:
     def frames(self, shards: int) -> Iterator[DataFrame]:
         """A DataFrame of the rows that Spark's tasks send, if the operation is one."""
         if isinstance(self.operation, FrameOperation):
-            given = self.operation
-            yield given.frame.mapInArrow(
-                _split_partition(self.table, self.number, given.kind, given.weight, shards), ROW_DDL
+            operation = self.operation
+            yield operation.frame.mapInArrow(
+                _split_partition(self.table, self.number, operation.kind, operation.weight, shards), ROW_DDL
             )
 
 

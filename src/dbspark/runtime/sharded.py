@@ -238,9 +238,9 @@ class Sharded(Runtime):
         frames: list[Any] = []
         for table, of_table in operations.items():
             for number, operation in enumerate(of_table):
-                routed = RoutedOperation(self.tables[table], number, operation)
-                rows += routed.rows(self.shards)
-                frames += routed.frames(self.shards)
+                routed_operation = RoutedOperation(self.tables[table], number, operation)
+                rows += routed_operation.rows(self.shards)
+                frames += routed_operation.frames(self.shards)
         self._balance(tick)
         plan = self._current_plan(self._iterations)
         timer.checked = perf_counter()
@@ -322,7 +322,7 @@ class Sharded(Runtime):
     ) -> list[Row]:
         """Run the jobs of a tick, and replace the records of the traces that their tasks report."""
         inputs: Records = {
-            name: {shard: [r.to_json() for r in kept] for shard, kept in by_shard.items()}
+            name: {shard: [r.to_json() for r in trace] for shard, trace in by_shard.items()}
             for name, by_shard in records.items()
         }
         steps = self._superstep_runner()
@@ -338,9 +338,9 @@ class Sharded(Runtime):
             if slot == REPORT:
                 report = json.loads(payload)
                 for name, written in report["traces"].items():
-                    kept = zip(written, plan.traces[name].sort_keys, strict=True)
+                    stored = zip(written, plan.traces[name].sort_keys, strict=True)
                     records_after.setdefault(name, {})[report["shard"]] = tuple(
-                        self._store.adopted(r, a) for r, a in kept
+                        self._store.adopted(r, a) for r, a in stored
                     )
         self._records = records_after
         return out
@@ -420,7 +420,7 @@ class Sharded(Runtime):
     ) -> None:
         """Run a job that moves traces from one layout to another."""
         level = Level([ResliceStep(n, old, new, tuple(records[n])) for n, (old, new) in traces.items()])
-        given = {
+        inputs = {
             f"{name}{SHARD_SEPARATOR}{shard}": dict.fromkeys(range(self.shards), kept)
             for name in traces
             for shard, kept in records[name].items()
@@ -429,7 +429,7 @@ class Sharded(Runtime):
         self._records = {n: by_shard for n, by_shard in before.items() if n not in traces}
         try:
             plan = ShardedPlan(Graph(), (level,), {n: new for n, (_, new) in traces.items()})
-            self._run(TickContext(tick, self.shards, self._files()), plan, given, (), ())
+            self._run(TickContext(tick, self.shards, self._files()), plan, inputs, (), ())
         except BaseException:
             self._records = before
             raise
@@ -454,7 +454,7 @@ class Sharded(Runtime):
         traces = self._current_plan().traces
         everywhere = sorted(n for n, kept in traces.items() if kept.replicated)
         owned = sorted(n for n, kept in traces.items() if kept.owned)
-        join_policies = {join: list(given) for join, given in self._join_policies.items()}
+        join_policies = {join: list(sides) for join, sides in self._join_policies.items()}
         nodes = self._stateful_nodes()
         return {
             "shards": self.shards, "ranges": RANGES, "policies": join_policies, "everywhere": everywhere,
@@ -471,7 +471,7 @@ class Sharded(Runtime):
     ) -> None:
         self.tables = {table.name: table for table in tables}
         self._views = set(self._program.views)
-        self._join_policies = {join: tuple(given) for join, given in state_metadata.get("policies", {}).items()}
+        self._join_policies = {join: tuple(sides) for join, sides in state_metadata.get("policies", {}).items()}
         plan = self._current_plan()
         shards = state_metadata.get("shards")
         old: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
