@@ -21,7 +21,7 @@ from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.errors import CircuitError
 from dbspark.kernels.preload import operator_vm_ready
-from dbspark.operators.operator import State
+from dbspark.operators.arranged import State
 from dbspark.trace.background_merges import BackgroundMerges
 from dbspark.trace.config import DEFAULT, SpineConfig
 from dbspark.zset import ZSet

@@ -25,9 +25,10 @@ from dbspark.columnar import SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.errors import CircuitError
 from dbspark.kernels.memory.layout import TIMES
+from dbspark.operators.arranged import State
 from dbspark.operators.linear import Stateless
 from dbspark.operators.nested import Nested, NestedArranged, NestedSite, Path, PendingIterations
-from dbspark.operators.operator import Operator, State
+from dbspark.operators.operator import Operator
 from dbspark.operators.placement import TOGETHER, Key, Placed, Policy
 
 LIMIT = 10_000

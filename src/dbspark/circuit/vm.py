@@ -35,9 +35,9 @@ from dbspark.columnar.sort_batch import batch_of_sorted_chunk
 from dbspark.kernels.lookup.directory import append_batch
 from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import registers as kr
+from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.instruction import Instruction, InstructionSite, Registers, line, sort_line
 from dbspark.operators.linear import Exchange
-from dbspark.operators.operator import Arranged, State
 from dbspark.trace.directory import MutableDirectory
 from dbspark.trace.spine import Spine
 

@@ -22,7 +22,7 @@ from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError
 from dbspark.kernels.aggregate import accumulators as kf
 from dbspark.kernels.memory import layout as nd
-from dbspark.operators.operator import Arranged
+from dbspark.operators.arranged import Arranged
 from dbspark.trace.spine import Spine
 
 KernelAccumulator = tuple[int, int | None, int | None]

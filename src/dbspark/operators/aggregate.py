@@ -41,6 +41,7 @@ from dbspark.kernels.vm import expressions as kv
 from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import result_columns as ks
 from dbspark.operators.accumulator_kernel import AccumulatorKernel, KernelAccumulator
+from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.instruction import (
     ALWAYS,
     Instruction,
@@ -50,11 +51,10 @@ from dbspark.operators.instruction import (
     projection_line,
     sort_line,
 )
-from dbspark.operators.keyed import KeyedOperator
+from dbspark.operators.keyed import KeyedOperator, NestedReduce
 from dbspark.operators.keys import keys_of, union_of_keys
 from dbspark.operators.linear import true_rows
-from dbspark.operators.nested import Nested, NestedReduce, NestedSite, Path
-from dbspark.operators.operator import Arranged, State
+from dbspark.operators.nested import Nested, NestedSite, Path
 from dbspark.operators.placement import Key, Placed, Policy
 from dbspark.trace.lookup import FoundRows, Keys, first_rows_in_order, first_rows_unordered
 

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.identity import encoded_value
-from dbspark.operators.operator import Operator, State
+from dbspark.operators.arranged import State
+from dbspark.operators.operator import Operator
 from dbspark.operators.placement import Key, Placed, Policy
 
 

@@ -21,10 +21,10 @@ from dbspark.columnar.memory import INT64_MAX as NEVER
 from dbspark.columnar.memory import Int64s, int64s
 from dbspark.kernels.merge import merge_timed as kt
 from dbspark.kernels.vm import interpreter as km
+from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, line
 from dbspark.operators.keyed import KeyedOperator
 from dbspark.operators.nested import Nested, NestedArranged, NestedSite, NestedStateful, Path, numbers_by_time
-from dbspark.operators.operator import Arranged, State
 from dbspark.operators.placement import Placed, Policy, whole_row
 from dbspark.trace.row_positions import row_positions
 from dbspark.trace.spine import Spine

@@ -45,6 +45,7 @@ from dbspark.kernels.merge import merge_timed as kt
 from dbspark.kernels.vm import expressions as kv
 from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import result_columns as ks
+from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.function import Columns, Function
 from dbspark.operators.instruction import Instruction, InstructionSite, line, pass_through, relocated
 from dbspark.operators.keyed import KeyedOperator
@@ -59,7 +60,6 @@ from dbspark.operators.nested import (
     PendingIterations,
     runs_of_equal_times,
 )
-from dbspark.operators.operator import Arranged, State
 from dbspark.operators.placement import Key, Placed, Policy, key_of
 from dbspark.trace.lookup import FoundRows, Keys, found_rows, key_columns, probe, ranges_of
 from dbspark.trace.spine import Spine

@@ -24,11 +24,12 @@ from dbspark.errors import SchemaError
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import result_columns as ks
+from dbspark.operators.arranged import State
 from dbspark.operators.function import Columns, Function
 from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, line, pass_through, relocated
 from dbspark.operators.integral import ZSetRef
 from dbspark.operators.nested import Nested, NestedSite, NestedStateless
-from dbspark.operators.operator import Operator, State
+from dbspark.operators.operator import Operator
 from dbspark.operators.placement import Key, Placed, Policy, after_projection
 from dbspark.zset.weights import multiply_weights
 

@@ -16,39 +16,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from dbspark.columnar import Batch, SortKey
+from dbspark.columnar import SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
 from dbspark.errors import CircuitError
+from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.instruction import Instruction, InstructionSite, sort_line
+from dbspark.operators.nested import Nested, NestedSite
 from dbspark.operators.placement import ANYWHERE, Key, Placed, Policy, key_of, whole_row
 from dbspark.trace.spine import Spine
-
-if TYPE_CHECKING:
-    from dbspark.operators.nested import Nested, NestedSite
-
-State = tuple[Spine, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Arranged:
-    """A delta in the order of a sort key, with the integral before and after it."""
-
-    delta: Batch
-    before: Spine
-    after: Spine
-
-    @property
-    def sort_key(self) -> SortKey:
-        return self.after.sort_key
-
-    @property
-    def rows(self) -> int:
-        """Rows of the change."""
-        return self.delta.rows
 
 
 class Operator(ABC):

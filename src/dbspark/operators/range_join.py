@@ -28,10 +28,10 @@ from dbspark.errors import SchemaError
 from dbspark.kernels.lookup import ranges as kr
 from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.sort.row_order import order_words
+from dbspark.operators.arranged import Arranged
 from dbspark.operators.instruction import Instruction, InstructionSite
 from dbspark.operators.join import Found, How, Join
 from dbspark.operators.keys import distinct_keys
-from dbspark.operators.operator import Arranged
 from dbspark.trace.lookup import NO_CHECKS, FoundRows, Keys, first_rows_in_ranges, ranges_of
 from dbspark.trace.spine import Spine
 

@@ -22,11 +22,11 @@ from dbspark.columnar import SortKey
 from dbspark.columnar.chunk import gather_columns
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
+from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.function import Columns, Function
 from dbspark.operators.keyed import KeyedOperator
 from dbspark.operators.keys import distinct_keys
 from dbspark.operators.linear import fitting
-from dbspark.operators.operator import Arranged, State
 from dbspark.operators.placement import ANYWHERE, TOGETHER, Placed, Policy
 from dbspark.trace.lookup import Keys, first_rows_unordered
 from dbspark.trace.spine import Spine

@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
+from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.integral import ZSetRef
 from dbspark.operators.join import Join
-from dbspark.operators.operator import Arranged, Operator, State
+from dbspark.operators.operator import Operator
 from dbspark.trace.spine import Spine
 from dbspark.zset.weights import scale_batch
 

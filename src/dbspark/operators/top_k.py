@@ -23,9 +23,9 @@ from dbspark.columnar.memory import int64s
 from dbspark.kernels.aggregate.top_k import top_k_change
 from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.kernels.vm import interpreter as km
+from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, line
 from dbspark.operators.keyed import KeyedOperator
-from dbspark.operators.operator import Arranged, State
 from dbspark.operators.placement import Placed, Policy, key_of
 from dbspark.trace.spine import Spine
 

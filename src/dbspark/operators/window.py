@@ -38,9 +38,9 @@ from dbspark.errors import DbsparkError, SchemaError
 from dbspark.kernels.aggregate import window_functions as kw
 from dbspark.kernels.memory import layout as nd
 from dbspark.lazy import Lazy
+from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.keyed import KeyedOperator
 from dbspark.operators.keys import distinct_keys
-from dbspark.operators.operator import Arranged, State
 from dbspark.operators.placement import Placed, Policy, key_of
 from dbspark.trace.lookup import Keys, first_rows_unordered
 

@@ -17,7 +17,7 @@ from dbspark.circuit.graph import Graph
 from dbspark.circuit.vm import TableConstraint
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
-from dbspark.operators.operator import State
+from dbspark.operators.arranged import State
 from dbspark.runtime.fill import Integral, fill
 from dbspark.runtime.progress import RowCountSnapshot, TickTimer
 from dbspark.runtime.reslicing import reorder_spine, unsharded_states

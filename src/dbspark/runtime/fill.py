@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 from dbspark.circuit.graph import Graph, Node
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
+from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.linear import Project
-from dbspark.operators.operator import Arrange, Arranged, State
+from dbspark.operators.operator import Arrange
 from dbspark.trace.spine import Spine
 
 Integral = Callable[[], Delta]

@@ -25,7 +25,8 @@ from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
 from dbspark.errors import DbsparkError
-from dbspark.operators.operator import Arrange, Arranged, State
+from dbspark.operators.arranged import Arranged, State
+from dbspark.operators.operator import Arrange
 from dbspark.runtime.level_plan import Level, NodeStep
 from dbspark.runtime.placement import owner, split
 from dbspark.storage.files import Files
