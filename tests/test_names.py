@@ -8,8 +8,8 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src"
 
-CYCLES_TO_BE_REMOVED = ("dbspark.columnar", "dbspark.trace", "dbspark.runtime", "dbspark.pipeline")
-"""Packages of which modules still import each other; a cycle that crosses the border of a package is never allowed."""
+CYCLES_TO_BE_REMOVED = ("dbspark.columnar",)
+"""Packages of which modules still import each other: constructors of `Batch` sort and merge, and both make batches."""
 
 LOGICAL = "a node of the logical plan (`sql.plan`, used as `p.<name>`) has the name of the operator that computes it"
 SAME_NAMES = {
@@ -25,34 +25,14 @@ SAME_NAMES = {
     "register": "registers the data sources of its module with a Spark session",
     "gather_pairs": "the function of `columnar` calls the kernel of that name",
     "times_at": "the function of `columnar` calls the kernel of that name",
+    "distinct_keys": "the function of `operators` calls the kernel of that name",
+    "pair_weights": "the function of `operators` calls the kernel of that name",
     "plan": "the first step of a kernel in two steps; used as `<module>.plan`",
+    "fill": "the second step of a kernel in two steps; used as `<module>.fill`",
 }
 """Names that stand in several modules on purpose, with the reason."""
 
-TO_BE_RENAMED = {
-    "Filled": "runtime, trace",
-    "Job": "runtime, trace",
-    "Loop": "runtime (`sql.plan.Loop` stays)",
-    "Node": "circuit, columnar",
-    "Origin": "connectors, trace",
-    "Product": "operators, trace",
-    "Program": "cli (`sql.program.Program` stays)",
-    "Reader": "connectors, runtime",
-    "Reading": "operators, storage",
-    "Sum": "operators",
-    "Tick": "cli (`trace.time.Tick` stays)",
-    "_Plan": "runtime",
-    "combined": "runtime",
-    "distinct_keys": "operators (a kernel has the name)",
-    "divide_sums": "kernels",
-    "fill": "runtime (two kernels in two steps have `plan` and `fill`)",
-    "encoded": "storage (`identity.encoded` stays)",
-    "line": "circuit, cli, kernels",
-    "opened": "cli, runtime, storage",
-    "pair_weights": "operators (a kernel has the name)",
-    "run": "cli, kernels",
-    "size_of": "runtime, storage",
-}
+TO_BE_RENAMED = {"divide_sums": "kernels (of groups and of window frames)"}
 """Names that mean different things in several modules, with the packages that are to rename theirs."""
 
 

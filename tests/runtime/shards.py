@@ -17,7 +17,7 @@ from dbspark.runtime.task import DRIVER_DELTA, ERROR, REPORT, LevelTask, TickCon
 from dbspark.storage.files import files_at
 from dbspark.storage.manifest import record_from_json
 from dbspark.storage.reading import ManifestReader
-from dbspark.storage.segment import decoded, encoded
+from dbspark.storage.segment import decode_batch, encode_batch
 
 
 class DriverOutputStep:
@@ -53,7 +53,7 @@ def run_job(context, levels, records, rows, travelled=None):
             rows += out
         rows += [row for call in level.external_calls for row in _answered(call, rows)]
         for emit in level.outgoing if travelled is not None else ():
-            sent = [decoded(pa.py_buffer(p), level.streams[emit.slot]).rows for _, s, p in rows if s == emit.slot]
+            sent = [decode_batch(pa.py_buffer(p), level.streams[emit.slot]).rows for _, s, p in rows if s == emit.slot]
             if emit.to != "same":
                 travelled[emit.slot] = travelled.get(emit.slot, 0) + sum(sent)
     return rows
@@ -63,9 +63,9 @@ def _answered(call, rows):
     """What comes of the rows that leave a level for a question, which is a function here."""
     for shard, slot, payload in rows:
         if slot == call.slot:
-            given = Delta.of(decoded(pa.py_buffer(payload), SortKey(call.source)))
+            given = Delta.of(decode_batch(pa.py_buffer(payload), SortKey(call.source)))
             answer = FlatMap(call.schema, call.function).apply([given])
-            yield shard, call.result_slot, b"".join(encoded(answer.sorted_by(SortKey(call.schema))))
+            yield shard, call.result_slot, b"".join(encode_batch(answer.sorted_by(SortKey(call.schema))))
 
 
 class Shards:
@@ -106,7 +106,7 @@ class Shards:
                     self.records.setdefault(name, {})[report["shard"]] = found
             else:
                 name = slot.removeprefix(DRIVER_DELTA)
-                outputs.setdefault(name, []).append(decoded(pa.py_buffer(payload), self.sort_keys[name]))
+                outputs.setdefault(name, []).append(decode_batch(pa.py_buffer(payload), self.sort_keys[name]))
         return {
             name: Counter(dict(Delta.of(merge(outputs[key])).items()))
             if (key := f"output {name}") in outputs
@@ -126,7 +126,7 @@ class Shards:
         table = pa.Table.from_arrays(encode_rows(node.schema, list(change)), schema=node.schema.arrow)
         travels = self.levels[0].streams.setdefault(node.id, placed)
         for shard, batch in split(Batch.from_arrow(table, placed, list(change.values())), self.shards):
-            yield shard, node.id, b"".join(encoded(batch.sorted_by(travels)))
+            yield shard, node.id, b"".join(encode_batch(batch.sorted_by(travels)))
 
     def rows_kept(self):
         """Rows of every trace, consolidated over its batches, by name and shard."""

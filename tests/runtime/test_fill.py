@@ -13,7 +13,7 @@ from dbspark.circuit import Builder
 from dbspark.columnar.delta import Delta
 from dbspark.operators.join import Join
 from dbspark.operators.operator import Arrange
-from dbspark.runtime.fill import fill
+from dbspark.runtime.fill import fill_states
 from dbspark.runtime.state import state_of
 from tests.pipeline.queries import query, tables, without_spark
 from tests.pipeline.test_circuits import Inputs, delayed, joined, recursive
@@ -168,7 +168,7 @@ def test_states_that_are_missing_are_filled_as_if_they_had_been_there(build: Any
     rng = random.Random(3)
     for _ in range(12):
         kept = {n: s for n, s in states.items() if rng.random() < 0.6}
-        filled = fill(circuit.graph, kept, list(circuit.graph.outputs), sources)
+        filled = fill_states(circuit.graph, kept, list(circuit.graph.outputs), sources)
         assert filled is not None
         assert filled.states.keys() == states.keys() - kept.keys()
         for node, state in filled.states.items():
@@ -190,7 +190,7 @@ def test_a_graph_that_remembers_the_order_of_its_changes_is_not_filled() -> None
     delayed(b)
     graph = b.circuit().graph
     sources = {n.id: lambda node=n: Delta.empty(node.schema) for n in graph if n.role == "source"}
-    assert fill(graph, {}, list(graph.outputs), sources) is None
+    assert fill_states(graph, {}, list(graph.outputs), sources) is None
 
 
 @pytest.mark.spark

@@ -36,7 +36,7 @@ from dbspark.kernels.lookup.directory import append_batch
 from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import registers as kr
 from dbspark.operators.arranged import Arranged, State
-from dbspark.operators.instruction import Instruction, InstructionSite, Registers, line, sort_line
+from dbspark.operators.instruction import Instruction, InstructionSite, Registers, instruction_words, sort_line
 from dbspark.operators.linear import Exchange
 from dbspark.trace.directory import MutableDirectory
 from dbspark.trace.spine import Spine
@@ -157,7 +157,7 @@ class OperatorVM:
             sort_key, unique = (tables or {})[name]
             key, schema = sort_key.key_nodes.tolist(), sort_key.schema
             operands = int(unique), schema.columns, schema.node_count, len(key), *key
-            code += line(km.CHECK_TABLE, sources[name], register, *operands)
+            code += instruction_words(km.CHECK_TABLE, sources[name], register, *operands)
         pieces: list[tuple[int, int] | Node] = [(0, len(code))]
         for node in order:
             found = compiled.get(node.id)
@@ -175,9 +175,9 @@ class OperatorVM:
                 out, by_row = self.sorted_outputs[name] = registers.new(), SortKey(node.schema)
                 code += sort_line(by_row, registers.of[node.id], out, 1, registers.mask, flags[name])
         for node_id, inserted in self.buffered_inserts.items():
-            code += line(km.APPEND_TO_STATE, inserted, registers.states.index(node_id), self._statistics)
+            code += instruction_words(km.APPEND_TO_STATE, inserted, registers.states.index(node_id), self._statistics)
         for name, register in checked.items():
-            code += line(km.APPEND_TO_TABLE, sources[name], register)
+            code += instruction_words(km.APPEND_TO_TABLE, sources[name], register)
         pieces.append((begin, len(code)))
         self.registers_of = dict(registers.of)
         self._code, self._referenced = np.array(code, np.int64), [i.references for i in compiled.values()]

@@ -95,9 +95,9 @@ def _run(
     the location. A program can be run again at its location: what is defined already, just so, is passed over, and
     streaming tables take what their streams have more.
     """
-    from dbspark.cli.programs import run
+    from dbspark.cli.programs import run_program
 
-    run(
+    run_program(
         program, location, Console(), limit=limit, refresh=refresh, full_refresh=full_refresh,
         full_refresh_all=full_refresh_all, shards=shards,
     )  # fmt: skip
@@ -158,8 +158,8 @@ def _demo(
     aggregates, a top three, a window, a recursive one) follow, transaction by transaction, beside Spark computing them
     anew now and then. Fails if a view is not what Spark computes at the end.
     """
-    from dbspark.cli.demo import Workload, run
+    from dbspark.cli.demo import Workload, run_demo
 
     workload = Workload(rows=rows, ticks=ticks, changes=changes)
-    if not run(workload, Console(), cores=cores, location=location, shards=shards or None):
+    if not run_demo(workload, Console(), cores=cores, location=location, shards=shards or None):
         raise typer.Exit(1)

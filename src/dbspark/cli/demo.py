@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["TABLES", "VIEWS", "Workload", "differences", "logs", "run"]
+__all__ = ["TABLES", "VIEWS", "Workload", "differences", "logs", "run_demo"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -250,7 +250,7 @@ class _Spark:
                 frame.unpersist()
 
 
-def run(
+def run_demo(
     workload: Workload,
     console: Console,
     *,

@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["line", "show_arrow", "show_rows"]
+__all__ = ["print_line", "show_arrow", "show_rows"]
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
-def line(console: Console, text: str) -> None:
+def print_line(console: Console, text: str) -> None:
     """Print a line without wrapping or markup."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -40,7 +40,7 @@ def show_arrow(console: Console, table: pa.Table, limit: int | None) -> None:
     columns = [column.to_pylist() for column in shown.columns]
     show_rows(console, table.column_names, zip(*columns, strict=True), numeric)
     if len(shown) < len(table):
-        line(console, f"… and more; the first {len(shown):,} rows are shown (--limit)")
+        print_line(console, f"… and more; the first {len(shown):,} rows are shown (--limit)")
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.errors import AnalysisException
 from rich.console import Console
 
-from dbspark.cli.output import line, show_rows
+from dbspark.cli.output import print_line, show_rows
 from dbspark.cli.statements import Shell, open_pipeline, spark_errors
 from dbspark.cli.status import read_status
 from dbspark.errors import ConfigError, DbsparkError, StoreError
@@ -25,7 +25,7 @@ from dbspark.pipeline.flows import FLOW, STREAMING_TABLE, check_supported, creat
 from dbspark.pipeline.pipeline import Pipeline
 from dbspark.pipeline.statements import SOURCE, VIEW, statements
 
-__all__ = ["SPEC", "Program", "init", "read_program", "run"]
+__all__ = ["SPEC", "ProgramText", "init", "read_program", "run_program"]
 
 SPEC = ("spark-pipeline.yml", "spark-pipeline.yaml")
 """The names of the file that makes a directory a declarative pipeline."""
@@ -57,7 +57,7 @@ SELECT * FROM revenue;
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramText:
     """The statements to run, and where their state is."""
 
     name: str
@@ -103,7 +103,7 @@ class Refresh:
     full_all: bool = False
 
     @staticmethod
-    def of(only: str | None, full: str | None, full_all: bool, program: Program) -> "Refresh":
+    def of(only: str | None, full: str | None, full_all: bool, program: ProgramText) -> "Refresh":
         """Parse lists of names with commas; raises `ConfigError` for names that the program does not define."""
         streaming = program.defined(STREAMING_TABLE)
         for option, given, allowed in (
@@ -118,7 +118,7 @@ class Refresh:
                 )
         return Refresh(_names(only), _names(full), full_all)
 
-    def again(self, program: Program) -> list[str]:
+    def again(self, program: ProgramText) -> list[str]:
         """The names of the tables and views that are created again."""
         return [*program.defined(STREAMING_TABLE), *program.defined(VIEW)] if self.full_all else list(self.full)
 
@@ -135,10 +135,10 @@ def init(name: str, console: Console) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "program.sql").write_text(_PROGRAM)
     (folder / "README.md").write_text(_README.format(name=name.rstrip("/")))
-    line(console, f"Made {folder / 'program.sql'} and {folder / 'README.md'}. Run it with: dbspark run {name}")
+    print_line(console, f"Made {folder / 'program.sql'} and {folder / 'README.md'}. Run it with: dbspark run {name}")
 
 
-def run(
+def run_program(
     path: Path, location: str | None, console: Console, *, limit: int, refresh: str | None = None,
     full_refresh: str | None = None, full_refresh_all: bool = False, shards: int | None = None,
 ) -> None:  # fmt: skip
@@ -161,13 +161,13 @@ def run(
         _run_all(shell, program, requested)
         rows = [(view, len(pipe.view(view).to_arrow())) for view in pipe.views]
         rows += [(table, len(pipe.table(table).to_arrow())) for table in program.defined(STREAMING_TABLE)]
-        line(console, f"Tick {pipe.tick}, {'in memory' if where is None else where}")
+        print_line(console, f"Tick {pipe.tick}, {'in memory' if where is None else where}")
         if rows:
             show_rows(console, ("view", "rows"), rows, {1})
 
 
 @contextmanager
-def _use_catalog(pipe: Pipeline, program: Program) -> Iterator[None]:
+def _use_catalog(pipe: Pipeline, program: ProgramText) -> Iterator[None]:
     """Use the catalogue and database of the program while the block runs."""
     if program.catalog is None and program.database is None:
         yield
@@ -185,7 +185,7 @@ def _use_catalog(pipe: Pipeline, program: Program) -> Iterator[None]:
         catalog.setCurrentDatabase(before[1])
 
 
-def _drop(pipe: Pipeline, names: Sequence[str], program: Program, console: Console) -> None:
+def _drop(pipe: Pipeline, names: Sequence[str], program: ProgramText, console: Console) -> None:
     """Drop what is created again and the views that read it, readers first."""
     reads = {name: plan.reads for name, plan in pipe._program.views.items()}
     dropped = {name for name in names if name in pipe.views or name in pipe.tables}
@@ -203,10 +203,10 @@ def _drop(pipe: Pipeline, names: Sequence[str], program: Program, console: Conso
     for table in [table for table in pipe.tables if table in dropped]:
         pipe.drop_table(table)
     if dropped:
-        line(console, f"Made again: {', '.join(sorted(dropped))}")
+        print_line(console, f"Made again: {', '.join(sorted(dropped))}")
 
 
-def _run_all(shell: Shell, program: Program, refresh: Refresh) -> None:
+def _run_all(shell: Shell, program: ProgramText, refresh: Refresh) -> None:
     statements = list(program.statements)
     if not program.any_order:
         _run_in_turn(shell, statements, refresh, wait=False)
@@ -258,12 +258,12 @@ def _named(file: Path) -> Iterator[None]:
         raise type(error)(f"{file}: {error}") from error
 
 
-def read_program(path: Path) -> Program:
+def read_program(path: Path) -> ProgramText:
     """Read a file, a directory of files, or a declarative pipeline; refuse all that can be refused before a run."""
     if path.is_file():
         if path.name in SPEC:
             return read_program(path.parent)
-        return Program(path.stem, _read([path]))
+        return ProgramText(path.stem, _read([path]))
     if not path.is_dir():
         raise ConfigError(f"there is no file or directory {path}; give a .sql file or a directory of them")
     name = path.resolve().name
@@ -272,13 +272,13 @@ def read_program(path: Path) -> Program:
         files = sorted(path.glob("*.sql"))
         if not files:
             raise ConfigError(f"{path} has no .sql files and no {SPEC[0]}; `dbspark init NAME` makes an example")
-        return Program(name, _read(files))
+        return ProgramText(name, _read(files))
     spec = _read_spec(spec_file)
     found = _included(path, spec, spec_file)
     location = spec.storage
     if location is not None and "://" not in location:
         location = str(path / location)
-    return Program(
+    return ProgramText(
         spec.name or name, _read(found), location, True, spec.catalog, spec.database or spec.schema, spec.configuration
     )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 
-from dbspark.cli.output import line, show_arrow, show_rows
+from dbspark.cli.output import print_line, show_arrow, show_rows
 from dbspark.cli.status import read_status
 from dbspark.columnar.frames import arrow_of
 from dbspark.errors import DbsparkError, LockError, StoreError
@@ -53,15 +53,15 @@ class Shell:
         if (shown := _SHOW.fullmatch(statement)) is not None:
             self._show_names(shown[1].upper() == "VIEWS")
         elif (explained := _EXPLAIN.fullmatch(statement)) is not None:
-            line(self.console, self.pipe.explain(explained[1]))
+            print_line(self.console, self.pipe.explain(explained[1]))
         elif _QUERY.match(statement) is not None:
             self._query(statement)
         elif self._is_there(statement):
-            line(self.console, f"there already  {_headline(statement)}")
+            print_line(self.console, f"there already  {_headline(statement)}")
         else:
             begun = perf_counter()
             self.pipe.sql(statement)
-            line(self.console, f"{1e3 * (perf_counter() - begun):9,.0f} ms  {_headline(statement)}")
+            print_line(self.console, f"{1e3 * (perf_counter() - begun):9,.0f} ms  {_headline(statement)}")
 
     def _query(self, statement: str) -> None:
         frame = self.pipe.query(statement)
@@ -102,7 +102,7 @@ def prompt(shell: Shell, read: Callable[[str], str] = input) -> None:
             text = read("      -> " if lines else "dbspark> ")
         except KeyboardInterrupt:
             lines = []
-            line(shell.console, "")
+            print_line(shell.console, "")
             continue
         except EOFError:
             return
@@ -187,7 +187,9 @@ def sql(location: str, script: str | None, console: Console, *, limit: int, crea
             return
         with suppress(ImportError):
             import_module("readline")  # input() then has a history
-        line(console, f"{pipe!r}\nStatements end with a semicolon; SHOW TABLES; lists what is there, quit leaves.")
+        print_line(
+            console, f"{pipe!r}\nStatements end with a semicolon; SHOW TABLES; lists what is there, quit leaves."
+        )
         prompt(shell)
 
 
@@ -195,7 +197,7 @@ def explain(location: str, view: str, console: Console) -> None:
     """Print how a view is maintained, or how a query would be."""
     name = read_status(location).name
     with open_pipeline(name, location, console, "read") as pipe:
-        line(console, pipe.view(view).explain() if view.isidentifier() else pipe.explain(view))
+        print_line(console, pipe.view(view).explain() if view.isidentifier() else pipe.explain(view))
 
 
 def _headline(statement: str) -> str:

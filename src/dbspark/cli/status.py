@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow.fs as pafs
 from rich.console import Console
 
-from dbspark.cli.output import line, show_rows
+from dbspark.cli.output import print_line, show_rows
 from dbspark.runtime.reslicing import split_trace_name
 from dbspark.sql.explain import in_bytes
 from dbspark.storage.files import Files, RemoteFiles
@@ -66,11 +66,11 @@ def show_status(location: str, console: Console) -> None:
     """Print the location, tick and size, and a line for each table and view."""
     status = read_status(location)
     on = "" if status.shards is None else f", on {status.shards} shards"
-    line(console, f"Pipeline {status.name} at {location}{on}")
-    line(console, f"Tick {status.tick}; the files keep ticks {status.oldest} to {status.tick}")
-    line(console, f"{in_bytes(status.size)} in {status.files:,} files")
+    print_line(console, f"Pipeline {status.name} at {location}{on}")
+    print_line(console, f"Tick {status.tick}; the files keep ticks {status.oldest} to {status.tick}")
+    print_line(console, f"{in_bytes(status.size)} in {status.files:,} files")
     if status.writer is not None:
-        line(console, f"Open for writing by {status.writer}")
+        print_line(console, f"Open for writing by {status.writer}")
     rows = [(name, kind, f"{count:,}" if console.is_terminal else count) for (kind, name), count in status.rows.items()]
     show_rows(console, ("name", "kind", "rows"), rows, {2})
 

@@ -29,7 +29,7 @@ _INTERNED: dict[bytes, Schema] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeForm:
     """One array of a column tree: its Arrow type and its line in the template."""
 
     type: pa.DataType
@@ -144,7 +144,7 @@ class Schema:
     has_maps: bool
     needs_array_export: bool
     """Whether a column is nested or has no buffers at all, so that columns are exported to Arrow one by one."""
-    nodes: tuple[Node, ...]
+    nodes: tuple[NodeForm, ...]
     node_count: int
     template: Any
     template_address: int
@@ -185,26 +185,26 @@ class Schema:
         return _INTERNED.setdefault(key, self)
 
     def _lay_out(self) -> None:
-        lanes = [Node(pa.uint64(), nd.FIXED, 8, 0)] * 2 + [Node(pa.int64(), nd.FIXED, 8, 0)] * (nd.LANES - 2)
-        out: list[Node] = list(lanes)
+        lanes = [NodeForm(pa.uint64(), nd.FIXED, 8, 0)] * 2 + [NodeForm(pa.int64(), nd.FIXED, 8, 0)] * (nd.LANES - 2)
+        out: list[NodeForm] = list(lanes)
         pending: list[tuple[int, pa.DataType]] = []
         for dtype in self.types:
             kind, width = _kind(dtype)
             if kind in (nd.LIST, nd.STRUCT):
                 pending.append((len(out), dtype))
-            out.append(Node(dtype, kind, width, 0))
+            out.append(NodeForm(dtype, kind, width, 0))
         row_nodes = list(range(len(out)))
         while pending:
             index, dtype = pending.pop(0)
             node = out[index]
-            out[index] = Node(node.type, node.kind, node.width, len(out))
+            out[index] = NodeForm(node.type, node.kind, node.width, len(out))
             for child in child_types(dtype):
                 kind, width = _kind(child)
                 if kind in (nd.LIST, nd.STRUCT):
                     pending.append((len(out), child))
                 if node.kind == nd.STRUCT and index in row_nodes:
                     row_nodes.append(len(out))
-                out.append(Node(child, kind, width, 0))
+                out.append(NodeForm(child, kind, width, 0))
         self.nodes = tuple(out)
         self.node_count = len(out)
         self.has_maps = any(pa.types.is_map(node.type) for node in out)

@@ -46,7 +46,7 @@ from dbspark.operators.instruction import (
     ALWAYS,
     Instruction,
     InstructionSite,
-    line,
+    instruction_words,
     pass_through,
     projection_line,
     sort_line,
@@ -562,7 +562,7 @@ class GroupAggregate(KeyedOperator):
 
         def lines(retained: int) -> list[int]:
             return [
-                *line(*head, retained, *details),  # results may lie in the memory of the rows of state
+                *instruction_words(*head, retained, *details),  # results may lie in the memory of the rows of state
                 *sort_line(self.accumulators, rows, inserted, 1, site.mask),
                 *projection_line(rows, out, retained, self.schema, not_empty, (), result_columns),
             ]

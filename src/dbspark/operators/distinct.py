@@ -22,7 +22,7 @@ from dbspark.columnar.memory import Int64s, int64s
 from dbspark.kernels.merge import merge_timed as kt
 from dbspark.kernels.vm import interpreter as km
 from dbspark.operators.arranged import Arranged, State
-from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, line
+from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, instruction_words
 from dbspark.operators.keyed import KeyedOperator
 from dbspark.operators.nested import Nested, NestedArranged, NestedSite, NestedStateful, Path, numbers_by_time
 from dbspark.operators.placement import Placed, Policy, whole_row
@@ -60,7 +60,9 @@ class Distinct(KeyedOperator):
 
         def lines(retained: int) -> list[int]:
             columns = all_columns(schema)
-            return line(km.DISTINCT, source, state, out, retained, schema.columns, schema.node_count, *columns)
+            return instruction_words(
+                km.DISTINCT, source, state, out, retained, schema.columns, schema.node_count, *columns
+            )
 
         return Instruction(lines, out, passes=site.inputs)
 

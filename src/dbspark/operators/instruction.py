@@ -117,7 +117,7 @@ class InstructionSite:
         return Instruction(lines, out, passes=self.inputs[:1], references=references)
 
 
-def line(instruction: int, *operands: int) -> list[int]:
+def instruction_words(instruction: int, *operands: int) -> list[int]:
     return [instruction, 2 + len(operands), *operands]
 
 
@@ -125,7 +125,7 @@ def sort_line(
     sort_key: SortKey, source: int, out: int, retained: int, mask: int, wanted: int = ALWAYS, hashed: bool = False
 ) -> list[int]:
     """The rows of a register in order, if register `wanted` says so. `hashed`: they have the hashes of whole rows."""
-    return line(km.ARRANGE, source, out, retained, wanted, int(hashed), mask, sort_key.kernel_spec_address)
+    return instruction_words(km.ARRANGE, source, out, retained, wanted, int(hashed), mask, sort_key.kernel_spec_address)
 
 
 def projection_line(
@@ -133,7 +133,7 @@ def projection_line(
     columns: Sequence[int],
 ) -> list[int]:  # fmt: skip
     slots = max(kv.slot_count(test), kv.slot_count(code))
-    return line(
+    return instruction_words(
         km.PROJECT, source, out, retained, schema.node_count, len(test), len(code), len(columns) // ks.COLUMN_WORDS,
         slots, *test, *code, *columns,
     )  # fmt: skip
@@ -161,6 +161,6 @@ def relocated(code: Sequence[int], place: Callable[[int], tuple[int, int]]) -> l
 
 
 __all__ = [
-    "ALWAYS", "Instruction", "InstructionSite", "Registers", "all_columns", "line", "pass_through", "projection_line",
+    "ALWAYS", "Instruction", "InstructionSite", "Registers", "all_columns", "instruction_words", "pass_through", "projection_line",
     "relocated", "sort_line",
 ]  # fmt: skip

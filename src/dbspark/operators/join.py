@@ -47,7 +47,7 @@ from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import result_columns as ks
 from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.function import Columns, Function
-from dbspark.operators.instruction import Instruction, InstructionSite, line, pass_through, relocated
+from dbspark.operators.instruction import Instruction, InstructionSite, instruction_words, pass_through, relocated
 from dbspark.operators.keyed import KeyedOperator
 from dbspark.operators.keys import distinct_keys, weights_in_ranges, weights_of_keys
 from dbspark.operators.linear import true_rows
@@ -217,7 +217,7 @@ class Join(KeyedOperator):
         out = site.register()
 
         def lines(retained: int) -> list[int]:
-            return line(
+            return instruction_words(
                 km.JOIN, *sides, *states, out, retained, int(self.null_safe), nodes, self.schema.node_count,
                 len(keys[0]), len(code), kv.slot_count(code), len(columns) // ks.COLUMN_WORDS, *keys[0], *keys[1],
                 *code, *columns,

@@ -26,7 +26,14 @@ from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import result_columns as ks
 from dbspark.operators.arranged import State
 from dbspark.operators.function import Columns, Function
-from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, line, pass_through, relocated
+from dbspark.operators.instruction import (
+    Instruction,
+    InstructionSite,
+    all_columns,
+    instruction_words,
+    pass_through,
+    relocated,
+)
 from dbspark.operators.integral import ZSetRef
 from dbspark.operators.nested import Nested, NestedSite, NestedStateless
 from dbspark.operators.operator import Operator
@@ -324,7 +331,9 @@ class WeightedUnion(Stateless):
 
         def lines(retained: int) -> list[int]:
             columns = all_columns(schema)
-            return line(km.SUM, out, retained, schema.columns, schema.node_count, len(sources), *sources, *columns)
+            return instruction_words(
+                km.SUM, out, retained, schema.columns, schema.node_count, len(sources), *sources, *columns
+            )
 
         return Instruction(lines, out)
 
@@ -356,7 +365,7 @@ class Consolidate(Stateless):
         nodes = range(nd.LANES, nd.LANES + schema.columns)
 
         def lines(retained: int) -> list[int]:
-            return line(
+            return instruction_words(
                 km.CONSOLIDATE, source, out, retained, site.mask, schema.node_count, schema.columns, *nodes,
                 *all_columns(schema),
             )  # fmt: skip

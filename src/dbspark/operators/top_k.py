@@ -24,7 +24,7 @@ from dbspark.kernels.aggregate.top_k import top_k_change
 from dbspark.kernels.memory.layout import OVERFLOW
 from dbspark.kernels.vm import interpreter as km
 from dbspark.operators.arranged import Arranged, State
-from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, line
+from dbspark.operators.instruction import Instruction, InstructionSite, all_columns, instruction_words
 from dbspark.operators.keyed import KeyedOperator
 from dbspark.operators.placement import Placed, Policy, key_of
 from dbspark.trace.spine import Spine
@@ -69,7 +69,7 @@ class TopK(KeyedOperator):
         key = self.sort_key.key_nodes.tolist()
 
         def lines(retained: int) -> list[int]:
-            return line(
+            return instruction_words(
                 km.TOP_K, source, state, out, retained, self.offset, self.limit, schema.columns, schema.node_count,
                 len(key), *key, *all_columns(schema),
             )  # fmt: skip

@@ -18,7 +18,7 @@ from dbspark.circuit.vm import TableConstraint
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.operators.arranged import State
-from dbspark.runtime.fill import Integral, fill
+from dbspark.runtime.fill import Integral, fill_states
 from dbspark.runtime.progress import RowCountSnapshot, TickTimer
 from dbspark.runtime.reslicing import reorder_spine, unsharded_states
 from dbspark.runtime.runtime import Outcome, Runtime
@@ -175,7 +175,7 @@ class Embedded(Runtime):
             if name in stale:
                 continue
             integrals.setdefault(graph.outputs[name].id, partial(_all_of, history))
-        filled = fill(graph, kept, views, integrals)
+        filled = fill_states(graph, kept, views, integrals)
         if filled is not None:
             return filled.states, {name: complete(value) for name, value in filled.outputs.items()}
         part = Graph()

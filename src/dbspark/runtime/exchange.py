@@ -42,7 +42,7 @@ from dbspark.operators.linear import fitting
 from dbspark.runtime.level_plan import ExternalCall, Level
 from dbspark.runtime.task import ERROR, LevelTask, Row, TickContext, failure, raise_first
 from dbspark.storage.manifest import PART_PREFIX
-from dbspark.storage.segment import decoded, encoded
+from dbspark.storage.segment import decode_batch, encode_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -341,7 +341,7 @@ def _decoding(call: ExternalCall) -> Callable[[Iterator[pa.RecordBatch]], Iterat
         for batch in batches:
             mine = batch.filter(pc.equal(batch.column(1), call.slot))
             for shard, payload in zip(mine.column(0).to_pylist(), mine.column(2).to_pylist(), strict=True):
-                delta = Delta.of(decoded(pa.py_buffer(payload), SortKey(call.source)))
+                delta = Delta.of(decode_batch(pa.py_buffer(payload), SortKey(call.source)))
                 shards = pa.repeat(pa.scalar(shard, pa.int32()), delta.rows)
                 yield pa.RecordBatch.from_arrays([*delta.columns, shards, pa.array(delta.weights)], schema=schema)
 
@@ -359,7 +359,7 @@ def _encoding(call: ExternalCall) -> Callable[[Iterator[pa.RecordBatch]], Iterat
                     part = batch.filter(pc.equal(shards, shard))
                     columns = fitting(call.schema, part.columns[:-2], part.num_rows)
                     delta = Delta(call.schema, columns, part.column(part.num_columns - 1).to_numpy())
-                    yield shard, call.result_slot, b"".join(encoded(delta.sorted_by(SortKey(call.schema))))
+                    yield shard, call.result_slot, b"".join(encode_batch(delta.sorted_by(SortKey(call.schema))))
 
         yield from to_record_batches(rows())
 

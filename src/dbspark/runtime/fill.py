@@ -35,7 +35,7 @@ Integral = Callable[[], Delta]
 
 
 class Filled(NamedTuple):
-    """The result of `fill`."""
+    """The result of `fill_states`."""
 
     states: dict[str, State]
     """The states of nodes that had none."""
@@ -43,7 +43,7 @@ class Filled(NamedTuple):
     """The integrals of the requested outputs."""
 
 
-def fill(
+def fill_states(
     graph: Graph, kept: Mapping[str, State], outputs: Iterable[str], integrals: Mapping[str, Integral]
 ) -> Filled | None:
     """Compute the states that are missing for some outputs; None if the graph has a delay.
@@ -147,4 +147,4 @@ def _is_stored_arrangement(node: Node, kept: Mapping[str, State]) -> bool:
     )
 
 
-__all__ = ["Filled", "Integral", "fill"]
+__all__ = ["Filled", "Integral", "fill_states"]

@@ -42,7 +42,7 @@ from dbspark.errors import CorruptFileError
 from dbspark.operators.nested import NestedArranged, NestedSite, NestedStateful, PendingIterations
 from dbspark.runtime.level_plan import FixpointPlan, NodeStep
 from dbspark.runtime.task import SPILLED, SUSPENDED, LevelTask, Row, should_spill
-from dbspark.storage.segment import decoded, encoded
+from dbspark.storage.segment import decode_batch, encode_batch
 
 MAX_UNROLLED_ITERATIONS = 4
 """Iterations that one job has at most; another job costs little more than one of its stages."""
@@ -123,11 +123,11 @@ class _FixpointState:
 
 
 def _encode_batch(batch: Batch) -> bytes:
-    return b"".join(encoded(batch))
+    return b"".join(encode_batch(batch))
 
 
 def _decode_batches(task: LevelTask, items: Iterable[EncodedBatch], sort_key: SortKey) -> list[Batch]:
-    return [decoded(pa.py_buffer(i) if isinstance(i, bytes) else task.read_spilled(i), sort_key) for i in items]
+    return [decode_batch(pa.py_buffer(i) if isinstance(i, bytes) else task.read_spilled(i), sort_key) for i in items]
 
 
 @dataclass(frozen=True, slots=True)

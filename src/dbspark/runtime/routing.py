@@ -20,7 +20,7 @@ from dbspark.runtime.exchange import ROW_DDL, to_record_batches
 from dbspark.runtime.placement import split
 from dbspark.runtime.tables import Operation, OperationKind, TableDefinition
 from dbspark.runtime.task import LevelTask, Row
-from dbspark.storage.segment import encoded
+from dbspark.storage.segment import encode_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -95,7 +95,7 @@ def _split_rows(
 ) -> Iterator[Row]:
     slot = f"op {table.name} {number:06d} {part[0]:06d} {part[1]:06d} {KINDS.index(operation.kind)}"
     for shard, batch in split(operation.rows, shards):
-        yield shard, slot, b"".join(encoded(batch))
+        yield shard, slot, b"".join(encode_batch(batch))
 
 
 def received_operations(task: LevelTask, table: TableDefinition) -> list[Operation]:

@@ -44,7 +44,7 @@ from dbspark.runtime.task import DRIVER_DELTA, REPORT, LevelTask, Row, TickConte
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
 from dbspark.storage.manifest import TraceRecord
-from dbspark.storage.segment import decoded
+from dbspark.storage.segment import decode_batch
 from dbspark.storage.store import Store
 from dbspark.trace.history import History, ShardedHistory, history_of
 
@@ -296,7 +296,7 @@ class Sharded(Runtime):
                         counts[name] += count
             elif slot.startswith(DRIVER_DELTA):
                 trace = slot.removeprefix(DRIVER_DELTA)
-                batch = decoded(pa.py_buffer(payload), plan.traces[trace].sort_keys[0])
+                batch = decode_batch(pa.py_buffer(payload), plan.traces[trace].sort_keys[0])
                 deltas.setdefault(trace.removeprefix("view "), []).append(batch)
         return Outcome(table_rows, view_rows, {name: merge(batches) for name, batches in deltas.items()}), iterations
 

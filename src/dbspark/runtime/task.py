@@ -32,7 +32,7 @@ from dbspark.runtime.placement import owner, split
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import PART_PREFIX, Place, TraceRecord, record_from_json
 from dbspark.storage.reading import BatchCache, ManifestReader
-from dbspark.storage.segment import decoded, encoded
+from dbspark.storage.segment import decode_batch, encode_batch
 from dbspark.storage.writing import CommitWriter, StoredFiles
 from dbspark.trace.spine import Spine
 
@@ -153,7 +153,7 @@ class LevelTask:
 
     def batches(self, slot: str, sort_key: SortKey) -> list[Batch]:
         """The received batches of a slot, one for each sender."""
-        return [decoded(pa.py_buffer(payload), sort_key) for payload in self.received.get(slot, ())]
+        return [decode_batch(pa.py_buffer(payload), sort_key) for payload in self.received.get(slot, ())]
 
     def state(self, name: str, sort_keys: Sequence[SortKey]) -> State:
         """The stored spines of a trace; empty ones where nothing is stored."""
@@ -176,7 +176,7 @@ class LevelTask:
 
     def send_to_driver(self, name: str, batch: Batch) -> None:
         """Send a batch of a trace to the driver."""
-        self.extra_rows.append((self.shard, DRIVER_DELTA + name, b"".join(encoded(batch))))
+        self.extra_rows.append((self.shard, DRIVER_DELTA + name, b"".join(encode_batch(batch))))
 
     # ------------------------------------------------------------------ for stages of fixpoints
 
@@ -203,11 +203,11 @@ class LevelTask:
             if not batch.rows:
                 continue
             if emit.to == "everyone":
-                payload = b"".join(encoded(batch))
+                payload = b"".join(encode_batch(batch))
                 yield from ((shard, emit.slot, payload) for shard in range(self.context.shards))
                 continue
             for shard, part in split(batch, self.context.shards) if emit.to == "owners" else [(self.shard, batch)]:
-                yield shard, emit.slot, b"".join(encoded(part))
+                yield shard, emit.slot, b"".join(encode_batch(part))
 
     # ------------------------------------------------------------------ internals
 

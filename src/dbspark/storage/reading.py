@@ -15,7 +15,7 @@ from dbspark.columnar.batch_file import open_batch
 from dbspark.errors import CorruptFileError
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import Place, TraceRecord, has_extents
-from dbspark.storage.segment import checked, decoded
+from dbspark.storage.segment import checked, decode_batch
 from dbspark.trace.spine import Spine
 
 
@@ -92,7 +92,7 @@ class ManifestReader:
         if has_extents(place.file):
             extent = self.extent(place)
             try:
-                return decoded(extent, sort_key)
+                return decode_batch(extent, sort_key)
             except (pa.ArrowException, KeyError, IndexError, TypeError, ValueError) as error:
                 raise CorruptFileError(f"{where} is damaged: {error or type(error).__name__}") from None
         try:

@@ -57,7 +57,7 @@ def _fields(sort_key: SortKey, lanes: tuple[int, ...]) -> pa.Schema:
     return pa.schema([*(_FIELDS[node] for node in lanes), *columns])
 
 
-def encoded(batch: Batch) -> list[Any]:
+def encode_batch(batch: Batch) -> list[Any]:
     """A batch as the parts of an extent."""
     sort_key = batch.sort_key
     constants = _constants(batch)
@@ -81,7 +81,7 @@ def encoded(batch: Batch) -> list[Any]:
     return parts
 
 
-def decoded(extent: pa.Buffer, sort_key: SortKey) -> Batch:
+def decode_batch(extent: pa.Buffer, sort_key: SortKey) -> Batch:
     """The batch in an extent, over the same memory."""
     (length,) = _LENGTH.unpack(extent.slice(0, _LENGTH.size).to_pybytes())
     about = json.loads(extent.slice(_LENGTH.size, length).to_pybytes())
@@ -99,7 +99,7 @@ def decoded(extent: pa.Buffer, sort_key: SortKey) -> Batch:
     return _batch_of(fields, records, about)
 
 
-def size_of(part: Any) -> int:
+def part_bytes(part: Any) -> int:
     """Bytes of a part of an extent."""
     return int(part.size) if isinstance(part, pa.Buffer) else len(part)
 
@@ -117,7 +117,7 @@ class Segment:
         crc = size = 0
         for part in parts:
             crc = zlib.crc32(part, crc)
-            size += size_of(part)
+            size += part_bytes(part)
         at = self.size
         padding = -size % ALIGN
         self.parts += [*parts, bytes(padding)]
@@ -139,9 +139,9 @@ __all__ = [
     "ALIGN",
     "Segment",
     "checked",
-    "decoded",
-    "encoded",
-    "size_of",
+    "decode_batch",
+    "encode_batch",
+    "part_bytes",
     "sort_key_from_json",
     "sort_key_to_json",
 ]

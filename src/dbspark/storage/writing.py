@@ -21,7 +21,7 @@ from dbspark.storage.files import Files
 from dbspark.storage.manifest import MAGIC, Entry, Place, TraceRecord, has_extents
 from dbspark.storage.reading import seal_of
 from dbspark.storage.retirement import BATCH_PREFIX
-from dbspark.storage.segment import Segment, checked, encoded, size_of
+from dbspark.storage.segment import Segment, checked, encode_batch, part_bytes
 from dbspark.trace.merge_state import MergeSource, MergeState
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Description
@@ -118,8 +118,8 @@ class CommitWriter:
     def _small(self, batch: Batch) -> Place | None:
         if batch.rows > _MAX_INLINE_BATCH_ROWS:
             return None
-        parts = encoded(batch)
-        if sum(size_of(p) for p in parts) > MAX_INLINE_BATCH_BYTES:
+        parts = encode_batch(batch)
+        if sum(part_bytes(p) for p in parts) > MAX_INLINE_BATCH_BYTES:
             return None
         return self.extent(parts, batch.rows)
 
