@@ -161,6 +161,6 @@ def relocated(code: Sequence[int], place: Callable[[int], tuple[int, int]]) -> l
 
 
 __all__ = [
-    "ALWAYS", "Instruction", "InstructionSite", "Registers", "all_columns", "instruction_words", "pass_through", "projection_line",
-    "relocated", "sort_line",
+    "ALWAYS", "Instruction", "InstructionSite", "Registers", "all_columns", "instruction_words",
+    "pass_through", "projection_line", "relocated", "sort_line",
 ]  # fmt: skip
