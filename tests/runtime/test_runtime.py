@@ -186,7 +186,7 @@ def test_a_tick_in_memory_fails_at_any_call(faults: Any, look: bool, tick: int, 
         pipe.close()
         if fired[""] == 2:  # every call has failed once
             break
-    assert {"append", "add", "begin"} <= set(fired)
+    assert {"append", "add", "begin_tick"} <= set(fired)
 
 
 _undisturbed: dict[int, Any] = {}
@@ -320,7 +320,7 @@ def test_a_listener_that_cannot_be_told_does_not_undo_a_tick(faults: Any, monkey
     def failing(*_: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(pipe._monitor, "note", failing)
+    monkeypatch.setattr(pipe._monitor, "record_tick", failing)
     change(pipe, 1)
     assert pipe.tick == 1
 
