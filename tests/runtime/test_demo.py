@@ -21,7 +21,7 @@ SMALL = Workload(rows=500, ticks=2, changes=300)
 @pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark computes the views at the end only."""
-    monkeypatch.setattr(demo_module, "MEASURED", 1)
+    monkeypatch.setattr(demo_module, "MAX_RECOMPUTATIONS", 1)
 
 
 def test_the_logs_insert_update_and_delete_what_is_there(spark: SparkSession) -> None:

@@ -207,8 +207,8 @@ def test_a_hot_key_does_not_pin_one_shard(spark, tmp_path):
                 tx.delete_keys("orders", [(order,)])
                 tx.upsert("orders", [(20_000 + order, 1, 5)])
         check(spark, pipe, {"of": query})
-        assert list(pipe._state_reader._policies.values()) == [("balance", "broadcast")]
-        (join,) = pipe._state_reader._policies
+        assert list(pipe._state_reader._join_policies.values()) == [("balance", "broadcast")]
+        (join,) = pipe._state_reader._join_policies
         orders, customers = (
             pipe._state_reader._records[side.id] for side in pipe._program.builder.graph.nodes[join].inputs
         )
@@ -218,7 +218,7 @@ def test_a_hot_key_does_not_pin_one_shard(spark, tmp_path):
         assert [pipe._state_reader._store.spine(kept[0]).rows for kept in customers.values()] == [2, 2, 2]
         # A view that reads the customers as well, and must not find each of them three times.
         pipe.create_view("all", every)
-        assert pipe._state_reader._policies == {}
+        assert pipe._state_reader._join_policies == {}
         check(spark, pipe, {"of": query, "all": every})
     for shards in (2, None):
         with dbspark.Pipeline("shop", location=str(tmp_path / "state"), spark=spark, shards=shards) as pipe:

@@ -53,7 +53,7 @@ def test_an_error_that_is_not_one_of_a_query_is_a_failure(spark: Any, monkeypatc
         raise pa.ArrowInvalid("cannot be read")
 
     case = Case(7, {"t0": "c0 INT"}, {"v0": Tree("q", ("SELECT c0 FROM t0",))}, [{"t0": {(1,): 1}}])
-    monkeypatch.setattr("tests.sql.fuzz.collected", broken)
+    monkeypatch.setattr("tests.sql.fuzz.arrow_of", broken)
     failure = Run(spark, case, Tally())()
     assert failure is not None
     assert (failure.kind, failure.view) == ("oracle", "v0")

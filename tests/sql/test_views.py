@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.sql.expressions.rules import EvaluationError
@@ -198,22 +199,28 @@ def test_odd_shapes(spark: Any) -> None:
     oracle.retract_all()
 
 
-def test_a_condition_that_can_fail_is_asked_after_those_that_cannot(spark: Any) -> None:
-    """Spark does so with the NULLs that a condition does not accept, unless the rows are part of the query."""
+def test_conditions_are_evaluated_in_their_order_after_the_nulls(spark: Any) -> None:
+    """As Spark does: rows with a NULL that some condition does not accept go first, then each condition in its turn."""
     program = Program(spark)
     program.table("t", "a BIGINT, b BIGINT")
     program.table("u", "a BIGINT, b BIGINT")
     program.view("filter", "SELECT b FROM u WHERE 10 / b > 1 AND a > 0")
+    program.view("turned", "SELECT b FROM u WHERE a > 0 AND 10 / b > 1")
     program.view("one", "SELECT b + 1 AS b FROM t WHERE 10 div b <= a")
     program.view("join", "SELECT t.b, x.a FROM t JOIN t x ON 10 / t.b + x.b > 5 AND t.a < x.a")
     circuit = program.circuit()
     rows = [(None, 0), (1, 2), (9, 5), (3, None)]
-    out = circuit.tick({"t": rows, "u": [*rows, (-1, 0)]})
-    assert sorted(out["filter"]) == [((2,), 1), ((5,), 1)]
+    out = circuit.tick({"t": rows, "u": rows})
+    assert sorted(out["filter"]) == sorted(out["turned"]) == [((2,), 1), ((5,), 1)]
     assert list(out["one"]) == [((6,), 1)]
     assert list(out["join"]) == [((2, 9), 1)]
-    with pytest.raises(EvaluationError, match="DIVIDE_BY_ZERO"):
-        circuit.tick({"u": [(1, 0)]})
+    for row in ((1, 0), (-1, 0)):
+        spark.createDataFrame([row], "a BIGINT, b BIGINT").createOrReplaceTempView("one_row_of_u")
+        with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
+            spark.sql("SELECT b FROM one_row_of_u WHERE 10 / b > 1 AND a > 0").collect()
+        with pytest.raises(EvaluationError, match="DIVIDE_BY_ZERO"):
+            circuit.tick({"u": [row]})
+    spark.catalog.dropTempView("one_row_of_u")
 
 
 def test_a_query_that_sparks_optimiser_stumbles_over(spark: Any) -> None:

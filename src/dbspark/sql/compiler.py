@@ -67,7 +67,8 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
             keep = [i for i, number in enumerate(ids) if number in needed] or [0]
             stream, ids = self._columns(scope.builder, stream, keep), tuple(ids[i] for i in keep)
         if positional_schema(stream.schema.types).types == stream.schema.types:
-            return Relation(self._columns(scope.builder, stream, range(len(ids))), ids)
+            # Rows without columns are still rows: one column stays.
+            return Relation(self._columns(scope.builder, stream, range(max(len(ids), 1))), ids)
         # Types differ in more than what may be NULL inside them from here on, or not at all.
         return Relation(self._positional(scope.builder, stream), ids)
 
