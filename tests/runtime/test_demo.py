@@ -42,7 +42,7 @@ def test_the_logs_insert_update_and_delete_what_is_there(spark: SparkSession) ->
 @pytest.mark.usefixtures("once")
 def test_the_demo_agrees_with_spark_and_is_plain_when_piped(spark: SparkSession) -> None:
     out = io.StringIO()
-    assert demo_module.run(SMALL, Console(file=out, width=120))
+    assert demo_module.run_demo(SMALL, Console(file=out, width=120))
     assert "Checked: every view is what Spark computes" in out.getvalue()
     assert all(f"View {name} is filled" in out.getvalue() for name in VIEWS)
     assert "\x1b" not in out.getvalue()
@@ -63,7 +63,7 @@ def test_the_demo_notices_a_change_that_was_not_applied(spark: SparkSession, mon
 
     monkeypatch.setattr(demo_module._Shop, "deliver", forgetful)
     out = io.StringIO()
-    assert not demo_module.run(SMALL, Console(file=out, width=120), shards=None)
+    assert not demo_module.run_demo(SMALL, Console(file=out, width=120), shards=None)
     assert "MISMATCH in spending: only Spark has" in out.getvalue()
 
 
@@ -97,7 +97,7 @@ class TestCommandLine:
         assert CliRunner().invoke(app, ["demo", "--ticks", "0"]).exit_code == 2
 
     def test_a_mismatch_is_an_exit_code(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(demo_module, "run", lambda *args, **kwargs: False)
+        monkeypatch.setattr(demo_module, "run_demo", lambda *args, **kwargs: False)
         assert CliRunner().invoke(app, ["demo"]).exit_code == 1
 
     def test_our_errors_are_messages_and_not_tracebacks(
@@ -106,7 +106,7 @@ class TestCommandLine:
         def fail(*args: object, **kwargs: object) -> bool:
             raise JavaNotFoundError("No Java [local] was found.")
 
-        monkeypatch.setattr(demo_module, "run", fail)
+        monkeypatch.setattr(demo_module, "run_demo", fail)
         monkeypatch.setattr("sys.argv", ["dbspark", "demo"])
         with pytest.raises(SystemExit) as caught:
             main()

@@ -177,6 +177,8 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
             args = [a if isinstance(a, p.Constant) else next(computed) for a in args]
             node = replace(node, generator=replace(node.generator, args=tuple(args)))
         ids = (*(rel.ids[i] for i in kept), *(c.id for c in node.columns))
+        if not ids:  # rows without columns are still rows: one column stays
+            kept, ids = [0], (self._filler(),)
         names = {number: f"c{i}" for number, i in rel.positions.items()}
         label = f"{'outer ' if node.outer else ''}{p.text(node.generator, names)} beside {kept}"
         schema = positional_schema([*(rel.types[i] for i in kept), *(c.type for c in node.columns)])
