@@ -101,7 +101,7 @@ class Operator(ABC):
 
     def nested(self, site: NestedSite) -> Nested:
         """Its form inside a fixpoint, for one tick; the graph of a fixpoint has no operator without one."""
-        raise NotImplementedError
+        raise CircuitError(f"{self.label()!r} cannot stand inside a fixpoint")
 
 
 class Arrange(Operator):
