@@ -24,7 +24,7 @@ from benchmarks.circuit import w1
 from benchmarks.harness import QUICK, MismatchError, no_gc
 from benchmarks.report import Target, save, show
 from benchmarks.sql.suites import VIEW, apply, run_suites, tables_of, w1_suite
-from dbspark.runtime.exchange import ROW_DDL, ROW_SCHEMA
+from dbspark.runtime.exchange import ROW_DDL, ROW_SCHEMA, ShuffleTransport
 from dbspark.runtime.routing import RoutedOperation
 from dbspark.runtime.sharded import Sharded
 
@@ -102,7 +102,9 @@ def _bare(pipe: dbspark.Pipeline, change: w1.Change, shuffles: int) -> Callable[
     columns = zip(*sent, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
     table = pa.Table.from_arrays(arrays, schema=ROW_SCHEMA)
-    theirs = runtime._superstep_runner().session
+    transport = runtime._get_transport()
+    assert isinstance(transport, ShuffleTransport)
+    theirs = transport.runner.session
 
     def handed_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches

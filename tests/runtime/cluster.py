@@ -139,8 +139,8 @@ def faults(folder, level):
     """Faults in a level of every plan that is made."""
     planned = Sharded._plan
 
-    def plan(self, graph, *iterations):
-        out = planned(self, graph, *iterations)
+    def plan(self, graph):
+        out = planned(self, graph)
         out.levels[min(level, len(out.levels) - 1)].steps.append(Fault(str(folder)))
         return out
 

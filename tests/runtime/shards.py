@@ -10,10 +10,11 @@ from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.rows import encode_rows
 from dbspark.operators.linear import FlatMap
-from dbspark.runtime.fixpoint import run_until_complete
 from dbspark.runtime.placement import split
 from dbspark.runtime.planner import plan_levels
-from dbspark.runtime.task import DRIVER_DELTA, ERROR, REPORT, LevelTask, TickContext, raise_first
+from dbspark.runtime.stage import DRIVER_DELTA, ERROR, REPORT, StageTask
+from dbspark.runtime.task import TickContext, raise_first
+from dbspark.runtime.unrolled import run_until_complete, unroll
 from dbspark.storage.files import files_at
 from dbspark.storage.manifest import record_from_json
 from dbspark.storage.reading import ManifestReader
@@ -49,7 +50,7 @@ def run_job(context, levels, records, rows, travelled=None):
         for shard, given in enumerate(received):
             mine = {n: json.loads(json.dumps(r[shard])) for n, r in records.items() if shard in r}
             for _ in range(2):
-                out = list(LevelTask(context, number, level, shard, mine, dict(given)).run())
+                out = list(StageTask(context, number, level, shard, mine, dict(given)).run())
             rows += out
         rows += [row for call in level.external_calls for row in _answered(call, rows)]
         for emit in level.outgoing if travelled is not None else ():
@@ -79,13 +80,14 @@ class Shards:
         self.records = {}
         self.places = places or {}
         plan = plan_levels(self.graph, {n: frozenset({key}) for n, key in self.places.items()}, policies)
-        self.levels, self.resume_levels = plan.levels, plan.resume_levels
+        self.levels = plan.levels
         self.sort_keys = {}
         for name, output in plan.outputs.items():
             sort_key = SortKey(self.graph.outputs[name].schema, output.key)
             self.levels[output.level].steps.append(DriverOutputStep(name, output.slot, sort_key))
             self.levels[output.level].streams.setdefault(output.slot, sort_key)
             self.sort_keys[f"output {name}"] = sort_key
+        self.stages = unroll(self.levels)
         self.tick({}, fresh=True)
 
     def tick(self, changes, fresh=False):
@@ -116,7 +118,7 @@ class Shards:
 
     def _job(self, context, begin, rows):
         self.jobs.append(begin)
-        levels = self.levels if begin is None else self.levels[self.resume_levels[begin] :]
+        levels = self.stages.levels if begin is None else self.stages.resume_levels[begin]
         out = run_job(context, levels, self.records, rows, self.travelled)
         raise_first(p for _, slot, p in out if slot == ERROR)
         return out

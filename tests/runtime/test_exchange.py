@@ -13,9 +13,9 @@ import dbspark
 from dbspark.errors import CorruptFileError
 from dbspark.runtime import exchange as superstep
 from dbspark.runtime.exchange import JobInputs, SuperstepRunner, TaskInput
-from dbspark.runtime.fixpoint import _FixpointState
 from dbspark.runtime.level_plan import Level
 from dbspark.runtime.task import TickContext
+from dbspark.runtime.unrolled import _FixpointState
 from dbspark.storage.files import files_at
 
 SERIALIZERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}

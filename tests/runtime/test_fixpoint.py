@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from dbspark.circuit import Builder
 from dbspark.errors import CircuitError
-from dbspark.runtime import task
-from dbspark.runtime.fixpoint import FixpointResultStep, iterations_to_unroll
+from dbspark.runtime import stage
+from dbspark.runtime.fixpoint import FixpointResultStep
+from dbspark.runtime.unrolled import iterations_to_unroll
 from tests.circuit.test_nested import EDGES, further, linear, odd_and_even, shortest, squaring, toggled
 from tests.operators.model import Run, plus
 from tests.runtime.shards import Shards
@@ -193,9 +194,9 @@ def test_an_aggregate_is_iterated(ticks, shards, tmp_path_factory):
     assert not beside.retract()
 
 
-@pytest.mark.parametrize("inline", [0, task.MAX_INLINE_BYTES])
+@pytest.mark.parametrize("inline", [0, stage.MAX_INLINE_BYTES])
 def test_what_is_not_over_goes_on_in_another_job(inline, tmp_path, monkeypatch):
-    monkeypatch.setattr(task, "MAX_INLINE_BYTES", inline)
+    monkeypatch.setattr(stage, "MAX_INLINE_BYTES", inline)
     beside = Beside(built(GRAPHS["one behind another"]), 2, tmp_path)
     chain = [(i, i + 1) for i in range(9)]
     beside.tick(edges=dict.fromkeys(chain, 1))

@@ -8,8 +8,9 @@ import pytest
 from dbspark.columnar.schema import Schema
 from dbspark.runtime.level_plan import Level
 from dbspark.runtime.routing import RoutedOperation, received_operations, to_operation
+from dbspark.runtime.stage import StageTask
 from dbspark.runtime.tables import TableDefinition
-from dbspark.runtime.task import LevelTask, TickContext
+from dbspark.runtime.task import TickContext
 from dbspark.storage.files import files_at
 
 TABLE = TableDefinition("t", Schema.parse("k BIGINT, v STRING"), ("k",))
@@ -37,7 +38,7 @@ def test_every_row_is_on_one_shard_and_operations_keep_their_order(shards, tmp_p
             received[shard].setdefault(slot, []).append(payload)
     context = TickContext(1, shards, partial(files_at, str(tmp_path)))
     found = [
-        received_operations(LevelTask(context, 0, Level(), shard, {}, slots), TABLE)
+        received_operations(StageTask(context, 0, Level(), shard, {}, slots), TABLE)
         for shard, slots in enumerate(received)
     ]
     order = [kind for kind, _ in OPERATIONS]

@@ -1,4 +1,4 @@
-"""Supersteps: the levels of a tick as one Spark job.
+"""The shuffle transport: the levels of a tick as supersteps of one Spark job.
 
     level 0 -> repartitionById -> level 1 -> repartitionById -> level 2 -> … -> reports
 
@@ -40,9 +40,18 @@ from dbspark.columnar.frames import in_months, struct_of
 from dbspark.errors import CorruptFileError, DbsparkError
 from dbspark.operators.linear import fitting
 from dbspark.runtime.level_plan import ExternalCall, Level
-from dbspark.runtime.task import ERROR, LevelTask, Row, TickContext, failure, raise_first
+from dbspark.runtime.stage import DRIVER_DELTA, ERROR, REPORT, Row, StageTask
+from dbspark.runtime.task import TickContext, failure, raise_first
+from dbspark.runtime.transport import LevelsResult, LevelsRun, Records, ShardedPlan, Transport
+from dbspark.runtime.unrolled import (
+    MAX_UNROLLED_ITERATIONS,
+    UnrolledLevels,
+    iterations_to_unroll,
+    run_until_complete,
+    unroll,
+)
 from dbspark.storage.manifest import PART_PREFIX
-from dbspark.storage.segment import decode_batch, encode_batch
+from dbspark.storage.segment import batch_bytes, decode_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,10 +82,6 @@ MAX_CACHED_PLANS = 8
 
 _MAX_BATCH_BYTES = 8 << 20
 """Payload bytes after which `to_record_batches` ends a batch, which bounds what Spark and Python buffer."""
-
-Records = Mapping[str, Mapping[int, Sequence[Any]]]
-"""By trace and shard, the records of its spines as JSON."""
-
 
 TaskKey = tuple[int, int]
 """A level and a shard."""
@@ -155,6 +160,55 @@ class _BroadcastLevels:
     tasks: list[Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]]
     frame: DataFrame | None = None
     """The analysed DataFrame of the job, for ticks without DataFrames of the user."""
+
+
+class ShuffleTransport(Transport):
+    """Runs the levels of a plan as one Spark job, or several where a fixpoint takes more iterations than a job has."""
+
+    name = "shuffle"
+
+    def __init__(self, spark: SparkSession, shards: int) -> None:
+        self.runner = SuperstepRunner(spark, shards)
+        self._iterations = MAX_UNROLLED_ITERATIONS
+        """Iterations to unroll in the next tick."""
+        self._unrolled: dict[int, tuple[ShardedPlan, UnrolledLevels]] = {}
+        """The last plan, by the number of unrolled iterations."""
+
+    def run(self, run: LevelsRun) -> LevelsResult:
+        unrolled = self._levels(run.plan, MAX_UNROLLED_ITERATIONS if run.context.initial else self._iterations)
+
+        def run_job(resume_point: int | None, rows: Sequence[Row]) -> list[Row]:
+            if resume_point is None:
+                return self.runner.run(run.context, unrolled.levels, run.records, rows, run.frames)
+            return self.runner.run(run.context, unrolled.resume_levels[resume_point], run.records, rows)
+
+        out = run_until_complete(run_job, run.rows)
+        reports = [json.loads(payload) for _, slot, payload in out if slot == REPORT]
+        if unrolled.resume_levels:
+            taken = [n for report in reports for n in report.get("iterations", {}).values()]
+            self._iterations = iterations_to_unroll(max(taken, default=0))
+        batches = [(s.removeprefix(DRIVER_DELTA), payload) for _, s, payload in out if s.startswith(DRIVER_DELTA)]
+        return LevelsResult(reports, batches)
+
+    def _levels(self, plan: ShardedPlan, iterations: int) -> UnrolledLevels:
+        known = self._unrolled.get(iterations)
+        if known is None or known[0] is not plan:
+            unrolled = unroll(plan.levels, iterations)
+            if iterations < MAX_UNROLLED_ITERATIONS and unrolled.resume_levels:
+                # A tick that takes more than the last may take many more.
+                more = self._levels(plan, MAX_UNROLLED_ITERATIONS)
+                unrolled = unrolled._replace(resume_levels=more.resume_levels)
+            known = self._unrolled[iterations] = plan, unrolled
+        return known[1]
+
+    def settle(self) -> None:
+        """Tasks keep nothing, so there is nothing to accept."""
+
+    def undo(self) -> None:
+        """Tasks keep nothing, so there is nothing to revert."""
+
+    def close(self) -> None:
+        self.runner.close()
 
 
 class SuperstepRunner:
@@ -323,7 +377,7 @@ def _task(number: int, digest: str, broadcast: Any) -> Callable[[Iterator[pa.Rec
             if batch.num_columns == len(ROW_SCHEMA):
                 for slot, payload in zip(batch.column(1).to_pylist(), batch.column(2).to_pylist(), strict=True):
                     received.setdefault(slot, []).append(payload)
-        work = LevelTask(
+        work = StageTask(
             inputs.context, number, _cached_levels(digest, broadcast)[number], shard, task_input.records, received
         )
         yield from to_record_batches(work.run())
@@ -359,7 +413,7 @@ def _encoding(call: ExternalCall) -> Callable[[Iterator[pa.RecordBatch]], Iterat
                     part = batch.filter(pc.equal(shards, shard))
                     columns = fitting(call.schema, part.columns[:-2], part.num_rows)
                     delta = Delta(call.schema, columns, part.column(part.num_columns - 1).to_numpy())
-                    yield shard, call.result_slot, b"".join(encode_batch(delta.sorted_by(SortKey(call.schema))))
+                    yield shard, call.result_slot, batch_bytes(delta.sorted_by(SortKey(call.schema)))
 
         yield from to_record_batches(rows())
 
@@ -393,4 +447,12 @@ def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
 
 
-__all__ = ["ROW_SCHEMA", "JobInputs", "Records", "SuperstepRunner", "TaskInput", "pickle_code", "to_record_batches"]
+__all__ = [
+    "ROW_SCHEMA",
+    "JobInputs",
+    "ShuffleTransport",
+    "SuperstepRunner",
+    "TaskInput",
+    "pickle_code",
+    "to_record_batches",
+]

@@ -1,7 +1,7 @@
 """The plan of a tick on shards: levels, what they do, and what flows between them.
 
 Plain data without behaviour, pickled once and broadcast to the executors. `planner` makes it from a circuit, `task`
-runs one level on one shard, `fixpoint` the iterations of a recursion, `exchange` carries rows from level to level. A
+runs one level on one shard, `fixpoint` one iteration of a recursion, and a `transport` carries rows between levels. A
 *slot* names what flows between levels: a stream placed as its node leaves it, or a stream exchanged by some columns.
 """
 
@@ -80,10 +80,12 @@ class Level:
     """External functions on slots that it sends."""
     forwards_rest: bool = False
     """Whether received slots that no step has read are sent to the next level."""
+    fixpoints: list[FixpointPlan] = field(default_factory=list)
+    """Fixpoints in front of this level: they are iterated before it is run."""
     awaited_slots: list[str] = field(default_factory=list)
-    """Slots of votes of fixpoints in front of this level: if one has rows, a fixpoint goes on, and the level waits."""
+    """In unrolled levels: slots of votes. If one of them has rows, a fixpoint goes on, and the level waits for it."""
     resume_point: int = 0
-    """Where the next Spark job resumes then: an index of `LevelPlan.resume_levels`."""
+    """Where the next Spark job resumes then: an index of `UnrolledLevels.resume_levels`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,5 +137,3 @@ class LevelPlan:
     outputs: Mapping[str, OutputPlacement]
     trace_placements: Mapping[str, tuple[TracePlacement, ...]]
     """By node, the placement of each of its spines."""
-    resume_levels: tuple[int, ...]
-    """The levels at which another Spark job resumes fixpoints that have not ended."""

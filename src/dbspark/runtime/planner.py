@@ -9,8 +9,7 @@ the input is exchanged and the node is one level later. Rules:
 3. External functions are evaluated by Spark between two levels: the rows are sent by one level, and the results are
    received by the next, on the same shard. They are no steps.
 4. A fixpoint stands between two levels. Its graph is cut in the same way, with sources and variables in front of its
-   first level; a few iterations of its levels are unrolled as stages (`dbspark.runtime.fixpoint`), which forward all
-   slots that they do not read. Fixpoints between the same two levels share their stages. A fixpoint that cannot be cut
+   first level; the level behind it has it in `fixpoints`, and the transport iterates it. A fixpoint that cannot be cut
    (`iterates`) is an ordinary operator, run on the owner shard.
 
 The placement of traces is part of the plan: a change of join policies changes it, and state is moved then.
@@ -18,9 +17,7 @@ The placement of traces is part of the plan: a change of join policies changes i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.nested import Fixpoint, Result
@@ -29,7 +26,7 @@ from dbspark.errors import CircuitError
 from dbspark.operators.external_function import ExternalFunction
 from dbspark.operators.operator import Arrange
 from dbspark.operators.placement import ANYWHERE, Key, Placed, key_of
-from dbspark.runtime.fixpoint import MAX_UNROLLED_ITERATIONS, FixpointResultStep, IterationStep
+from dbspark.runtime.fixpoint import FixpointResultStep
 from dbspark.runtime.level_plan import (
     ExternalCall,
     FixpointPlan,
@@ -48,21 +45,13 @@ _LOCAL_KINDS = ("arranged", "nested")
 """Kinds of streams that are not sent to another shard or level."""
 
 
-def plan_levels(
-    graph: Graph,
-    sources: Mapping[str, Placed],
-    join_policies: Policies | None = None,
-    iterations: int = MAX_UNROLLED_ITERATIONS,
-) -> LevelPlan:
-    """Cut a graph into levels, given the placement of its sources and the policies of its joins.
-
-    At least `iterations` iterations of each fixpoint are unrolled.
-    """
+def plan_levels(graph: Graph, sources: Mapping[str, Placed], join_policies: Policies | None = None) -> LevelPlan:
+    """Cut a graph into levels, given the placement of its sources and the policies of its joins."""
     graph = add_partial_aggregates(graph)
     if any(node.role == "delay" for node in graph):
         raise CircuitError("a delay over ticks is not sharded; run the circuit embedded")
     source_placements = {n.id: sources.get(str(n.name), ANYWHERE) for n in graph if n.role == "source"}
-    return _Planner(graph, source_placements, join_policies or {}).plan_levels(iterations)
+    return _Planner(graph, source_placements, join_policies or {}).plan_levels()
 
 
 class _Planner:
@@ -163,7 +152,7 @@ class _Planner:
         self.needs.setdefault(slot, set()).add(level)
         return OutputPlacement(level, slot, key)
 
-    def plan_levels(self, iterations: int) -> LevelPlan:
+    def plan_levels(self) -> LevelPlan:
         outputs = {name: self._output(node) for name, node in self.graph.outputs.items()}
         levels = self._levels(max([*self.level.values(), *(o.level for o in outputs.values())], default=0))
         trace_placements = {
@@ -171,20 +160,11 @@ class _Planner:
             for n in self.order
             if n.operator is not None and n.operator.state_sort_keys()
         }
-        whole: list[Level] = []
-        numbers: list[int] = []
-        resume_levels: list[int] = []
         for number, level in enumerate(levels):
-            loops = [inside.loop(node) for node, inside in self.fixpoints.items() if self.level[node] == number]
-            if loops:
-                level.resume_point = len(resume_levels)
-                level.awaited_slots = [loop.votes_slot for loop in loops]
-                resume_levels.append(len(whole))
-                whole += _unroll(loops, iterations)
-            numbers.append(len(whole))
-            whole.append(level)
-        outputs = {name: replace(output, level=numbers[output.level]) for name, output in outputs.items()}
-        return LevelPlan(tuple(whole), outputs, trace_placements, tuple(resume_levels))
+            level.fixpoints = [
+                inside.loop(node) for node, inside in self.fixpoints.items() if self.level[node] == number
+            ]
+        return LevelPlan(tuple(levels), outputs, trace_placements)
 
     def _levels(self, last: int) -> list[Level]:
         levels = [Level() for _ in range(1 + last)]
@@ -331,10 +311,3 @@ def iterates(fixpoint: Fixpoint) -> bool:
 
 def _by_row(node: Node) -> Placed:
     return frozenset({tuple(range(node.schema.columns))})
-
-
-def _unroll(loops: Sequence[FixpointPlan], iterations: int) -> list[Level]:
-    """Stages that run fixpoints side by side: at least `iterations` iterations of each, and whole ones."""
-    stages = math.lcm(*(len(loop.levels) for loop in loops))
-    stages *= -(-iterations * max(len(loop.levels) for loop in loops) // stages)
-    return [Level([IterationStep(loop, stage) for loop in loops], forwards_rest=True) for stage in range(stages)]

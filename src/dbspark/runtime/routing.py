@@ -18,9 +18,10 @@ from dbspark.columnar.delta import Delta
 from dbspark.columnar.frames import arrow_schema, in_months, relabelled
 from dbspark.runtime.exchange import ROW_DDL, to_record_batches
 from dbspark.runtime.placement import split
+from dbspark.runtime.stage import Row
 from dbspark.runtime.tables import Operation, OperationKind, TableDefinition
-from dbspark.runtime.task import LevelTask, Row
-from dbspark.storage.segment import encode_batch
+from dbspark.runtime.task import LevelTask
+from dbspark.storage.segment import batch_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -95,7 +96,7 @@ def _split_rows(
 ) -> Iterator[Row]:
     slot = f"op {table.name} {number:06d} {part[0]:06d} {part[1]:06d} {KINDS.index(operation.kind)}"
     for shard, batch in split(operation.rows, shards):
-        yield shard, slot, b"".join(encode_batch(batch))
+        yield shard, slot, batch_bytes(batch)
 
 
 def received_operations(task: LevelTask, table: TableDefinition) -> list[Operation]:

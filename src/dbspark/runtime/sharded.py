@@ -1,9 +1,8 @@
-"""The sharded runtime: every tick is one Spark job over state in files.
+"""The sharded runtime: the driver of a circuit that is run by shards.
 
-The driver plans, sends the records of the traces to the tasks, and takes new records from their reports. It holds no
-rows but those that a transaction gives it. Tables and views are steps of a level like the nodes of the circuit: a table
-turns operations into a delta on the shard that owns the rows, a view appends its delta to its history where the rows
-arrive. A DataFrame is split by shard in the tasks of its own partitions.
+The driver plans, lets a transport run the levels (`dbspark.runtime.transport`), and takes new records of traces from
+the reports of the shards. It holds no rows but those that a transaction gives it. A DataFrame is split by shard in the
+tasks of its own partitions.
 
 State changes in one place: `_run` replaces the records of the traces that tasks have reported, and `undo` puts the
 records before the tick back.
@@ -11,10 +10,8 @@ records before the tick back.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -23,124 +20,33 @@ import pyarrow as pa
 from dbspark.circuit.executor import NodeRowCounts
 from dbspark.circuit.graph import Graph
 from dbspark.columnar import Batch, SortKey, merge
-from dbspark.columnar.delta import Delta
 from dbspark.errors import ConfigError
 from dbspark.operators.external_function import ExternalFunction
 from dbspark.operators.placement import SHARD, key_of
 from dbspark.runtime.balanced_joins import choose_policies
-from dbspark.runtime.exchange import Records, SuperstepRunner, pickle_code
-from dbspark.runtime.fixpoint import MAX_UNROLLED_ITERATIONS, iterations_to_unroll, run_until_complete
+from dbspark.runtime.exchange import ShuffleTransport, pickle_code
 from dbspark.runtime.level_plan import Level, Policies
 from dbspark.runtime.placement import RANGES
 from dbspark.runtime.planner import plan_levels
 from dbspark.runtime.progress import RowCountSnapshot, TickTimer
 from dbspark.runtime.reader import stored_size
 from dbspark.runtime.reslicing import SHARD_SEPARATOR, ResliceStep, TraceLayout, split_trace_name
-from dbspark.runtime.routing import RoutedOperation, received_operations, to_operation
+from dbspark.runtime.routing import RoutedOperation, to_operation
 from dbspark.runtime.runtime import Outcome, Runtime
-from dbspark.runtime.state import difference, outputs_of, stale_views, warn_of_refill
-from dbspark.runtime.tables import OperationKind, TableDefinition, TableState
-from dbspark.runtime.task import DRIVER_DELTA, REPORT, LevelTask, Row, TickContext
+from dbspark.runtime.stage import Row
+from dbspark.runtime.state import outputs_of, stale_views, warn_of_refill
+from dbspark.runtime.table_steps import TableStep, ViewStep
+from dbspark.runtime.tables import OperationKind, TableDefinition
+from dbspark.runtime.task import TickContext
+from dbspark.runtime.transport import LevelsResult, LevelsRun, Records, ShardedPlan, Transport
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
 from dbspark.storage.manifest import TraceRecord
 from dbspark.storage.segment import decode_batch
 from dbspark.storage.store import Store
-from dbspark.trace.history import History, ShardedHistory, history_of
+from dbspark.trace.history import ShardedHistory, history_of
 
 _log = logging.getLogger("dbspark")
-
-
-@dataclass(frozen=True, slots=True)
-class TableStep:
-    """A source of the circuit: applies the operations of a transaction to a table and emits their delta."""
-
-    table: TableDefinition
-    slot: str
-    keep: int
-
-    @property
-    def id(self) -> str:
-        return f"table {self.table.name}"
-
-    def run(self, task: LevelTask) -> None:
-        if task.context.initial:
-            if self.id in task.records:
-                task.values[self.slot] = Delta.of(self._history(task, task.context.tick + 1).trace.scan())
-            return
-        operations = received_operations(task, self.table)
-        if not operations:
-            return
-        history = self._history(task, task.context.tick)
-        delta, check = TableState(self.table, history).net_delta(operations)
-        if check is not None:
-            check.finish()
-        change = delta.sorted_by(history.sort_key)
-        if change.rows:
-            history.append(Delta.of(change), task.context.tick)
-            history.trace.finish()
-            task.set_state(self.id, (history.spine,))
-            task.report_fields.setdefault("tables", {})[self.table.name] = change.rows
-            task.values[self.slot] = Delta.of(change)
-
-    def _history(self, task: LevelTask, tick: int) -> History:
-        return open_history(task, self.id, self.table.sort_key, self.keep, self.table.created, tick)
-
-
-@dataclass(frozen=True, slots=True)
-class ViewStep:
-    """An output of the circuit: appends the delta of a view to its history."""
-
-    name: str
-    slot: str
-    sort_key: SortKey
-    keep: int
-
-    @property
-    def id(self) -> str:
-        return f"view {self.name}"
-
-    def run(self, task: LevelTask) -> None:
-        tick = task.context.tick
-        change = task.delta(self.slot, self.sort_key.schema).sorted_by(self.sort_key)
-        if task.context.initial and self.id in task.records:  # the stored rows were computed by other operators
-            history = open_history(task, self.id, self.sort_key, self.keep, 0, tick)
-            change = difference(Delta.of(change), history.trace.scan(), self.sort_key).sorted_by(self.sort_key)
-            if not change.rows:
-                return
-        elif task.context.initial:
-            # The rows belong to the last tick: a view has no history before it was created.
-            history = History(self.sort_key, self.keep, tick - 1, empty_at_tick=False)
-        elif change.rows:
-            history = open_history(task, self.id, self.sort_key, self.keep, 0, tick)
-        else:
-            return
-        history.append(Delta.of(change), tick)
-        history.trace.finish()
-        task.set_state(self.id, (history.spine,))
-        if change.rows:
-            task.report_fields.setdefault("views", {})[self.name] = change.rows
-            if self.name in task.context.subscribed_views:
-                task.send_to_driver(self.id, change)
-
-
-def open_history(task: LevelTask, name: str, sort_key: SortKey, keep: int, created: int, tick: int) -> History:
-    """The history of a table or view on this shard, up to the tick before `tick`."""
-    spine = task.state(name, [sort_key])[0] if name in task.records else None
-    history = history_of(sort_key, keep, created, spine, tick)
-    history.hold(task.context.history_holds.get(name))
-    return history
-
-
-@dataclass(frozen=True, slots=True)
-class ShardedPlan:
-    """The levels of a graph with its tables and views, and the layout of all traces."""
-
-    graph: Graph
-    levels: tuple[Level, ...]
-    traces: dict[str, TraceLayout]
-    resume_levels: tuple[tuple[Level, ...], ...] = ()
-    """The levels from each resume point on, for fixpoints that have not ended."""
 
 
 def check_picklable(graph: Graph) -> None:
@@ -159,7 +65,7 @@ def check_picklable(graph: Graph) -> None:
 
 
 class Sharded(Runtime):
-    """Runs the circuit as Spark jobs over `shards` shards."""
+    """Runs the circuit on `shards` shards."""
 
     def __init__(self, program: Program, shards: int, store: Store, keep: int) -> None:
         if shards < 1:
@@ -171,11 +77,9 @@ class Sharded(Runtime):
         self.tables: dict[str, TableDefinition] = {}
         self._views: set[str] = set()
         self._records: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
-        self._runner: SuperstepRunner | None = None
-        self._plans: dict[int, ShardedPlan] = {}
-        """By the number of unrolled iterations."""
-        self._iterations = MAX_UNROLLED_ITERATIONS
-        """Iterations to unroll in the next tick."""
+        self._transport: Transport | None = None
+        self._plan_now: ShardedPlan | None = None
+        """The plan of the whole circuit, until a definition or a join policy changes."""
         self._join_policies: Policies = {}
         self._before: dict[str, dict[int, tuple[TraceRecord, ...]]] | None = None
         """The records before the tick that has not been settled yet."""
@@ -188,14 +92,14 @@ class Sharded(Runtime):
 
     def add_table(self, table: TableDefinition) -> None:
         self.tables = {**self.tables, table.name: table}
-        self._plans = {}
+        self._plan_now = None
 
     def add_views(self, names: Sequence[str], tick: int) -> None:
-        self._plans = {}
+        self._plan_now = None
         self._balance(tick)  # a side of a join that gets another reader is partitioned by key again
         self._fill(names, tick)
         self._views |= set(names)
-        self._plans = {}
+        self._plan_now = None
 
     def _fill(self, names: Sequence[str], tick: int) -> None:
         """Fill new views and their nodes from the rows of the tables."""
@@ -212,7 +116,7 @@ class Sharded(Runtime):
         self.tables = {n: t for n, t in self.tables.items() if n != name}
         self._views -= {name}
         self._history_holds = {n: t for n, t in self._history_holds.items() if n != f"view {name}"}
-        self._plans = {}
+        self._plan_now = None
         self._join_policies = {j: p for j, p in self._join_policies.items() if j in self._program.builder.graph.nodes}
         traces = self._current_plan().traces
         self._records = {n: by_shard for n, by_shard in self._records.items() if n in traces}
@@ -242,17 +146,14 @@ class Sharded(Runtime):
                 rows += routed_operation.rows(self.shards)
                 frames += routed_operation.frames(self.shards)
         self._balance(tick)
-        plan = self._current_plan(self._iterations)
+        plan = self._current_plan()
         timer.checked = perf_counter()
         self._before = self._records
         try:
-            out = self._run(context, plan, self._records, rows, frames)
-            outcome, iterations = self._outcome(out, plan, operations)
+            outcome = self._outcome(self._run(context, plan, self._records, rows, frames), plan, operations)
         except BaseException:
             self.undo()
             raise
-        if plan.resume_levels:
-            self._iterations = iterations_to_unroll(iterations)
         timer.computed = perf_counter()
         return outcome
 
@@ -271,7 +172,7 @@ class Sharded(Runtime):
         timer.checked = perf_counter()
         self._before = self._records
         try:
-            outcome, _ = self._outcome(self._run(context, plan, given, (), ()), plan, ())
+            outcome = self._outcome(self._run(context, plan, given, (), ()), plan, ())
         except BaseException:
             self.undo()
             raise
@@ -281,24 +182,19 @@ class Sharded(Runtime):
     def corrections(self) -> Collection[str]:
         return list(self._stale)
 
-    def _outcome(self, out: Sequence[Row], plan: ShardedPlan, tables: Collection[str]) -> tuple[Outcome, int]:
-        """The outcome of a tick from the reports of its tasks, and the iterations that it took."""
+    def _outcome(self, out: LevelsResult, plan: ShardedPlan, tables: Collection[str]) -> Outcome:
+        """The outcome of a tick from the reports of its shards."""
         table_rows: dict[str, int] = dict.fromkeys(tables, 0)
         view_rows: dict[str, int] = dict.fromkeys(sorted(self._views), 0)
         deltas: dict[str, list[Batch]] = {}
-        iterations = 0
-        for _, slot, payload in out:
-            if slot == REPORT:
-                report = json.loads(payload)
-                iterations = max([iterations, *report.get("iterations", {}).values()])
-                for counts, reported in ((table_rows, report.get("tables", {})), (view_rows, report.get("views", {}))):
-                    for name, count in reported.items():
-                        counts[name] += count
-            elif slot.startswith(DRIVER_DELTA):
-                trace = slot.removeprefix(DRIVER_DELTA)
-                batch = decode_batch(pa.py_buffer(payload), plan.traces[trace].sort_keys[0])
-                deltas.setdefault(trace.removeprefix("view "), []).append(batch)
-        return Outcome(table_rows, view_rows, {name: merge(batches) for name, batches in deltas.items()}), iterations
+        for report in out.reports:
+            for counts, reported in ((table_rows, report.get("tables", {})), (view_rows, report.get("views", {}))):
+                for name, count in reported.items():
+                    counts[name] += count
+        for trace, payload in out.batches:
+            batch = decode_batch(pa.py_buffer(payload), plan.traces[trace].sort_keys[0])
+            deltas.setdefault(trace.removeprefix("view "), []).append(batch)
+        return Outcome(table_rows, view_rows, {name: merge(batches) for name, batches in deltas.items()})
 
     def hold(self, view: str, tick: int | None) -> None:
         name = f"view {view}"
@@ -307,10 +203,14 @@ class Sharded(Runtime):
 
     def settle(self) -> None:
         self._before, self._stale = None, []
+        if self._transport is not None:
+            self._transport.settle()
 
     def undo(self) -> None:
         if self._before is not None:
             self._records, self._before = self._before, None
+            if self._transport is not None:
+                self._transport.undo()
 
     def _run(
         self,
@@ -319,57 +219,43 @@ class Sharded(Runtime):
         records: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]],
         rows: Sequence[Row],
         frames: Sequence[Any],
-    ) -> list[Row]:
-        """Run the jobs of a tick, and replace the records of the traces that their tasks report."""
+    ) -> LevelsResult:
+        """Run levels, and replace the records of the traces that the shards report."""
         inputs: Records = {
             name: {shard: [r.to_json() for r in trace] for shard, trace in by_shard.items()}
             for name, by_shard in records.items()
         }
-        steps = self._superstep_runner()
-
-        def run_job(resume_point: int | None, rows: Sequence[Row]) -> list[Row]:
-            if resume_point is None:
-                return steps.run(context, plan.levels, inputs, rows, frames)
-            return steps.run(context, plan.resume_levels[resume_point], inputs, rows)
-
-        out = run_until_complete(run_job, rows)
+        out = self._get_transport().run(LevelsRun(context, plan, inputs, rows, frames))
         records_after = {name: dict(by_shard) for name, by_shard in self._records.items()}
-        for _, slot, payload in out:
-            if slot == REPORT:
-                report = json.loads(payload)
-                for name, written in report["traces"].items():
-                    stored = zip(written, plan.traces[name].sort_keys, strict=True)
-                    records_after.setdefault(name, {})[report["shard"]] = tuple(
-                        self._store.adopted(r, a) for r, a in stored
-                    )
+        for report in out.reports:
+            for name, written in report["traces"].items():
+                stored = zip(written, plan.traces[name].sort_keys, strict=True)
+                records_after.setdefault(name, {})[report["shard"]] = tuple(
+                    self._store.adopted(r, a) for r, a in stored
+                )
         self._records = records_after
         return out
 
-    def _superstep_runner(self) -> SuperstepRunner:
-        if self._runner is None:
-            self._runner = SuperstepRunner(self._program.spark, self.shards)
-        return self._runner
+    def _get_transport(self) -> Transport:
+        if self._transport is None:
+            self._transport = ShuffleTransport(self._program.spark, self.shards)
+        return self._transport
 
     def _files(self) -> Callable[[], Any]:
         return self._store.files.opener()
 
     # ------------------------------------------------------------------ planning
 
-    def _current_plan(self, iterations: int = MAX_UNROLLED_ITERATIONS) -> ShardedPlan:
-        if iterations not in self._plans:
-            plan = self._plan(self._program.circuit().graph, iterations)
-            if (
-                iterations < MAX_UNROLLED_ITERATIONS and plan.resume_levels
-            ):  # a tick that takes more than the last may take many more
-                plan = replace(plan, resume_levels=self._current_plan().resume_levels)
-            self._plans[iterations] = plan
-        return self._plans[iterations]
+    def _current_plan(self) -> ShardedPlan:
+        if self._plan_now is None:
+            self._plan_now = self._plan(self._program.circuit().graph)
+        return self._plan_now
 
-    def _plan(self, graph: Graph, iterations: int = MAX_UNROLLED_ITERATIONS) -> ShardedPlan:
+    def _plan(self, graph: Graph) -> ShardedPlan:
         """The levels of a graph, with tables as first and views as last steps."""
         check_picklable(graph)
         placed = {name: frozenset({key_of(table.sort_key)}) for name, table in self.tables.items()}
-        plan = plan_levels(graph, placed, self._join_policies, iterations)
+        plan = plan_levels(graph, placed, self._join_policies)
         levels = plan.levels
         traces = {
             n: TraceLayout(step.state_sort_keys(), plan.trace_placements[n])
@@ -387,7 +273,7 @@ class Sharded(Runtime):
             view = ViewStep(name, output.slot, SortKey(graph.outputs[name].schema, output.key), self._keep)
             levels[output.level].steps.append(view)
             traces[view.id] = TraceLayout((view.sort_key,), (output.key,))
-        return ShardedPlan(graph, levels, traces, tuple(levels[begin:] for begin in plan.resume_levels))
+        return ShardedPlan(graph, levels, traces)
 
     def _balance(self, tick: int) -> None:
         """Choose the policies of joins by the sizes of traces, and move traces whose placement they change."""
@@ -403,13 +289,13 @@ class Sharded(Runtime):
         for join in {*join_policies, *before}:
             if join_policies.get(join) != before.get(join):
                 _log.info("%s: %s", graph.nodes[join].label, " and ".join(join_policies.get(join, SHARD)))
-        self._join_policies, self._plans = join_policies, {}
+        self._join_policies, self._plan_now = join_policies, None
         try:
             new = self._current_plan()
             moved = {n: kept for n, kept in new.traces.items() if n in self._records and kept != old.traces[n]}
             self._move(tick, {n: (old.traces[n], kept) for n, kept in moved.items()}, self._records)
         except BaseException:
-            self._join_policies, self._plans = before, {}
+            self._join_policies, self._plan_now = before, None
             raise
 
     def _move(
@@ -448,7 +334,7 @@ class Sharded(Runtime):
 
     def reset(self, snapshot: Any) -> None:
         self.tables, self._views, self._records, self._join_policies, self._history_holds = snapshot
-        self._plans = {}
+        self._plan_now = None
 
     def state_metadata(self) -> dict[str, Any]:
         traces = self._current_plan().traces
@@ -522,6 +408,6 @@ class Sharded(Runtime):
         return NodeRowCounts({name: size.rows for name, size in self.sizes().items()})
 
     def close(self) -> None:
-        if self._runner is not None:
-            self._runner.close()
-            self._runner = None
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None

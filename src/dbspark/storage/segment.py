@@ -81,6 +81,11 @@ def encode_batch(batch: Batch) -> list[Any]:
     return parts
 
 
+def batch_bytes(batch: Batch) -> bytes:
+    """A batch as the bytes of an extent."""
+    return b"".join(encode_batch(batch))
+
+
 def decode_batch(extent: pa.Buffer, sort_key: SortKey) -> Batch:
     """The batch in an extent, over the same memory."""
     (length,) = _LENGTH.unpack(extent.slice(0, _LENGTH.size).to_pybytes())
@@ -138,6 +143,7 @@ def checked(whole: pa.Buffer, at: int, size: int, check: str) -> pa.Buffer:
 __all__ = [
     "ALIGN",
     "Segment",
+    "batch_bytes",
     "checked",
     "decode_batch",
     "encode_batch",

@@ -1,0 +1,93 @@
+"""What carries a tick to the shards: the interface of the transports.
+
+A *transport* runs the levels of a plan on all shards, with an exchange between two levels. There are two, and one code
+for what a shard does in a level (`dbspark.runtime.task`):
+
+| | `exchange`: a shuffle | `resident`: workers that stay |
+|---|---|---|
+| a level on a shard | a task of a Spark job (`dbspark.runtime.stage`) | a worker's turn (`dbspark.runtime.worker`) |
+| an exchange | `repartitionById` | messages between workers |
+| a fixpoint | unrolled, and another job for what is not over | iterated by messages |
+| traces between ticks | files, opened by every task | values in memory; files as well where there is a location |
+
+Invariants of either:
+
+1. `run` raises and nothing has changed, or it returns, and the tick is pending until it is settled or undone.
+2. What shards have written is part of the state when the driver has committed it, not before.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dbspark.circuit.graph import Graph
+from dbspark.runtime.level_plan import Level
+from dbspark.runtime.reslicing import TraceLayout
+from dbspark.runtime.stage import Row
+from dbspark.runtime.task import TickContext
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Records = Mapping[str, Mapping[int, Sequence[Any]]]
+"""By trace and shard, the records of its spines as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedPlan:
+    """The levels of a graph with its tables and views, and the layout of all traces."""
+
+    graph: Graph
+    levels: tuple[Level, ...]
+    traces: dict[str, TraceLayout]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelsRun:
+    """One run of the levels of a plan."""
+
+    context: TickContext
+    plan: ShardedPlan
+    records: Records
+    """The traces that the levels may read, as the last tick has left them."""
+    rows: Sequence[Row]
+    """Rows of the driver for level 0."""
+    frames: Sequence[DataFrame] = ()
+    """DataFrames of such rows, which Spark's tasks make."""
+
+
+class LevelsResult(NamedTuple):
+    """What the shards have told the driver."""
+
+    reports: Sequence[Mapping[str, Any]]
+    """By task: `level`, `shard`, `traces` (the records of those that it has replaced), and more of `report_fields`."""
+    batches: Sequence[tuple[str, bytes]]
+    """Encoded batches for the driver, with the names of their traces."""
+
+
+class Transport(ABC):
+    """Runs levels on all shards: the module docstring states its contract."""
+
+    name: str
+
+    @abstractmethod
+    def run(self, run: LevelsRun) -> LevelsResult:
+        """Run the levels of a plan on all shards."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Accept the last run. Cannot fail."""
+
+    @abstractmethod
+    def undo(self) -> None:
+        """Revert the last run, if it has not been settled. Cannot fail."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the transport holds in Spark."""
+
+
+__all__ = ["LevelsResult", "LevelsRun", "Records", "ShardedPlan", "Transport"]
