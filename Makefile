@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format fuzz soak warm clean FORCE
+.PHONY: help demo test lint format fuzz soak warm wheel check-wheel clean FORCE
 .PHONY: bench bench-full bench-report bench-peers bench-zset bench-trace bench-circuit bench-sql bench-spark bench-state
 
 VENV     := .venv
@@ -26,7 +26,7 @@ PYTEST = $(PY) -m pytest --benchmark-disable $(PYTEST_ARGS)
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP) warm  ## Run the main job: streams into a shop on Spark, seven views on two shards, checked against Spark
+demo: $(STAMP)  ## Run the main job: streams into a shop on Spark, seven views on two shards, checked against Spark
 	$(VENV)/bin/dbspark demo
 
 # Tests that need Spark share one session, so they run apart, in one process.
@@ -83,9 +83,17 @@ fuzz: $(STAMP) warm  ## Compare random queries with Spark for as long as wished:
 soak: $(STAMP) warm  ## Kill processes and fail disks for as long as wished: make soak SECONDS=600 SEED=1
 	$(PY) -m tests.pipeline.soak --seconds $(SECONDS) --seed $(SEED)
 
-# Compiling the kernels once beforehand keeps parallel tests from each doing it, and timings free of it.
-warm: $(STAMP)
-	@if [ -f src/dbspark/warm.py ]; then $(PY) -m dbspark.warm; fi
+# Compiling the kernels once beforehand keeps timings free of it.
+warm: $(STAMP)  ## Compile all kernels, on all cores
+	@$(PY) -m dbspark.warm
+
+wheel: $(STAMP)  ## Build a wheel for this platform that carries compiled kernels
+	@$(PY) -m dbspark.kernels.package build/kernels
+	DBSPARK_COMPILED_KERNELS=$(CURDIR)/build/kernels $(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
+	@ls -l dist/*.whl
+
+check-wheel: wheel  ## Install the wheel into an empty environment and see that nothing is compiled there
+	$(PY) -m tests.kernels.check_wheel dist
 
 clean:  ## Remove .venv and everything generated
 	rm -rf $(VENV) .peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks spark-warehouse

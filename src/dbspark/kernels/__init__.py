@@ -6,8 +6,10 @@ to a kernel by its *node*: a line of eight integers with the addresses of its Ar
 
 | package or module | what |
 |---|---|
-| `jit`, `cpython`, `preload` | compiling and caching; the GIL and reference counts; loading compiled kernels early
-|
+| `jit`, `cpython` | declaring kernels; the GIL and reference counts |
+| `units`, `compiler` | kernels that are compiled and loaded together; compiling them |
+| `target`, `objects`, `package` | machines that they are compiled for; their files; their place in a wheel |
+| `preload` | having them ready in time |
 | `memory` | the layout of columns, raw loads and stores, hashing, gathering, the Arrow C data interface |
 | `sort` | the total order on rows; radix sort; sorting rows by a sort key |
 | `merge` | consolidating; merging sorted batches, with and without times; merge joins |
@@ -15,5 +17,6 @@ to a kernel by its *node*: a line of eight integers with the addresses of its Ar
 | `aggregate` | grouping, exact sums, windows |
 | `vm` | the operator VM and expression bytecode |
 
-Kernels are compiled on first use and cached on disk beside the source; importing this package compiles nothing.
+Kernels are compiled in units, once on a machine, and kept on disk; a platform wheel carries them. Importing this
+package compiles nothing.
 """

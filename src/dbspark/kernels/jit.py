@@ -1,4 +1,4 @@
-"""How kernels are compiled and where the compiled code is cached.
+"""How kernels are declared.
 
 Every kernel goes through one of four decorators:
 
@@ -9,78 +9,150 @@ Every kernel goes through one of four decorators:
 | `inlined` | kernels | | helpers that make or return arrays |
 | `borrowing` | kernels | | helpers that only read and write the arrays they are passed |
 
-Kernels do not call themselves: numba's disk cache of a recursive function crashes when it is loaded again. Nested
-values are walked with an explicit stack, or bottom-up by the caller.
+The annotations of a `kernel` are its signature: `int`, `float` and the names below, `A | B` for two signatures. So all
+kernels of a unit can be compiled together, ahead of their first call, without calling them
+(`kernels.units`, `kernels.compiler`). A call with other types works, but compiles within the process, once in each.
+
+Kernels do not call themselves: nested values are walked with an explicit stack, or bottom-up by the caller.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from hashlib import blake2b
-from pathlib import Path
-from typing import Any, TypeVar
+import itertools
+import logging
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numba
 import numpy as np
 from numba import types
+from numba.core.ccallback import CFunc
+from numba.core.registry import CPUDispatcher
+
+from dbspark.kernels.units import C_FUNCTIONS, KERNELS, load_unit_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 i64: Any = np.int64
 """The cast that keeps a kernel's integers signed. Any to mypy, because a kernel mixes int and np.int64."""
 
+# What arguments of kernels are. All arrays are contiguous. Any to mypy: a kernel that calls another passes it addresses
+# and np.uint64 as int.
+UInt64: TypeAlias = Any
+Int32s: TypeAlias = Any
+Int64s: TypeAlias = Any
+UInt8s: TypeAlias = Any
+UInt64s: TypeAlias = Any
+Float64s: TypeAlias = Any
+Bools: TypeAlias = Any
+Int64Matrix: TypeAlias = Any
+UInt64Matrix: TypeAlias = Any
+Int64Cube: TypeAlias = Any
+ReadOnlyInt64s: TypeAlias = Any
+ReadOnlyUInt64s: TypeAlias = Any
 
-def _cache_dir() -> str:
-    """The directory of compiled kernels, named for a digest of all kernel sources and the versions of Python and numba.
+_TYPES: Final[dict[str, Any]] = {
+    "int": types.int64,
+    "float": types.float64,
+    "UInt64": types.uint64,
+    "Int32s": types.int32[::1],
+    "Int64s": types.int64[::1],
+    "UInt8s": types.uint8[::1],
+    "UInt64s": types.uint64[::1],
+    "Float64s": types.float64[::1],
+    "Bools": types.boolean[::1],
+    "Int64Matrix": types.int64[:, ::1],
+    "UInt64Matrix": types.uint64[:, ::1],
+    "Int64Cube": types.int64[:, :, ::1],
+    "ReadOnlyInt64s": types.Array(types.int64, 1, "C", readonly=True),
+    "ReadOnlyUInt64s": types.Array(types.uint64, 1, "C", readonly=True),
+}
 
-    numba itself checks only the file that a function stands in, and would go on using a kernel after a helper in
-    another file has changed. The directory lies next to the sources if possible, so that all users and Spark's workers
-    share it.
-    """
-    here = Path(__file__).parent
-    digest = blake2b(f"{sys.version_info[:2]} {numba.__version__}".encode(), digest_size=8)
-    for source in sorted(here.rglob("*.py")):
-        digest.update(source.read_bytes())
-    name = f"kernels-{digest.hexdigest()}"
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for place in (here / "__pycache__", user / "dbspark", Path(tempfile.gettempdir()) / f"dbspark-{os.getuid()}"):
-        try:
-            (place / name).mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(place / name, os.W_OK):
-            return str(place / name)
-    return ""
+_log = logging.getLogger("dbspark")
 
 
-_CACHE_DIR = _cache_dir()
-KERNELS: list[Any] = []
-"""All kernels of the modules imported so far; `preload` loads their compiled code."""
+class Kernel(CPUDispatcher):  # type: ignore[misc]
+    """A function that is compiled with the other kernels of its unit, and called from Python."""
+
+    compiled_here = False
+    """True in a process that compiles a unit; elsewhere compiled units are loaded (`kernels.units`)."""
+
+    @property
+    def module(self) -> str:
+        return str(self.py_func.__module__)
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.module}.{self.py_func.__qualname__}"
+
+    @property
+    def listed_signatures(self) -> list[tuple[Any, ...]]:
+        """The signatures that the annotations state."""
+        code = self.py_func.__code__
+        names = code.co_varnames[: code.co_argcount]
+        stated = [str(self.py_func.__annotations__[name]).split(" | ") for name in names]
+        return [tuple(_TYPES[t] for t in choice) for choice in itertools.product(*stated)]
+
+    @cached_property
+    def within_kernels(self) -> Any:
+        """The same function for callers that are compiled in this process: machine code that was loaded cannot become
+        part of theirs."""
+        return inlined(self.py_func)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return types.Dispatcher(self if Kernel.compiled_here else self.within_kernels)
+
+    def compile(self, signature: Any) -> Any:
+        """numba calls this at the first call with some types: load the unit, or compile the function alone."""
+        if not Kernel.compiled_here:
+            load_unit_of(self)
+            if tuple(signature) not in self.listed_signatures:
+                _log.warning("kernel %s is compiled for types that it does not list: %s", self.__name__, signature)
+        return super().compile(signature)
 
 
-@contextmanager
-def _cached() -> Iterator[None]:
-    """Have numba cache what is defined inside in `_CACHE_DIR`."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = _CACHE_DIR or before
-    try:
-        yield
-    finally:
-        numba.config.CACHE_DIR = before
+class CFunction:
+    """A function that foreign code calls as `void (*)(void *)`; compiled with the kernels of its unit."""
+
+    def __init__(self, fn: Callable[[int], None]) -> None:
+        self.fn = fn
+        self.loaded_address = 0
+        C_FUNCTIONS.append(self)
+
+    @property
+    def module(self) -> str:
+        return self.fn.__module__
+
+    @property
+    def qualified_name(self) -> str:
+        return f"{self.module}.{self.fn.__qualname__}"
+
+    def compiler(self) -> Any:
+        """numba's object for the function, not compiled yet."""
+        return CFunc(self.fn, ((types.int64,), types.void), {}, {"nopython": True, "boundscheck": None})
+
+    @cached_property
+    def address(self) -> int:
+        """The function's address. It is never freed: foreign code may call it until the process ends."""
+        load_unit_of(self)
+        if self.loaded_address:
+            return self.loaded_address
+        compiled = self.compiler()
+        compiled.compile()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(compiled))
+        return int(compiled.address)
 
 
 def kernel(fn: F) -> F:
-    """Compile `fn` on first call, cached on disk. It runs without the GIL."""
+    """A kernel that runs without the GIL."""
     return _kernel(fn, nogil=True)
 
 
 def gil_kernel(fn: F) -> F:
-    """Compile `fn` on first call, cached on disk. It keeps the GIL: for kernels that take microseconds.
+    """A kernel that keeps the GIL: for kernels that take microseconds.
 
     Releasing the GIL gives it to the background merge thread if that waits for it, and taking it back lasts until that
     thread releases it and this one has been woken: longer than such a kernel runs. Where one may take long after all,
@@ -90,27 +162,15 @@ def gil_kernel(fn: F) -> F:
 
 
 def _kernel(fn: F, nogil: bool) -> F:
-    with _cached():
-        compiled: F = numba.njit(nogil=nogil, cache=True, no_cfunc_wrapper=True, _nrt=True)(fn)
+    options = {"nopython": True, "boundscheck": None, "nogil": nogil, "no_cfunc_wrapper": True, "_nrt": True}
+    compiled: Any = Kernel(fn, targetoptions=options)
     KERNELS.append(compiled)
-    return compiled
-
-
-def c_function(fn: Callable[[int], None]) -> int:
-    """The address of `fn` as a C function `void (*)(void *)`, compiled now or loaded from disk.
-
-    It is never freed: foreign code may call the address until the process ends.
-    """
-    with _cached():
-        compiled = numba.cfunc(types.void(types.int64), nopython=True, cache=True)(fn)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(compiled))
-    address: int = compiled.address
-    return address
+    callable_kernel: F = compiled
+    return callable_kernel
 
 
 def inlined(fn: F) -> F:
-    """Compile `fn` as a helper, which becomes part of each kernel that calls it and is cached with that; Python cannot
-    call it.
+    """Compile `fn` as a helper, which becomes part of the kernels that call it; Python cannot call it.
 
     `_nrt` (array references are counted) is stated because numba would otherwise take the flag from the caller, which
     may be a `borrowing` helper.

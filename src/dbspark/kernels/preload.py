@@ -1,25 +1,23 @@
-"""Load compiled kernels from disk before they are called.
+"""Make kernels ready before they are called.
 
-numba loads a compiled kernel at its first call, some ten milliseconds each; the first tick would spend a second on it.
-Loading them all ahead takes as long, but most of that time passes while Spark starts and compiles a view. `begin`
-starts a thread that loads them, once in a process; `wait` returns when it has finished and is called before data is
+Loading all kernels takes a good part of a second, and compiling them the better part of a minute, once on a machine;
+no tick waits for either. `begin` starts threads that load all units and compile those that are not there, in the order
+in which a program needs them, while Spark starts. `wait` returns when they have finished; it is called before data is
 accepted.
-
-Kernels that have never been compiled on this machine are not loaded; they are compiled when they are first called.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
-import pkgutil
+import os
 import threading
-from typing import Any
+from typing import Final
 
-from numba import types
+from dbspark.kernels import objects, units
+from dbspark.reporting import activity
 
-import dbspark.kernels
-from dbspark.kernels.jit import KERNELS
+VM: Final = "vm"
+"""The unit of the operator VM."""
 
 _log = logging.getLogger("dbspark")
 _started = threading.Lock()
@@ -27,16 +25,45 @@ _finished = threading.Event()
 _compiling = threading.Lock()
 
 
+class _Parts:
+    """How much of the kernels that are not there has been compiled."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.done = 0
+        self._lock = threading.Lock()
+
+    def expect(self, amount: int) -> None:
+        with self._lock:
+            self.total += amount
+
+    def step(self, amount: int) -> None:
+        with self._lock:
+            self.done += amount
+
+
+_parts = _Parts()
+
+
 def begin() -> None:
-    """Start loading in a thread, unless that has been done in this process."""
+    """Start making all kernels ready in threads, unless that has been done in this process."""
     if _started.acquire(blocking=False):  # never released: once in a process
         threading.Thread(target=_run, name="dbspark-kernels", daemon=True).start()
 
 
 def wait() -> None:
-    """Wait until all kernels are loaded, if loading has been started."""
-    if _started.locked():
-        _finished.wait()
+    """Wait until all kernels are ready, if `begin` has been called; shows how far they are."""
+    if _finished.is_set() or not _started.locked() or _finished.wait(0.05):
+        return
+    with activity("loading kernels", total=None, unit="parts") as loading:
+        while not _finished.wait(0.1):
+            if _parts.total:
+                loading.label, loading.total, loading.done = "compiling kernels", _parts.total, _parts.done
+
+
+def unready_units() -> list[str]:
+    """Units that could not be loaded: their kernels are compiled one by one when they are called."""
+    return [name for name in units.UNITS if not units.is_loaded(name)]
 
 
 def operator_vm_ready() -> bool:
@@ -45,46 +72,46 @@ def operator_vm_ready() -> bool:
     Compiling it takes longer than most ticks would take without it. So the first call loads it from disk; where it has
     never been compiled on this machine, the first call starts a thread that compiles it, and ticks run without it.
     """
-    from dbspark.kernels.vm import interpreter as vm
-
-    run: Any = vm.run
-    if run.signatures:
+    if units.is_loaded(VM):
         return True
-    if not _compiling.locked():
-        if _load(run):
-            return True
-        if _compiling.acquire(blocking=False):  # never released: once in a process
-            threading.Thread(target=compile_operator_vm, name="dbspark-operator-vm", daemon=True).start()
-    return False
+    if not _started.locked():
+        if objects.has_unit(VM):
+            units.load_unit(VM)
+        elif _compiling.acquire(blocking=False):  # never released: once in a process
+            threading.Thread(target=units.load_unit, args=(VM,), name="dbspark-operator-vm", daemon=True).start()
+    return units.is_loaded(VM)
 
 
 def compile_operator_vm() -> None:
     """Load the operator VM, or compile it where no compiled one is cached."""
-    from dbspark.kernels.vm import interpreter as vm
-
-    run: Any = vm.run
-    run.compile((types.int64,) * 6)
+    units.load_unit(VM)
 
 
 def _run() -> None:
     try:
-        read_all()
-    except Exception as error:  # each kernel is loaded or compiled at its first call instead
-        _log.debug("kernels were not loaded ahead: %s", error)
+        make_ready()
+    except Exception as error:  # each unit is loaded or compiled at the first call of one of its kernels instead
+        _log.debug("kernels were not made ready ahead: %s", error)
     finally:
         _finished.set()
 
 
-def read_all() -> int:
-    """Load every kernel that has been compiled on this machine; returns how many signatures there are."""
-    for module in pkgutil.walk_packages(dbspark.kernels.__path__, "dbspark.kernels."):
-        importlib.import_module(module.name)
-    return sum(_load(kernel) for kernel in KERNELS)
+def make_ready() -> None:
+    """Load all units. Those that are not there are compiled first, on all cores."""
+    missing = [name for name in units.UNITS if not objects.has_unit(name)]
+    cores = threading.Semaphore(os.cpu_count() or 1)
+    threads = [threading.Thread(target=_compile_one, args=(name, cores), daemon=True) for name in missing]
+    for thread in threads:  # daemons: a program may end before kernels that it does not need are compiled
+        thread.start()
+    for name in units.UNITS:
+        if name not in missing:
+            units.load_unit(name)
+    for name in missing:
+        _parts.expect(units.parts(name))
+    for thread in threads:
+        thread.join()
 
 
-def _load(kernel: Any) -> int:
-    """Load all compiled signatures of a kernel; returns how many there are on disk."""
-    stored = kernel._cache._cache_file._load_index()
-    for signature, *_ in stored:
-        kernel.compile(signature)
-    return len(stored)
+def _compile_one(name: str, cores: threading.Semaphore) -> None:
+    with cores:
+        units.load_unit(name, _parts.step)

@@ -142,6 +142,7 @@ class Pipeline:
                 self._program.table(table.name, table.schema, table.primary_key)
             for definition in committed.program["views"]:
                 self._define(definition)
+            preload.wait()
             runtime.recover(store, tables, committed.tick, committed.program)
             for view in self._definitions:
                 runtime.hold(view, self._oldest_unread_tick(view))
@@ -212,9 +213,9 @@ class Pipeline:
                     _check_name(name)
                     self._program.view(name, query, maintenance=maintenance, recursive=recursive, buckets=buckets)
                     self._definitions[name] = self._definition(query, maintenance, recursive)
+                preload.wait()  # filling needs the kernels, and no tick should have to wait for them
                 self._runtime.add_views(list(queries), self.tick)
                 self._commit_definitions()
-            preload.wait()  # so that the first tick is as fast as those after it
             _log.info("view %s: %.0f ms", ", ".join(queries), 1e3 * (perf_counter() - begun))
             return [View(self, name) for name in queries]
 
@@ -303,6 +304,7 @@ class Pipeline:
     def transaction(self) -> Transaction:
         """A transaction: applied as a whole when its `with` block ends, dropped if the block raises."""
         self._check_writable("a transaction")
+        preload.wait()
         return Transaction(self)
 
     def _commit(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None = None) -> int:

@@ -28,7 +28,7 @@ import numpy as np
 
 from dbspark.kernels.aggregate.group import LIMBS, count_rows, finish_sums, group_rows, sum_integers
 from dbspark.kernels.aggregate.top_k import WEIGHT_OVERFLOW, end_of_run, first_row, one_key
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.jit import Int64Matrix, Int64s, UInt64, borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.bloom_filter import count_lookups, lowest_batches
 from dbspark.kernels.lookup.directory import DIR_BATCHES, address, first_chunk, index_ref, length_at, table_at
 from dbspark.kernels.lookup.index import NOT_FOUND, find_key, has_index, prefetch_index_word, start_search
@@ -252,9 +252,9 @@ def _choose_values(
 
 @kernel
 def update_accumulators(
-    table: int, rows: int, keys: Any, mask: Any, directory: int, chunks: int, state_keys: Any, columns: int, nodes: int,
-    count_node: int, folds: Any, acc: Any, key_pos: Any, acc_pos: Any, weights: Any, value: Any, source_columns: int,
-    arranged: int, more_chunks: int, leads: Any, used: Any,
+    table: int, rows: int, keys: Int64s, mask: UInt64, directory: int, chunks: int, state_keys: Int64s, columns: int,
+    nodes: int, count_node: int, folds: Int64Matrix, acc: Int64s, key_pos: Int64s, acc_pos: Int64s, weights: Int64s,
+    value: Int64s, source_columns: int, arranged: int, more_chunks: int, leads: Int64Matrix, used: Int64s,
 ) -> int:  # fmt: skip
     """Update the rows of state of a delta's groups; returns how many are retracted and inserted, or a status.
 

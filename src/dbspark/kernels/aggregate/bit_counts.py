@@ -7,11 +7,9 @@ of the least width (1, 2, 4 or 8 bytes) that holds all of them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.jit import Int32s, Int64s, ReadOnlyInt64s, UInt8s, i64, inlined, kernel
 from dbspark.kernels.memory.intrinsics import (
     load_i8,
     load_i16,
@@ -37,8 +35,8 @@ def _counter(data: int, k: int, width: int) -> int:
 
 @kernel
 def update_bit_counts(
-    values: Any, bits: int, used: Any, weights: Any, order: Any, starts: Any,
-    old_offsets: int, old_data: int, old_row: Any, out_offsets: Any, out: int,
+    values: Int64s, bits: int, used: UInt8s, weights: Int64s, order: Int64s, starts: Int64s,
+    old_offsets: int, old_data: int, old_row: Int64s, out_offsets: Int32s, out: int,
 ) -> int:  # fmt: skip
     """The new counters of each group: the old ones and the weights of its rows that have each bit.
 
@@ -89,7 +87,7 @@ def update_bit_counts(
 
 
 @kernel
-def read_bits(offsets: int, data: int, counts: Any, bits: int, every: int, out: Any) -> None:
+def read_bits(offsets: int, data: int, counts: ReadOnlyInt64s, bits: int, every: int, out: Int64s) -> None:
     """out[i] = the bits that every row has (`every`), or that any row has, sign-extended from `bits` bits."""
     for i in range(counts.shape[0]):
         low = i64(load_i32(offsets, i))

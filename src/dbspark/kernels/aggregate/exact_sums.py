@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.jit import Float64s, Int32s, Int64Matrix, Int64s, UInt8s, borrowing, i64, inlined, kernel
 from dbspark.kernels.memory.intrinsics import bits_f32, bits_f64, f64_bits, load_i32, load_i64, load_u32, load_u64
 from dbspark.kernels.memory.layout import DATA, FLOAT32, KIND, NODE_BYTES, START, VALID, WEIGHT
 from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
@@ -128,8 +128,8 @@ def store_sum(limbs: Any, size: int, out: Any, used: int) -> int:
 
 @kernel
 def sum_floats(
-    table: int, node: int, mask: Any, order: Any, starts: Any, old_offsets: int, old_data: int, old_row: Any,
-    counts: Any, special: Any, out_offsets: Any, out: Any,
+    table: int, node: int, mask: UInt8s, order: Int64s, starts: Int64s, old_offsets: int, old_data: int,
+    old_row: Int64s, counts: Int64s, special: Int64Matrix, out_offsets: Int32s, out: Int32s,
 ) -> int:  # fmt: skip
     """The new sum of each group: the old one and the floats of its rows, times weights.
 
@@ -171,7 +171,7 @@ def sum_floats(
 
 
 @kernel
-def round_sums(offsets: int, data: int, rows: int, out: Any) -> None:
+def round_sums(offsets: int, data: int, rows: int, out: Float64s) -> None:
     """out[i] = the float nearest to stored sum i, ties to even."""
     limbs = np.zeros(LIMBS, np.int64)
     for i in range(rows):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.jit import Int64Cube, Int64Matrix, Int64s, UInt8s, UInt64, UInt64s, borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.probe import same_key
 from dbspark.kernels.memory.hash import fold_columns
 from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64, store_i64, store_u64
@@ -79,7 +79,7 @@ def _number_groups(
 
 
 @kernel
-def group_rows(table: int, key: Any, hashes: Any, nodes: int, ids: Any, first: Any) -> int:
+def group_rows(table: int, key: Int64s, hashes: UInt64s, nodes: int, ids: Int64s, first: Int64s) -> int:
     """ids[i] = the group of row i, first[g] = its first row; returns the number of groups.
 
     The hash table grows with the groups, not with the rows, so that for few groups it stays in the CPU's cache.
@@ -94,7 +94,7 @@ def group_rows(table: int, key: Any, hashes: Any, nodes: int, ids: Any, first: A
 
 
 @kernel
-def sum_rows(table: int, rows: int, columns: Any, mask: Any, nodes: int, pos: Any, weights: Any) -> int:
+def sum_rows(table: int, rows: int, columns: Int64s, mask: UInt64, nodes: int, pos: Int64s, weights: Int64s) -> int:
     """Consolidate a chunk of flat columns: positions of distinct rows, and the sums of their weights without zeros.
 
     Returns how many remain, in the order of their first occurrence; OVERFLOW where a sum is beyond int64.
@@ -119,7 +119,7 @@ def sum_rows(table: int, rows: int, columns: Any, mask: Any, nodes: int, pos: An
 
 
 @kernel
-def distinct_keys(tables: Any, lens: Any, key: Any, nodes: int, pos: Any) -> int:
+def distinct_keys(tables: Int64s, lens: Int64s, key: Int64s, nodes: int, pos: Int64s) -> int:
     """Write the position of the first row of each key of a batch, in its order; returns how many."""
     out = i64(0)
     begin = i64(0)
@@ -145,7 +145,7 @@ def distinct_keys(tables: Any, lens: Any, key: Any, nodes: int, pos: Any) -> int
 
 @kernel
 def sum_of_keys(
-    tables: Any, lens: Any, ranges: Any, probe: int, probe_key: Any, key: Any, nodes: int, out: Any
+    tables: Int64s, lens: Int64s, ranges: Int64Cube, probe: int, probe_key: Int64s, key: Int64s, nodes: int, out: Int64s
 ) -> None:
     """out[i] = the sum of the weights of all rows with the key of probe row i, saturating at the ends of int64."""
     for i in range(ranges.shape[0]):
@@ -169,7 +169,7 @@ def sum_of_keys(
 
 
 @kernel
-def count_rows(table: int, rows: int, node: int, mask: Any, ids: Any, out: Any) -> None:
+def count_rows(table: int, rows: int, node: int, mask: UInt8s, ids: Int64s, out: Int64s) -> None:
     """Add the weights of rows to their groups; with `node` >= 0 only of rows that have a value in that column."""
     w, m = lane(table, WEIGHT), lane_mask(table, WEIGHT)
     valid, start = i64(0), i64(0)
@@ -199,7 +199,9 @@ def _add_limb(limbs: Any, g: int, k: int, value: Any, weight: int) -> None:
 
 
 @kernel
-def sum_integers(table: int, rows: int, node: int, mask: Any, ids: Any, limbs: Any, counts: Any) -> None:
+def sum_integers(
+    table: int, rows: int, node: int, mask: UInt8s, ids: Int64s, limbs: Int64Matrix, counts: Int64s
+) -> None:
     """Add integers or decimals times weights to the limbs of their groups, and the weights to `counts`."""
     at = table + node * NODE_BYTES
     width, data, valid, start = load_i64(at, WIDTH), load_i64(at, DATA), load_i64(at, VALID), load_i64(at, START)
@@ -243,7 +245,7 @@ def sum_integers(table: int, rows: int, node: int, mask: Any, ids: Any, limbs: A
 
 
 @kernel
-def finish_sums(limbs: Any, old: int, old_row: Any, out: int) -> int:
+def finish_sums(limbs: Int64Matrix, old: int, old_row: Int64s, out: int) -> int:
     """Write the sum of each group's limbs and its old sum; returns 1 if one has more than 38 digits.
 
     `old` is the address of 128-bit sums; that of group g is number old_row[g], or zero where that is negative.
@@ -299,7 +301,7 @@ def narrow_sums(sums: int, rows: int, out: int) -> int:
 
 
 @kernel
-def divide_sums(sums: int, counts: Any, factor: int, out: int) -> int:
+def divide_sums(sums: int, counts: Int64s, factor: int, out: int) -> int:
     """Write sums * factor / counts, rounded half away from zero; returns 1 if one has more than 38 digits."""
     overflow = i64(0)
     parts = np.empty(6, np.uint64)
@@ -352,7 +354,7 @@ def divide_sums(sums: int, counts: Any, factor: int, out: int) -> int:
 
 
 @kernel
-def run_starts(tables: Any, pos: Any, groups: Any, columns: Any, nodes: int, out: Any) -> None:
+def run_starts(tables: Int64s, pos: Int64s, groups: Int64s, columns: Int64s, nodes: int, out: UInt8s) -> None:
     """out[i] = 1 where row i begins a run: another group than row i-1, or another value in a column; else 0."""
     for i in range(pos.shape[0]):
         new = i == 0 or groups[i] != groups[i - 1]

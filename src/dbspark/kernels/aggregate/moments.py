@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dbspark.kernels.aggregate.exact_sums import carry_over, read_sum, store_sum
-from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.jit import Float64s, Int32s, Int64Matrix, Int64s, ReadOnlyInt64s, UInt8s, i64, inlined, kernel
 from dbspark.kernels.memory.intrinsics import f64_bits, load_i32, load_u32
 
 FACTORS = 4
@@ -93,8 +93,8 @@ def _mantissa(x: float, out: Any) -> tuple[int, int]:
 
 @kernel
 def sum_products(
-    x: Any, y: Any, px: int, py: int, used: Any, weights: Any, order: Any, starts: Any,
-    old_offsets: int, old_data: int, old_row: Any, out_offsets: Any, out: Any,
+    x: Float64s, y: Float64s, px: int, py: int, used: UInt8s, weights: Int64s | ReadOnlyInt64s, order: Int64s,
+    starts: Int64s, old_offsets: int, old_data: int, old_row: Int64s, out_offsets: Int32s, out: Int32s,
 ) -> int:  # fmt: skip
     """The new sum of x^px y^py of each group: the old one and the products of its rows, times weights.
 
@@ -195,7 +195,15 @@ def _rounded(limbs: Any, size: int) -> tuple[float, int]:
 
 
 @kernel
-def combine(offsets: Any, data: Any, counts: Any, terms: Any, degree: int, mantissas: Any, exponents: Any) -> None:
+def combine(
+    offsets: Int64s,
+    data: Int64s,
+    counts: ReadOnlyInt64s,
+    terms: Int64Matrix,
+    degree: int,
+    mantissas: Float64s,
+    exponents: Int64s,
+) -> None:
     """For each row the sum over terms of coefficient * count^power * product of stored sums, rounded once.
 
     A term is (coefficient, power, column, column, …), padded with -1; all terms have the same degree. The result is

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.jit import Int64s, borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
 from dbspark.kernels.lookup.directory import DIR_BATCHES, address, first_chunk, index_ref, length_at, table_at
 from dbspark.kernels.lookup.first_rows import compare_in_order
@@ -246,7 +246,7 @@ def _look_up_block(
 
 @kernel
 def top_k_change(
-    directory: int, key: Any, columns: int, nodes: int, skip: int, limit: int, pos: Any, weights: Any
+    directory: int, key: Int64s, columns: int, nodes: int, skip: int, limit: int, pos: Int64s, weights: Int64s
 ) -> int:
     """Rows skip … skip+limit-1 of each key with the last batch, minus those without it: positions and weights.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.jit import Bools, Float64s, Int64s, UInt64, UInt64Matrix, UInt64s, i64, inlined, kernel
 from dbspark.kernels.memory.intrinsics import bits_f32, bits_f64, load_i64, load_u32, load_u64
 from dbspark.kernels.memory.layout import (
     DATA,
@@ -57,7 +57,7 @@ def _has_value(table: int, row: int) -> Any:
 
 
 @kernel
-def find_peers(tables: Any, pos: Any, starts: Any, spec: int, nodes: int, first: Any, last: Any) -> None:
+def find_peers(tables: Int64s, pos: Int64s, starts: Int64s, spec: int, nodes: int, first: Int64s, last: Int64s) -> None:
     """first[i] … last[i]-1 = the peers of row i, equal in all order columns; with `spec` 0 the whole partition."""
     for s in range(starts.shape[0] - 1):
         begin = starts[s]
@@ -73,7 +73,9 @@ def find_peers(tables: Any, pos: Any, starts: Any, spec: int, nodes: int, first:
 
 
 @kernel
-def pair_rows(tables: Any, pos: Any, starts: Any, columns: int, nodes: int, left: Any, right: Any) -> int:
+def pair_rows(
+    tables: Int64s, pos: Int64s, starts: Int64s, columns: int, nodes: int, left: Int64s, right: Int64s
+) -> int:
     """Pair equal rows of partitions s and s + half, both sorted; returns the number of pairs."""
     half = (starts.shape[0] - 1) // 2
     out = i64(0)
@@ -98,7 +100,7 @@ def pair_rows(tables: Any, pos: Any, starts: Any, columns: int, nodes: int, left
 
 
 @kernel
-def keep_equal(table: int, node: int, nodes: int, left: Any, right: Any, same: Any) -> None:
+def keep_equal(table: int, node: int, nodes: int, left: Int64s, right: Int64s, same: Bools) -> None:
     """Clear same[k] where rows left[k] and right[k] differ in a column."""
     for k in range(left.shape[0]):
         if same[k] and compare_cells(table, node, left[k], table, node, right[k], nodes) != 0:
@@ -109,7 +111,9 @@ def keep_equal(table: int, node: int, nodes: int, left: Any, right: Any, same: A
 
 
 @kernel
-def range_keys(table: int, offset: float, offset_high: int, offset_low: Any, high: Any, low: Any, valid: Any) -> None:
+def range_keys(
+    table: int, offset: float, offset_high: int, offset_low: UInt64, high: Int64s, low: UInt64s, valid: Bools
+) -> None:
     """An order column plus an offset, as 128-bit numbers in the same order.
 
     128 bits are wide enough for integers not to overflow; decimals saturate, beyond the largest of 38 digits.
@@ -145,8 +149,8 @@ def range_keys(table: int, offset: float, offset_high: int, offset_low: Any, hig
 
 @kernel
 def range_ends(
-    starts: Any, high: Any, low: Any, valid: Any, bound_high: Any, bound_low: Any,
-    descending: int, nulls_last: int, beyond: int, out: Any,
+    starts: Int64s, high: Int64s, low: UInt64s, valid: Bools, bound_high: Int64s, bound_low: UInt64s,
+    descending: int, nulls_last: int, beyond: int, out: Int64s,
 ) -> None:  # fmt: skip
     """out[i] = the first row of the partition not before the bound of row i; with `beyond`, after it."""
     for s in range(starts.shape[0] - 1):
@@ -173,7 +177,7 @@ def range_ends(
 
 
 @kernel
-def sum_prefixes(table: int, sums: Any) -> None:
+def sum_prefixes(table: int, sums: UInt64Matrix) -> None:
     """sums[i] = the sum of an integer or decimal column before row i, in three 64-bit words."""
     at = table + LANES * NODE_BYTES
     width, data, start = load_i64(at, WIDTH), load_i64(at, DATA), load_i64(at, START)
@@ -199,7 +203,9 @@ def sum_prefixes(table: int, sums: Any) -> None:
 
 
 @kernel
-def frame_sums(sums: Any, lo: Any, hi: Any, limit_low: Any, limit_high: Any, out: Any) -> int:
+def frame_sums(
+    sums: UInt64Matrix, lo: Int64s, hi: Int64s, limit_low: UInt64, limit_high: UInt64, out: UInt64Matrix
+) -> int:
     """out[i] = the 128-bit sum over the frame of row i; returns 1 if the magnitude of one reaches the limit."""
     overflow = i64(0)
     for i in range(lo.shape[0]):
@@ -222,7 +228,9 @@ def frame_sums(sums: Any, lo: Any, hi: Any, limit_low: Any, limit_high: Any, out
 
 
 @kernel
-def divide_sums(sums: Any, counts: Any, factor: int, limit_low: Any, limit_high: Any, out: Any) -> int:
+def divide_sums(
+    sums: UInt64Matrix, counts: Int64s, factor: int, limit_low: UInt64, limit_high: UInt64, out: UInt64Matrix
+) -> int:
     """out[i] = sums[i] * factor / counts[i] in 128 bits, rounded half away from zero; 1 if one reaches the limit.
 
     Factor and counts are below 2^31, so long division in 32-bit limbs does not overflow.
@@ -269,7 +277,7 @@ def divide_sums(sums: Any, counts: Any, factor: int, limit_low: Any, limit_high:
 
 
 @kernel
-def float_sums(table: int, lo: Any, hi: Any, out: Any) -> None:
+def float_sums(table: int, lo: Int64s, hi: Int64s, out: Float64s) -> None:
     """out[i] = the sum over the frame of row i, from left to right; a frame that only grows continues the last sum."""
     at = table + LANES * NODE_BYTES
     data, start, is_float32 = load_i64(at, DATA), load_i64(at, START), load_i64(at, KIND) == FLOAT32
@@ -288,7 +296,9 @@ def float_sums(table: int, lo: Any, hi: Any, out: Any) -> None:
 
 
 @kernel
-def frame_extremes(table: int, nodes: int, starts: Any, lo: Any, hi: Any, largest: int, queue: Any, out: Any) -> None:
+def frame_extremes(
+    table: int, nodes: int, starts: Int64s, lo: Int64s, hi: Int64s, largest: int, queue: Int64s, out: Int64s
+) -> None:
     """out[i] = the row of the least (`largest`: greatest) value in the frame of row i; -1 where the frame has none.
 
     A monotonic queue holds the rows of the frame that may still become the answer, in ascending (descending) order.

@@ -7,11 +7,9 @@ the rows returned, of those retracted since the last merge, and of those that fa
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.jit import Int64Cube, Int64Matrix, Int64s, i64, inlined, kernel
 from dbspark.kernels.lookup.probe import same_key
 from dbspark.kernels.lookup.ranges import satisfies
 from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64
@@ -31,8 +29,9 @@ def compare_in_order(table_a: int, i: int, table_b: int, j: int, columns: int, n
 
 @kernel
 def first_rows_of_keys(
-    tables: Any, lens: Any, ranges: Any, probe: int, probe_key: Any, key: Any, columns: int, nodes: int,
-    limit: int, backwards: int, comparisons: Any, least: int, which: Any, pos: Any, weights: Any,
+    tables: Int64s, lens: Int64s, ranges: Int64Cube, probe: int, probe_key: Int64s, key: Int64s, columns: int,
+    nodes: int, limit: int, backwards: int, comparisons: Int64Matrix, least: int, which: Int64s, pos: Int64s,
+    weights: Int64s,
 ) -> int:  # fmt: skip
     """Write up to `limit` rows of the key of each probe row as (probe row, position, weight); returns how many.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.jit import Int64s, UInt64s, i64, inlined, kernel
 from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64, multiply_overflows
 from dbspark.kernels.memory.layout import HASH, ROW_BITS, ROW_MASK, WEIGHT
 from dbspark.kernels.memory.nodes import lane, lane_mask
@@ -84,8 +84,9 @@ def _find_slot(
 
 @kernel
 def upsert(
-    slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, touches: Any, entries: int,
-    sources: Any, pos: Any, weights: Any, factor: int, columns: int, nodes: int, appended: Any, info: Any,
+    slot_hash: UInt64s, slot_entry: Int64s, tables: Int64s, entry_pos: Int64s, entry_weight: Int64s, touches: Int64s,
+    entries: int, sources: Int64s, pos: Int64s, weights: Int64s, factor: int, columns: int, nodes: int,
+    appended: Int64s, info: Int64s,
 ) -> None:  # fmt: skip
     """Add factor * weights[i] to the row at pos[i] of the sources, for every i.
 
@@ -123,8 +124,8 @@ def upsert(
 
 @kernel
 def would_overflow(
-    slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, entries: int,
-    sources: Any, pos: Any, weights: Any, factor: int, columns: int, nodes: int,
+    slot_hash: UInt64s, slot_entry: Int64s, tables: Int64s, entry_pos: Int64s, entry_weight: Int64s, entries: int,
+    sources: Int64s, pos: Int64s, weights: Int64s, factor: int, columns: int, nodes: int,
 ) -> bool:  # fmt: skip
     """Whether `upsert` would make a weight overflow int64; called only where weights are huge."""
     for i in range(pos.shape[0]):
@@ -143,7 +144,9 @@ def would_overflow(
 
 
 @kernel
-def rebuild(slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, entries: int) -> None:
+def rebuild(
+    slot_hash: UInt64s, slot_entry: Int64s, tables: Int64s, entry_pos: Int64s, entry_weight: Int64s, entries: int
+) -> None:
     """Clear the slots and insert all live entries."""
     for at in range(slot_hash.shape[0]):
         slot_entry[at] = EMPTY
@@ -155,8 +158,8 @@ def rebuild(slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_
 
 @kernel
 def lookup(
-    slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, entries: int,
-    probe: int, rows: int, columns: int, nodes: int, out: Any,
+    slot_hash: UInt64s, slot_entry: Int64s, tables: Int64s, entry_pos: Int64s, entry_weight: Int64s, entries: int,
+    probe: int, rows: int, columns: int, nodes: int, out: Int64s,
 ) -> None:  # fmt: skip
     """out[i] = weight of the row equal to row i of the probe chunk, 0 where there is none."""
     hashes = lane(probe, HASH)
@@ -170,7 +173,7 @@ def lookup(
 
 @kernel
 def lookup_point(
-    slot_hash: Any, slot_entry: Any, tables: Any, entry_pos: Any, entry_weight: Any, entries: int,
+    slot_hash: UInt64s, slot_entry: Int64s, tables: Int64s, entry_pos: Int64s, entry_weight: Int64s, entries: int,
     probe: int, columns: int, nodes: int,
 ) -> int:  # fmt: skip
     """The weight of the row equal to the only row of a probe chunk, 0 if there is none."""
@@ -182,7 +185,7 @@ def lookup_point(
 
 
 @kernel
-def hashes_at(tables: Any, pos: Any, node: int, out: Any) -> None:
+def hashes_at(tables: Int64s, pos: Int64s, node: int, out: UInt64s) -> None:
     """out[i] = the value of an 8-byte lane at pos[i]."""
     for i in range(pos.shape[0]):
         p = pos[i]
@@ -190,7 +193,7 @@ def hashes_at(tables: Any, pos: Any, node: int, out: Any) -> None:
 
 
 @kernel
-def positions(lens: Any, tables: Any, pos: Any, weights: Any) -> None:
+def positions(lens: Int64s, tables: Int64s, pos: Int64s, weights: Int64s) -> None:
     """The positions and weights of all rows of some chunks, in order."""
     n = 0
     for c in range(lens.shape[0]):
@@ -203,7 +206,7 @@ def positions(lens: Any, tables: Any, pos: Any, weights: Any) -> None:
 
 
 @kernel
-def sort_tied_rows(tables: Any, pos: Any, weights: Any, columns: int, nodes: int) -> None:
+def sort_tied_rows(tables: Int64s, pos: Int64s, weights: Int64s, columns: int, nodes: int) -> None:
     """Sort rows with equal row hashes by value: `pos` is sorted by row hash, and no two rows are equal."""
     n = pos.shape[0]
     for i in range(1, n):

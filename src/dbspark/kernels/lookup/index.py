@@ -33,7 +33,7 @@ from typing import Any, Final
 import numpy as np
 
 from dbspark.kernels.cpython import GIL_RELEASE_ROWS, release_gil, restore_gil
-from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined
+from dbspark.kernels.jit import Int64s, UInt64s, borrowing, gil_kernel, i64, inlined
 from dbspark.kernels.lookup.directory import DIR_FENCES, DIR_LENGTHS, DIR_TABLES, address, first_chunk, index_ref
 from dbspark.kernels.memory.intrinsics import count_bits, load_i64, load_u64, prefetch, store_u64
 from dbspark.kernels.memory.layout import KEY, ROW_BITS, ROW_MASK
@@ -134,7 +134,7 @@ def index_rows(keys: int, rows: int, position: int, shift: int, words: int) -> N
 
 
 @gil_kernel
-def fill_index(tables: Any, lens: Any, first: int, shift: int, out: Any) -> None:
+def fill_index(tables: Int64s, lens: Int64s, first: int, shift: int, out: UInt64s) -> None:
     """Add chunks to the index of a batch; `first` is the number of the first of them, and words begin as zero.
 
     Chunks have at most 2^15 rows each. Other threads may read the words of earlier chunks meanwhile.

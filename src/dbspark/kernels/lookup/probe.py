@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined, kernel
+from dbspark.kernels.jit import Int64Cube, Int64s, ReadOnlyUInt64s, UInt64s, borrowing, gil_kernel, i64, inlined, kernel
 from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
 from dbspark.kernels.lookup.directory import (
     DIR_BATCHES,
@@ -54,14 +54,14 @@ _KEYS_PER_BLOCK = 96
 
 
 @gil_kernel
-def first_keys(tables: Any, out: Any) -> None:
+def first_keys(tables: Int64s, out: UInt64s) -> None:
     """out[c] = the first key hash of chunk c: its fence."""
     for c in range(tables.shape[0]):
         out[c] = load_u64(lane(tables[c], KEY), 0)
 
 
 @kernel
-def weights_at(tables: Any, pos: Any, out: Any) -> None:
+def weights_at(tables: Int64s, pos: Int64s, out: Int64s) -> None:
     """out[i] = the weight of the row at pos[i]."""
     for i in range(pos.shape[0]):
         table = tables[pos[i] >> ROW_BITS]
@@ -69,7 +69,9 @@ def weights_at(tables: Any, pos: Any, out: Any) -> None:
 
 
 @kernel
-def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
+def probe_ranges(
+    tables: Int64s, lens: Int64s, fences: UInt64s, starts: Int64s, keys: UInt64s, ranges: Int64Cube
+) -> int:
     """`probe_directory` for batches without indices and filter, given as arrays."""
     index_refs, directory = np.zeros((starts.shape[0], INDEX_REF_WORDS), np.int64), np.empty(DIRECTORY_WORDS, np.int64)
     at = write_directory(tables, lens, fences, starts, index_refs, directory)
@@ -78,7 +80,7 @@ def probe_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ra
 
 
 @kernel
-def probe_directory(directory: int, keys: Any, ranges: Any) -> int:
+def probe_directory(directory: int, keys: UInt64s, ranges: Int64Cube) -> int:
     """ranges[i, b] = (chunk, row, count) of key hash i in batch b; returns the number of rows in all ranges.
 
     `keys` may come in any order; equal neighbours are looked up once.
@@ -158,7 +160,9 @@ def _same_as_before(keys: Any, i: int, ranges: Any, b: int) -> Any:
 
 
 @kernel
-def walk_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ranges: Any) -> int:
+def walk_ranges(
+    tables: Int64s, lens: Int64s, fences: UInt64s, starts: Int64s, keys: ReadOnlyUInt64s | UInt64s, ranges: Int64Cube
+) -> int:
     """The ranges of `probe_ranges`, by a linear merge with each batch; for keys in ascending order.
 
     A key below its predecessor is searched for anew, so the result is right in any order.
@@ -212,7 +216,15 @@ def walk_ranges(tables: Any, lens: Any, fences: Any, starts: Any, keys: Any, ran
 
 @kernel
 def expand_ranges(
-    tables: Any, lens: Any, ranges: Any, probe: int, probe_key: Any, key: Any, nodes: int, which: Any, pos: Any
+    tables: Int64s,
+    lens: Int64s,
+    ranges: Int64Cube,
+    probe: int,
+    probe_key: Int64s,
+    key: Int64s,
+    nodes: int,
+    which: Int64s,
+    pos: Int64s,
 ) -> int:
     """Turn ranges into (probe row, position) pairs, without rows whose key only collides; returns how many.
 
@@ -246,7 +258,7 @@ def same_key(table_a: int, i: int, key_a: Any, table_b: int, j: int, key_b: Any,
 
 
 @kernel
-def pair_weights(probe: int, which: Any, tables: Any, pos: Any, out: Any) -> int:
+def pair_weights(probe: int, which: Int64s, tables: Int64s, pos: Int64s, out: Int64s) -> int:
     """out[i] = the product of the weights of probe row which[i] and of the row at pos[i]. Returns 0 or OVERFLOW."""
     probe_weights, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
     for i in range(which.shape[0]):
@@ -384,8 +396,8 @@ def _join_times(table: int, row: int, time: Any, to: int, stride: int) -> int:
 
 @kernel
 def match_rows(
-    directory: int, probe: int, rows: int, probe_key: Any, key: Any, nodes: int, null_safe: int, time: Any, limit: int,
-    info: Any,
+    directory: int, probe: int, rows: int, probe_key: Int64s, key: Int64s, nodes: int, null_safe: int, time: Int64s,
+    limit: int, info: Int64s,
 ) -> Any:  # fmt: skip
     """`find_matches`, callable from Python: of each line the first info[0] numbers are valid."""
     return find_matches(directory, probe, rows, probe_key, key, nodes, null_safe, time, limit, info)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.jit import Bools, Int64Cube, Int64Matrix, Int64s, UInt64Matrix, borrowing, i64, inlined, kernel
 from dbspark.kernels.memory.intrinsics import load_i64, load_u64
 from dbspark.kernels.memory.layout import HASH, KIND, NODE_BYTES, NULL, ROW_BITS, ROW_MASK, START, VALID
 from dbspark.kernels.memory.nodes import is_valid, lane
@@ -58,7 +58,9 @@ def satisfies(comparisons: Any, probe: int, i: int, table: int, row: int, nodes:
 
 
 @kernel
-def which_satisfy(comparisons: Any, probe: int, which: Any, tables: Any, pos: Any, nodes: int, out: Any) -> None:
+def which_satisfy(
+    comparisons: Int64Matrix, probe: int, which: Int64s, tables: Int64s, pos: Int64s, nodes: int, out: Bools
+) -> None:
     """out[i] = whether the row at pos[i] satisfies all comparisons with row which[i] of a probe chunk."""
     for i in range(which.shape[0]):
         out[i] = satisfies(comparisons, probe, which[i], tables[pos[i] >> ROW_BITS], pos[i] & ROW_MASK, nodes)
@@ -120,7 +122,14 @@ def _first_row(
 
 @kernel
 def narrow_ranges(
-    tables: Any, row_starts: Any, node: int, probe: int, bounds: Any, words: Any, nodes: int, ranges: Any
+    tables: Int64s,
+    row_starts: Int64s,
+    node: int,
+    probe: int,
+    bounds: Int64Matrix,
+    words: UInt64Matrix,
+    nodes: int,
+    ranges: Int64Cube,
 ) -> int:
     """Narrow each range to the rows whose order column `node` satisfies all comparisons `bounds`; returns how many.
 
@@ -169,7 +178,7 @@ def narrow_ranges(
 
 
 @kernel
-def rows_in_ranges(ranges: Any, row_starts: Any, batch: int, order: Any, pos: Any) -> int:
+def rows_in_ranges(ranges: Int64Cube, row_starts: Int64s, batch: int, order: Int64s, pos: Int64s) -> int:
     """Write the positions of the rows of one batch that lie in any range, each once; returns how many.
 
     `order`: the probe rows, sorted by the beginnings of their ranges. With an empty `pos` rows are only counted.

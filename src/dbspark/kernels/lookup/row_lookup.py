@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.jit import Int64s, UInt64s, i64, inlined, kernel
 from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
 from dbspark.kernels.lookup.directory import DIR_BATCHES, address, first_chunk, index_ref, length_at, table_at
 from dbspark.kernels.lookup.index import NOT_FOUND, find_chunk, finish_search, lower_bound, start_searches
@@ -106,7 +106,15 @@ def find_row(
 
 @kernel
 def sum_weights(
-    tables: Any, lens: Any, fences: Any, starts: Any, probe: int, rows: int, columns: int, nodes: int, out: Any
+    tables: Int64s,
+    lens: Int64s,
+    fences: UInt64s,
+    starts: Int64s,
+    probe: int,
+    rows: int,
+    columns: int,
+    nodes: int,
+    out: Int64s,
 ) -> int:
     """out[i] = total weight, over all batches, of the row equal to row i of the probe chunk. Returns 0 or OVERFLOW."""
     keys = lane(probe, KEY)
@@ -130,8 +138,8 @@ def sum_weights(
 
 @kernel
 def count_change(
-    tables: Any, lens: Any, fences: Any, starts: Any,
-    more_tables: Any, more_lens: Any, more_fences: Any, more_starts: Any,
+    tables: Int64s, lens: Int64s, fences: UInt64s, starts: Int64s,
+    more_tables: Int64s, more_lens: Int64s, more_fences: UInt64s, more_starts: Int64s,
     probe: int, rows: int, columns: int, nodes: int,
 ) -> int:  # fmt: skip
     """By how much the number of distinct rows in two lists of batches changes when the probe chunk is added.
@@ -234,7 +242,15 @@ def point_directory(tables: Any, lens: Any, fences: Any, starts: Any, columns: i
 
 @kernel
 def find_rows(
-    tables: Any, lens: Any, fences: Any, starts: Any, probe: int, rows: int, columns: int, nodes: int, out: Any
+    tables: Int64s,
+    lens: Int64s,
+    fences: UInt64s,
+    starts: Int64s,
+    probe: int,
+    rows: int,
+    columns: int,
+    nodes: int,
+    out: Int64s,
 ) -> None:
     """out[i] = position in the first batch of the row equal to row i of the probe chunk, or -1."""
     keys = lane(probe, KEY)

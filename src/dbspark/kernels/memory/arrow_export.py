@@ -8,11 +8,10 @@ the owner; whoever releases the record batch, on whichever thread, drops it (`re
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Final
 
 from dbspark.kernels.cpython import decref, incref
-from dbspark.kernels.jit import c_function, gil_kernel, i64, inlined
+from dbspark.kernels.jit import CFunction, gil_kernel, i64, inlined
 from dbspark.kernels.memory.intrinsics import load_i64, store_i64
 from dbspark.kernels.memory.layout import DATA, KIND, LANES, MASK, NODE_BYTES, OFFSETS, START, VALID, VARIABLE, WEIGHT
 
@@ -109,7 +108,10 @@ def release_batch(struct: int) -> None:
     decref(load_i64(struct, _OWNER))
 
 
-@cache
+_RELEASE_COLUMN = CFunction(release_column)
+_RELEASE_BATCH = CFunction(release_batch)
+
+
 def release_callbacks() -> tuple[int, int]:
     """The addresses of `release_column` and `release_batch` as C functions."""
-    return c_function(release_column), c_function(release_batch)
+    return _RELEASE_COLUMN.address, _RELEASE_BATCH.address

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.jit import Int64Matrix, Int64s, borrowing, i64, inlined, kernel
 from dbspark.kernels.memory.intrinsics import (
     copy_bytes,
     load_i32,
@@ -158,7 +158,7 @@ def measure_rows(
 
 @kernel
 def measure(
-    tables: Any, columns: int, nodes: int, pos: Any, rows: int, own_key: int, one_weight: int, layout: Any
+    tables: Int64s, columns: int, nodes: int, pos: Int64s, rows: int, own_key: int, one_weight: int, layout: Int64Matrix
 ) -> int:
     """`measure_rows` as a kernel that Python calls."""
     return measure_rows(tables, columns, nodes, pos, rows, own_key, one_weight, layout)
@@ -299,8 +299,8 @@ def gather_flat(
 
 @kernel
 def gather(
-    tables: Any, columns: int, nodes: int, pos: Any, rows: int, weights: Any, one_weight: int, time: Any,
-    layout: Any, arena: int,
+    tables: Int64s, columns: int, nodes: int, pos: Int64s, rows: int, weights: Int64s, one_weight: int, time: Int64s,
+    layout: Int64Matrix, arena: int,
 ) -> None:  # fmt: skip
     """Fill an arena laid out by `measure`: node table, lanes, flat columns. All rows get the one time `time`."""
     scratch = np.empty(2 * tables.shape[0], np.int64)
@@ -335,19 +335,19 @@ def gather(
 
 
 @kernel
-def has_nulls(tables: Any, node: int) -> bool:
+def has_nulls(tables: Int64s, node: int) -> bool:
     """Whether a node has a validity bitmap in some chunk."""
     return has_validity(tables, node)
 
 
 @kernel
-def gather_node_size(tables: Any, node: int, pos: Any, rows: int) -> int:
+def gather_node_size(tables: Int64s, node: int, pos: Int64s, rows: int) -> int:
     """Bytes (variable width) or elements (list) that a gather of one node will hold."""
     return variable_size(tables, node, pos, rows)
 
 
 @kernel
-def gather_node(tables: Any, node: int, pos: Any, rows: int, data: int, valid: int, offsets: int) -> None:
+def gather_node(tables: Int64s, node: int, pos: Int64s, rows: int, data: int, valid: int, offsets: int) -> None:
     """Gather one node into buffers of its own; of a list or a struct only its validity."""
     at = tables[0] + node * NODE_BYTES
     kind = load_i64(at, KIND)
@@ -356,7 +356,7 @@ def gather_node(tables: Any, node: int, pos: Any, rows: int, data: int, valid: i
 
 
 @kernel
-def expand_list(tables: Any, node: int, pos: Any, rows: int, offsets: int, elements: Any) -> None:
+def expand_list(tables: Int64s, node: int, pos: Int64s, rows: int, offsets: int, elements: Int64s) -> None:
     """Write a list's new offsets, and the positions of its elements in the child node."""
     end = i64(0)
     store_i32(offsets, 0, np.int32(0))
@@ -375,7 +375,15 @@ def expand_list(tables: Any, node: int, pos: Any, rows: int, offsets: int, eleme
 
 
 @kernel
-def measure_pairs(tables_a: Any, tables_b: Any, columns: Any, nodes: int, pos_a: Any, pos_b: Any, layout: Any) -> int:
+def measure_pairs(
+    tables_a: Int64s,
+    tables_b: Int64s,
+    columns: Int64Matrix,
+    nodes: int,
+    pos_a: Int64s,
+    pos_b: Int64s,
+    layout: Int64Matrix,
+) -> int:
     """Lay out an arena for pairs of rows, as `measure` does, without HASH and KEY lanes.
 
     columns[i] = (side, node): the side, 0 or 1, and the node that column i is copied from.
@@ -415,7 +423,14 @@ def measure_pairs(tables_a: Any, tables_b: Any, columns: Any, nodes: int, pos_a:
 
 @kernel
 def gather_pairs(
-    tables_a: Any, tables_b: Any, columns: Any, pos_a: Any, pos_b: Any, weights: Any, layout: Any, arena: int
+    tables_a: Int64s,
+    tables_b: Int64s,
+    columns: Int64Matrix,
+    pos_a: Int64s,
+    pos_b: Int64s,
+    weights: Int64s,
+    layout: Int64Matrix,
+    arena: int,
 ) -> None:
     """Fill an arena laid out by `measure_pairs`. HASH and KEY must not be read: their lines point to the weights."""
     rows = pos_a.shape[0]

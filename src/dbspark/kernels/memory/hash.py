@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.jit import Int64s, UInt64, UInt64s, borrowing, i64, inlined, kernel
 from dbspark.kernels.memory.intrinsics import (
     bits_f32,
     bits_f64,
@@ -192,7 +192,7 @@ def node_words(node: int, rows: int, out: int, inner: int) -> None:
 
 
 @kernel
-def fill_words(out: int, rows: int, word: Any) -> None:
+def fill_words(out: int, rows: int, word: UInt64) -> None:
     """out[i] = word."""
     for row in range(rows):
         store_u64(out, row, word)
@@ -206,7 +206,7 @@ def fold_words(out: int, words: int, rows: int) -> None:
 
 
 @kernel
-def mask_words(out: int, rows: int, mask: Any) -> None:
+def mask_words(out: int, rows: int, mask: UInt64) -> None:
     """out[i] &= mask."""
     for row in range(rows):
         store_u64(out, row, load_u64(out, row) & mask)
@@ -281,7 +281,7 @@ def fold_columns(table: int, columns: Any, rows: int, mask: Any, out: Any) -> No
 
 
 @kernel
-def hash_columns(table: int, columns: Any, rows: int, mask: Any, out: Any) -> None:
+def hash_columns(table: int, columns: Int64s, rows: int, mask: UInt64, out: UInt64s) -> None:
     """out[i] = hash of the given flat columns (node indices) of row i; NULL counts as a value."""
     fold_columns(table, columns, rows, mask, out)
 

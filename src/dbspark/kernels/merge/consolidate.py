@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from dbspark.kernels.cpython import GIL_RELEASE_ROWS, release_gil, restore_gil
-from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined, kernel
+from dbspark.kernels.jit import Int64Matrix, Int64s, UInt64s, borrowing, gil_kernel, i64, inlined, kernel
 from dbspark.kernels.memory.intrinsics import add_overflows, load_i64, load_u64, store_i64, store_u64
 from dbspark.kernels.memory.layout import HASH, KEY, OVERFLOW, ROW_BITS, ROW_MASK, WEIGHT
 from dbspark.kernels.memory.nodes import lane, lane_mask
@@ -140,8 +140,8 @@ def consolidate_sorted(
 
 @kernel
 def consolidate(
-    table: int, key_hashes: Any, row_hashes: Any, order: Any, columns: int, nodes: int,
-    pos: Any, weights: Any, info: Any,
+    table: int, key_hashes: UInt64s, row_hashes: UInt64s, order: Int64s, columns: int, nodes: int,
+    pos: Int64s, weights: Int64s, info: Int64s,
 ) -> None:  # fmt: skip
     """Consolidate one unsorted chunk. `order` sorts its hashes (`radix_sort`); positions are row numbers."""
     consolidate_sorted(table, key_hashes, row_hashes, order, columns, nodes, pos, weights, info)
@@ -149,16 +149,16 @@ def consolidate(
 
 @kernel
 def merge_two(
-    tables: Any,
-    lens: Any,
-    cursors: Any,
-    ends: Any,
+    tables: Int64s,
+    lens: Int64s,
+    cursors: Int64Matrix,
+    ends: Int64Matrix,
     columns: int,
     nodes: int,
     limit: int,
-    pos: Any,
-    weights: Any,
-    info: Any,
+    pos: Int64s,
+    weights: Int64s,
+    info: Int64s,
 ) -> None:
     """Merge two sources in a step of at most `limit` output rows, from the cursors on and up to the ends."""
     pos_out, weights_out = pos.ctypes.data, weights.ctypes.data  # stored to by address: `out` is never negative
@@ -343,17 +343,17 @@ def same_row(p: int, q: int, tables: Any, columns: int, nodes: int) -> Any:
 
 @kernel
 def merge_ranges(
-    tables: Any,
-    lens: Any,
-    cursors: Any,
-    stops: Any,
+    tables: Int64s,
+    lens: Int64s,
+    cursors: Int64Matrix,
+    stops: Int64Matrix,
     columns: int,
     nodes: int,
-    keys: Any,
-    order: Any,
-    pos: Any,
-    weights: Any,
-    info: Any,
+    keys: UInt64s,
+    order: Int64s,
+    pos: Int64s,
+    weights: Int64s,
+    info: Int64s,
 ) -> None:
     """Merge all rows of some sources between cursors and stops. Equal rows lie on the same side of the stops.
 
@@ -463,7 +463,7 @@ def merge_ranges(
 
 
 @kernel
-def same_batches(tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, columns: int, nodes: int) -> bool:
+def same_batches(tables_a: Int64s, lens_a: Int64s, tables_b: Int64s, lens_b: Int64s, columns: int, nodes: int) -> bool:
     """Whether two batches of one sort key and of equally many rows have equal rows and weights."""
     ca, ia, cb, ib = i64(0), i64(0), i64(0), i64(0)
     while True:
@@ -488,8 +488,8 @@ def same_batches(tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, columns
         ib += 1
 
 
-@kernel
-def add_to_survey(weights: int, rows: int, times: int, survey: Any) -> None:
+@borrowing
+def add_to_survey(weights: int, rows: int, times: int, survey: Int64s) -> None:
     """Add the weights at an address, each counted `times` times, to a survey (`survey_weights`)."""
     largest, negative, high, low = survey[0], survey[1], survey[2], survey[3]
     for row in range(rows):
@@ -504,7 +504,7 @@ def add_to_survey(weights: int, rows: int, times: int, survey: Any) -> None:
 
 
 @gil_kernel
-def survey_weights(tables: Any, lens: Any, survey: Any) -> None:
+def survey_weights(tables: Int64s, lens: Int64s, survey: Int64s) -> None:
     """survey = [largest magnitude of a weight, number of negative weights, high and low part of their sum].
 
     The magnitude of -2**63 counts as 2**63 - 1. The sum is (high << 32) + low, so it does not overflow.

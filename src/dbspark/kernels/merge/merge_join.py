@@ -7,9 +7,7 @@ is, so the pairs of one hot key of 10,000 × 10,000 rows are produced in as many
 
 from __future__ import annotations
 
-from typing import Any
-
-from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.jit import Int64s, i64, inlined, kernel
 from dbspark.kernels.lookup.index import lower_bound
 from dbspark.kernels.lookup.probe import same_key
 from dbspark.kernels.memory.intrinsics import load_i64, load_u64, multiply_overflows
@@ -24,8 +22,8 @@ def _weight(table: int, row: int) -> int:
 
 @kernel
 def join_step(
-    tables_a: Any, lens_a: Any, tables_b: Any, lens_b: Any, key_a: Any, key_b: Any, nodes: int,
-    state: Any, pos_a: Any, pos_b: Any, weights: Any,
+    tables_a: Int64s, lens_a: Int64s, tables_b: Int64s, lens_b: Int64s, key_a: Int64s, key_b: Int64s, nodes: int,
+    state: Int64s, pos_a: Int64s, pos_b: Int64s, weights: Int64s,
 ) -> int:  # fmt: skip
     """Write at most len(weights) pairs; returns how many, 0 at the end, or OVERFLOW.
 

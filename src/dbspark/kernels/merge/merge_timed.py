@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from dbspark.kernels.cpython import GIL_RELEASE_ROWS, release_gil, restore_gil
-from dbspark.kernels.jit import borrowing, gil_kernel, i64, inlined, kernel
+from dbspark.kernels.jit import Int64Matrix, Int64s, UInt64s, borrowing, gil_kernel, i64, inlined, kernel
 from dbspark.kernels.lookup.probe import probe_ranges
 from dbspark.kernels.memory.intrinsics import load_i64, load_u64, store_i64
 from dbspark.kernels.memory.layout import (
@@ -175,8 +175,8 @@ def _grown(group: Any, n: int) -> Any:
 
 @kernel
 def merge_timed(
-    tables: Any, lens: Any, cursors: Any, stops: Any, bounds: Any, columns: int, nodes: int, keys: Any, order: Any,
-    pos: Any, weights: Any, times: Any, info: Any,
+    tables: Int64s, lens: Int64s, cursors: Int64Matrix, stops: Int64Matrix, bounds: Int64Matrix, columns: int,
+    nodes: int, keys: UInt64s, order: Int64s, pos: Int64s, weights: Int64s, times: Int64Matrix, info: Int64s,
 ) -> None:  # fmt: skip
     """Merge all rows of some sources between cursors and stops. Equal rows lie on the same side of the stops.
 
@@ -290,8 +290,8 @@ def _consolidate(
 
 @kernel
 def consolidate_timed(
-    table: int, key_hashes: Any, row_hashes: Any, order: Any, columns: int, nodes: int, bounds: Any,
-    pos: Any, weights: Any, times: Any, info: Any,
+    table: int, key_hashes: UInt64s, row_hashes: UInt64s, order: Int64s, columns: int, nodes: int, bounds: Int64Matrix,
+    pos: Int64s, weights: Int64s, times: Int64Matrix, info: Int64s,
 ) -> None:  # fmt: skip
     """Consolidate one unsorted chunk. `order` sorts its hashes (`radix_sort`); positions are row numbers."""
     tables = np.empty(1, np.int64)
@@ -304,7 +304,15 @@ def consolidate_timed(
 
 @kernel
 def merge_by_sorting(
-    tables: Any, lens: Any, bounds: Any, columns: int, nodes: int, pos: Any, weights: Any, times: Any, info: Any
+    tables: Int64s,
+    lens: Int64s,
+    bounds: Int64Matrix,
+    columns: int,
+    nodes: int,
+    pos: Int64s,
+    weights: Int64s,
+    times: Int64Matrix,
+    info: Int64s,
 ) -> None:
     """Merge whole chunks, of any number of sources, by sorting all their rows: the cheapest way for many small
     sources."""
@@ -328,7 +336,7 @@ def merge_by_sorting(
 
 
 @kernel
-def times_at(tables: Any, pos: Any, coordinate: int, out: Any) -> None:
+def times_at(tables: Int64s, pos: Int64s, coordinate: int, out: Int64s) -> None:
     """out[i] = one coordinate of the time of the row at pos[i]."""
     for i in range(pos.shape[0]):
         table = tables[pos[i] >> ROW_BITS]
@@ -336,7 +344,7 @@ def times_at(tables: Any, pos: Any, coordinate: int, out: Any) -> None:
 
 
 @gil_kernel
-def survey_times(tables: Any, lens: Any, out: Any) -> None:
+def survey_times(tables: Int64s, lens: Int64s, out: Int64s) -> None:
     """out = [1 if all rows have the same time, then the least and the greatest value of each coordinate]."""
     one_time, state = i64(1), release_gil(lens.sum() > GIL_RELEASE_ROWS)
     for c in range(TIMES):
@@ -358,7 +366,7 @@ def survey_times(tables: Any, lens: Any, out: Any) -> None:
 
 
 @gil_kernel
-def retime(source: int, nodes: int, target: int, time: Any) -> None:
+def retime(source: int, nodes: int, target: int, time: Int64s) -> None:
     """Copy a node table and give all rows one time, which is written behind the copy."""
     words = nodes * FIELDS
     for i in range(words):
@@ -372,7 +380,7 @@ def retime(source: int, nodes: int, target: int, time: Any) -> None:
 
 
 @kernel
-def join_times(tables: Any, pos: Any, time: Any, depth: int, out: Any) -> int:
+def join_times(tables: Int64s, pos: Int64s, time: Int64s, depth: int, out: Int64Matrix) -> int:
     """out[i] = the join (least upper bound) of `time` and the time of the row at pos[i]; returns how many are not
     `time`."""
     later = i64(0)
@@ -390,8 +398,8 @@ def join_times(tables: Any, pos: Any, time: Any, depth: int, out: Any) -> int:
 
 @kernel
 def presence_changes(
-    tables: Any, lens: Any, fences: Any, starts: Any, old: int, probe: int, rows: int, columns: int, nodes: int,
-    time: Any, depth: int, change: Any, following: Any, which: Any, later: Any,
+    tables: Int64s, lens: Int64s, fences: UInt64s, starts: Int64s, old: int, probe: int, rows: int, columns: int,
+    nodes: int, time: Int64s, depth: int, change: Int64s, following: Int64s, which: Int64s, later: Int64Matrix,
 ) -> int:  # fmt: skip
     """By how much the presence of each probe row changes at a time, and when it has to be computed again.
 

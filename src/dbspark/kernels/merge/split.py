@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.jit import Int64Matrix, Int64s, UInt64, borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.index import lower_bound
 from dbspark.kernels.memory.intrinsics import load_u64
 from dbspark.kernels.memory.layout import HASH, KEY
@@ -54,7 +54,15 @@ def _split(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, row_hash: 
 
 
 @kernel
-def split_at(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, row_hash: Any, out: Any) -> int:
+def split_at(
+    tables: Int64s,
+    lens: Int64s,
+    cursors: Int64Matrix,
+    ends: Int64Matrix,
+    key: UInt64,
+    row_hash: UInt64,
+    out: Int64Matrix,
+) -> int:
     """out[s] = (chunk, row) of the first row of source s, from its cursor on, that is not below (key hash, row hash).
 
     Returns the number of rows between the cursors and `out`.
@@ -74,7 +82,9 @@ def _remaining(lens: Any, cursors: Any, ends: Any) -> int:
 
 
 @kernel
-def choose_split(tables: Any, lens: Any, cursors: Any, ends: Any, limit: int, out: Any) -> int:
+def choose_split(
+    tables: Int64s, lens: Int64s, cursors: Int64Matrix, ends: Int64Matrix, limit: int, out: Int64Matrix
+) -> int:
     """Fill `out` with a split that has at least one row and, where hashes allow it, at most `limit` rows before it.
 
     Bisects the key hashes, beginning where the split of a uniform distribution would be; then, where one key hash alone

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.jit import Int64s, UInt64s, borrowing, i64, inlined, kernel
 
 _DIGIT_BITS: Final = 11
 """Bits that one radix pass sorts by."""
@@ -184,7 +184,7 @@ def radix_sort(key_hashes: Any, row_hashes: Any, order: Any, keys: Any, spare: A
 
 
 @kernel
-def sort_hashes(key_hashes: Any, row_hashes: Any, order: Any, keys: Any, spare: Any) -> None:
+def sort_hashes(key_hashes: UInt64s, row_hashes: UInt64s, order: Int64s, keys: UInt64s, spare: Int64s) -> None:
     """order = the permutation that sorts rows by (key hash, row hash); equal pairs come in any order.
 
     `keys` (uint64, 2 * n) and `spare` (int64, n) are scratch.

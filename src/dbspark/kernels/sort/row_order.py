@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import i64, inlined, kernel
+from dbspark.kernels.jit import Int64s, UInt64s, i64, inlined, kernel
 from dbspark.kernels.memory.hash import double_word
 from dbspark.kernels.memory.intrinsics import (
     bits_f32,
@@ -289,7 +289,7 @@ def compare_ordered(table_a: int, i: int, table_b: int, j: int, spec: int, nodes
 
 
 @kernel
-def order_words(table: int, node: int, rows: int, descending: int, nulls_last: int, out: Any) -> None:
+def order_words(table: int, node: int, rows: int, descending: int, nulls_last: int, out: UInt64s) -> None:
     """out[i] = the order word of column `node`, in the given direction."""
     at = table + node * NODE_BYTES
     kind, width = load_i64(at, KIND), load_i64(at, WIDTH)
@@ -340,7 +340,7 @@ def compare_rows(table_a: int, i: int, table_b: int, j: int, columns: int, nodes
 
 
 @kernel
-def order_maps(table: int, node: int, rows: int, nodes: int, elements: Any) -> bool:
+def order_maps(table: int, node: int, rows: int, nodes: int, elements: Int64s) -> bool:
     """Fill `elements` with the entries of each map in the order of their keys; returns whether any entry has moved.
 
     Maps are stored with sorted keys, because Spark compares them without regard to the order of their entries.

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dbspark.kernels.jit import borrowing, i64, inlined, kernel
+from dbspark.kernels.jit import Int64s, borrowing, i64, inlined, kernel
 from dbspark.kernels.lookup.bloom_filter import covered_batches, filter_keys
 from dbspark.kernels.lookup.directory import DIR_BATCHES, address, first_chunk, index_ref, length_at, table_at
 from dbspark.kernels.lookup.index import NOT_FOUND, finish_search, start_searches
@@ -176,7 +176,7 @@ def violates(
 
 @kernel
 def violates_constraints(
-    directory: int, probe: int, rows: int, own_rows: int, key: Any, columns: int, nodes: int, unique: int
+    directory: int, probe: int, rows: int, own_rows: int, key: Int64s, columns: int, nodes: int, unique: int
 ) -> int:
     """`violates`, callable from Python."""
     return violates(directory, probe, rows, own_rows, key, columns, nodes, unique)

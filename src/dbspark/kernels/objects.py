@@ -1,0 +1,170 @@
+"""Compiled units of kernels as files: format, and where they lie.
+
+    MAGIC, BLAKE2 digest of the rest, pickled `CompiledUnit`
+
+Invariants:
+1. A file is read as a whole, and nothing of it is unpickled or run unless the digest fits. A damaged file counts as
+   none.
+2. A file appears under its name complete, or not at all; the name has the key of what is in it (`target.cache_key`).
+3. Nothing is read from a folder that another user could have written to.
+
+Kernels are read from the package itself (a platform wheel has them; it may be read-only, or a zip file), and then from
+the first of these folders that can be written: `__pycache__` beside the sources, so that all users and Spark's workers
+share it; the user's cache; the temporary folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from numba.core import serialize
+
+from dbspark.kernels.target import cache_key
+
+MAGIC: Final = b"dbspark kernels 1\n"
+_DIGEST_BYTES: Final = 32
+PACKAGED: Final = "compiled"
+"""The folder of the package that a platform wheel carries."""
+
+DESCRIPTION: Final = "fits.txt"
+"""The file in it that says what the kernels fit."""
+
+_log = logging.getLogger("dbspark")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """What numba has to know of one signature of a kernel to call it."""
+
+    name: str
+    signature: Any
+    descriptor: Any
+    environment: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledUnit:
+    """Machine code of a unit and what is in it."""
+
+    machine_code: bytes
+    declarations: bytes
+    """LLVM bitcode of a module that names the code's functions."""
+    kernels: list[CompiledKernel]
+    c_functions: dict[str, str]
+    """Symbols, by the function's name."""
+    environments: list[Any]
+    """numba's environments of all functions, which the code refers to by name."""
+
+
+@cache
+def writable_folder() -> Path | None:
+    """The folder that this process writes compiled kernels to; None where there is none."""
+    places = []
+    package = files("dbspark.kernels")
+    if isinstance(package, Path):
+        places.append(package / "__pycache__")
+    user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    places += [Path(user) / "dbspark", Path(tempfile.gettempdir()) / f"dbspark-{os.getuid()}"]
+    for place in places:
+        folder = place / cache_key()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK) and _trusted(folder):
+            return folder
+    return None
+
+
+def _trusted(folder: Path) -> bool:
+    """Whether only this user, root, or who may write the sources as well, can have written files here."""
+    if folder.is_relative_to(Path(__file__).parent):
+        return True
+    status = folder.stat()
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o022
+
+
+def read_unit(name: str) -> CompiledUnit | None:
+    """A unit that has been compiled before; None where there is none, or only a damaged one."""
+    for path in _candidates(name):
+        try:
+            data = path.read_bytes()
+        except (OSError, KeyError):  # KeyError: not in the zip file
+            continue
+        unit = parse_unit(data)
+        if unit is not None:
+            return unit
+        _log.warning("compiled kernels in %s are damaged and are compiled anew", path)
+    return None
+
+
+@cache
+def unfit_package() -> str | None:
+    """What the kernels that came with the package fit, where that is not what this process is."""
+    folder = files("dbspark.kernels").joinpath(PACKAGED)
+    if not folder.is_dir() or folder.joinpath(cache_key()).is_dir():
+        return None
+    try:
+        return folder.joinpath(DESCRIPTION).read_text().strip()
+    except (OSError, KeyError):
+        return "something else"
+
+
+def has_unit(name: str) -> bool:
+    """Whether there is a file of the unit."""
+    return any(path.is_file() for path in _candidates(name))
+
+
+def _candidates(name: str) -> Iterator[Any]:
+    yield files("dbspark.kernels").joinpath(PACKAGED, cache_key(), f"{name}.unit")
+    folder = writable_folder()
+    if folder is not None:
+        yield folder / f"{name}.unit"
+
+
+def parse_unit(data: bytes) -> CompiledUnit | None:
+    """The unit in the content of a file, or None."""
+    start = len(MAGIC) + _DIGEST_BYTES
+    content = data[start:]
+    if data[:start] != MAGIC + blake2b(content, digest_size=_DIGEST_BYTES).digest():
+        return None
+    unit = pickle.loads(content)
+    return unit if isinstance(unit, CompiledUnit) else None
+
+
+def write_unit(path: Path, unit: CompiledUnit) -> None:
+    """Write a file under another name and rename it, so that no reader sees a part of it."""
+    content = serialize.dumps(unit)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        try:
+            file.write(MAGIC + blake2b(content, digest_size=_DIGEST_BYTES).digest() + content)
+            file.flush()
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a unit's file, so that of several processes one compiles it."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(f"{path}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
