@@ -2,7 +2,6 @@
 
 import ast
 import importlib.metadata
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,12 +57,6 @@ def test_every_error_is_a_dbspark_error() -> None:
 
     for name in errors.__all__:
         assert issubclass(getattr(errors, name), dbspark.DbsparkError)
-
-
-def test_the_examples_in_the_readme_run() -> None:
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    for example in re.findall(r"```python\n(.*?)```", readme, re.DOTALL):
-        subprocess.run([sys.executable, "-c", example], check=True)
 
 
 LAYERS = (
