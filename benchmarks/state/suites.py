@@ -3,7 +3,8 @@
 * `growth`: the same change over once, ten times and a hundred times the rows: W1, queries of Nexmark and of TPC-H;
 * `memory`: what a process grows by, beside the Arrow size of the rows that its operators have to hold, after a load and
   after many ticks, one operator at a time, each in a process of its own;
-* `cold`: importing dbspark, the first tick with and without compiled kernels on disk, opening state again.
+* `cold`: importing dbspark, the first tick with and without compiled kernels on disk, opening state again;
+* `neighbours`: ticks beside a thread of the user's that never rests.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from benchmarks.harness import QUICK, MismatchError, no_gc
 from benchmarks.peers.nexmark import READ
 from benchmarks.report import Target, save, show
 from benchmarks.sql.suites import VIEW, apply, refreshed, run_suites, tables_of, tpch_pipeline
+from benchmarks.state.neighbours import neighbours_suite
 from benchmarks.state.operators import VIEWS
 from benchmarks.workloads import nexmark, tpch
 
@@ -246,7 +248,7 @@ def _none(change: w1.Change) -> dict[str, Any]:
 
 
 SUITES: Final[dict[str, Callable[[Any], list[Target]]]] = {
-    "growth": growth_suite, "memory": memory_suite, "cold": cold_suite,
+    "growth": growth_suite, "memory": memory_suite, "cold": cold_suite, "neighbours": neighbours_suite,
 }  # fmt: skip
 
 

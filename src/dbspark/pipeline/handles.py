@@ -13,6 +13,7 @@ from dbspark.columnar import Batch
 from dbspark.connectors import sinks
 from dbspark.errors import DbsparkError
 from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
+from dbspark.runtime.switch_interval import SHORT_TURNS
 from dbspark.runtime.tables import OperationKind
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ class Transaction:
             raise DbsparkError("the transaction has been applied; begin another one")
         if table not in self._runtime.tables:
             self._pipe._check_table(table)
-        operation = self._runtime.operation(table, kind, data, weight)
+        with SHORT_TURNS:
+            operation = self._runtime.operation(table, kind, data, weight)
         self._operations.setdefault(table, []).append(operation)
 
     def _apply(self, offset: tuple[str, Any] | None = None) -> None:

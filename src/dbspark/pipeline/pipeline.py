@@ -47,6 +47,7 @@ from dbspark.runtime.progress import Listener, Progress, ProgressMonitor, TickTi
 from dbspark.runtime.reader import ReadOnlyRuntime
 from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
 from dbspark.runtime.sharded import Sharded
+from dbspark.runtime.switch_interval import SHORT_TURNS
 from dbspark.runtime.tables import TableDefinition
 from dbspark.sql.analysis_session import query_over_frames
 from dbspark.sql.program import Maintenance, Program
@@ -312,7 +313,8 @@ class Pipeline:
             self._check_writable("a transaction")
             self._monitor.running += 1
             try:
-                return self._run_tick(operations, offset)
+                with SHORT_TURNS:
+                    return self._run_tick(operations, offset)
             finally:
                 self._monitor.running -= 1
 
