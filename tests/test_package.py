@@ -30,7 +30,9 @@ def test_spark_and_cli_load_without_spark_or_numba(module: str) -> None:
 
 
 def test_reports_load_nothing_before_they_are_shown() -> None:
-    assert modules_after("from dbspark.reporting import activity\nwith activity('x'): pass").isdisjoint((*HEAVY, "rich"))
+    assert modules_after("from dbspark.reporting import activity\nwith activity('x'): pass").isdisjoint(
+        (*HEAVY, "rich")
+    )
 
 
 def test_zsets_load_without_spark() -> None:
