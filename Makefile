@@ -88,6 +88,7 @@ warm: $(STAMP)  ## Compile all kernels, on all cores
 	@$(PY) -m dbspark.warm
 
 wheel: $(STAMP)  ## Build a wheel for this platform that carries compiled kernels
+	@rm -rf build/lib* build/bdist*
 	@$(PY) -m dbspark.kernels.package build/kernels
 	DBSPARK_COMPILED_KERNELS=$(CURDIR)/build/kernels $(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
 	@ls -l dist/*.whl

@@ -4,8 +4,9 @@ Checks, in environments of their own, that
 
 1. the first pipeline loads machine code and never starts LLVM's compiler, though the package is read-only and there is
    no cache;
-2. a damaged file is not run: its unit is compiled anew, into the user's cache, with a warning;
-3. so it is where the kernels fit another numba.
+2. so it does from a zip file;
+3. a damaged file is not run: its unit is compiled anew, with a warning;
+4. so it is where the kernels fit another numba.
 """
 
 from __future__ import annotations
@@ -62,18 +63,27 @@ def main() -> None:
         say("1. a read-only package without a cache: nothing is compiled")
         read_only(packages, False)
 
+        archive = root / wheel.name
+        shutil.copyfile(wheel, archive)
+        dbspark = packages / "dbspark"
+        dbspark.rename(root / "aside")
+        use(python, root, cache, path=archive)
+        (root / "aside").rename(dbspark)
+        assert not list(cache.rglob("*.unit")), "something was compiled"
+        say("2. a package in a zip file: nothing is compiled")
+
         content = bytearray(units[0].read_bytes())
         content[len(content) // 2] ^= 1
         units[0].write_bytes(content)
         errors = use(python, root, root / "cache-2")
         assert "damaged" in errors, errors
-        say("2. a damaged file: its unit is compiled anew")
+        say("3. a damaged file: its unit is compiled anew")
         shutil.rmtree(packages / "dbspark" / "kernels" / "__pycache__", ignore_errors=True)
 
         next(path for path in compiled.iterdir() if path.is_dir()).rename(compiled / "kernels-of-another-numba")
         errors = use(python, root, root / "cache-3")
         assert errors.count("the compiled kernels that came with dbspark are for numba") == 1, errors
-        say("3. kernels for another numba: compiled here, and said once")
+        say("4. kernels for another numba: compiled here, and said once")
 
 
 def environment(root: Path) -> tuple[Path, Path]:
@@ -96,9 +106,9 @@ def read_only(folder: Path, on: bool) -> None:
         path.chmod(0o555 if on else 0o755)
 
 
-def use(python: Path, root: Path, cache: Path) -> str:
-    """Run `USE`; returns what it wrote to standard error."""
-    variables = {"PATH": os.environ["PATH"], "HOME": str(root), "XDG_CACHE_HOME": str(cache)}
+def use(python: Path, root: Path, cache: Path, path: str | Path = "") -> str:
+    """Run `USE`, in which LLVM refuses to work; returns what it wrote to standard error."""
+    variables = {"PATH": os.environ["PATH"], "HOME": str(root), "XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(path)}
     done = subprocess.run(
         [python, "-c", USE, str(root)], env=variables, cwd=root, capture_output=True, text=True, check=False
     )
