@@ -21,6 +21,7 @@ from numba.core import cgutils
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import lookup_environment
+from numba.core.event import Listener, register
 from numba.core.registry import cpu_target
 
 from dbspark.kernels import units
@@ -69,6 +70,8 @@ def compile_unit(name: str, target: Target) -> CompiledUnit:
     context = cpu_target.target_context
     context.refresh()
     codegen = context._internal_codegen = _UnitCodegen(target)
+    functions = units.functions_of(name)
+    register("numba:compile", _ReportFunctions(functions))
     modules = {f"dbspark.kernels.{module}" for module in UNITS[name]}
     linked = codegen.create_library(name)
     exported: set[str] = set()
@@ -86,7 +89,6 @@ def compile_unit(name: str, target: Target) -> CompiledUnit:
                 )
                 exported.add(result.fndesc.llvm_cpython_wrapper_name)
                 roots.append(result.library)
-                _report(1)
     for function in C_FUNCTIONS:
         if function.module in modules:
             compiled = function.compiler()
@@ -104,7 +106,7 @@ def compile_unit(name: str, target: Target) -> CompiledUnit:
         environment = lookup_environment(variable.name)
         if environment is not None:
             environments[variable.name] = environment
-    _report(len(kernels))
+    _report(units.llvm_parts(len(functions)))
     return CompiledUnit(
         codegen._tm.emit_object(module),
         _declarations(codegen, name, exported),
@@ -137,6 +139,22 @@ def _declarations(codegen: Any, name: str, exported: set[str]) -> bytes:
     lines += [f'define void @"{symbol}"() {{\n  unreachable\n}}' for symbol in sorted(exported)]
     bitcode: bytes = llvm.parse_assembly("\n".join(lines)).as_bitcode()
     return bitcode
+
+
+class _ReportFunctions(Listener):  # type: ignore[misc]
+    """Reports each function when it has been translated for the first time."""
+
+    def __init__(self, functions: set[Any]) -> None:
+        self._left = set(functions)
+
+    def on_start(self, event: Any) -> None:
+        pass
+
+    def on_end(self, event: Any) -> None:
+        function = event.data["dispatcher"]
+        if function in self._left:
+            self._left.remove(function)
+            _report(1)
 
 
 def _report(parts: int) -> None:

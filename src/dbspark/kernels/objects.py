@@ -139,7 +139,10 @@ def parse_unit(data: bytes) -> CompiledUnit | None:
     content = data[start:]
     if data[:start] != MAGIC + blake2b(content, digest_size=_DIGEST_BYTES).digest():
         return None
-    unit = pickle.loads(content)
+    try:
+        unit = pickle.loads(content)
+    except Exception:  # it was written by something else
+        return None
     return unit if isinstance(unit, CompiledUnit) else None
 
 

@@ -91,7 +91,7 @@ def _run() -> None:
     try:
         make_ready()
     except Exception as error:  # each unit is loaded or compiled at the first call of one of its kernels instead
-        _log.debug("kernels were not made ready ahead: %s", error)
+        _log.warning("kernels were not made ready ahead: %s", error)
     finally:
         _finished.set()
 
@@ -99,7 +99,9 @@ def _run() -> None:
 def make_ready() -> None:
     """Load all units. Those that are not there are compiled first, on all cores."""
     missing = [name for name in units.UNITS if not objects.has_unit(name)]
-    cores = threading.Semaphore(os.cpu_count() or 1)
+    cores = threading.Semaphore(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     threads = [threading.Thread(target=_compile_one, args=(name, cores), daemon=True) for name in missing]
     for thread in threads:  # daemons: a program may end before kernels that it does not need are compiled
         thread.start()
@@ -110,6 +112,13 @@ def make_ready() -> None:
         _parts.expect(units.parts(name))
     for thread in threads:
         thread.join()
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _compile_one(name: str, cores: threading.Semaphore) -> None:

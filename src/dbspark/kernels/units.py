@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from numba.core.compiler import compile_result
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 
 from dbspark.kernels import objects
@@ -86,11 +87,14 @@ def load_unit(name: str, step: Callable[[int], None] | None = None) -> None:
             return
         begun = perf_counter()
         unit = objects.read_unit(name) or _compile(name, step)
-        if unit is None:
-            _loaded[name] = None
-            return
-        import_unit(name)
-        _loaded[name] = _attach(name, unit)
+        attached = None
+        if unit is not None:
+            import_unit(name)
+            try:
+                attached = _attach(name, unit)
+            except Exception as error:
+                _log.warning("kernels of unit %s cannot be loaded, each is compiled at its first call: %s", name, error)
+        _loaded[name] = attached
         _log.debug("kernels: unit %s: %.0f ms", name, 1e3 * (perf_counter() - begun))
 
 
@@ -106,11 +110,29 @@ def import_unit(name: str) -> None:
 
 
 def parts(name: str) -> int:
-    """How many parts `step` is told of when the unit is compiled."""
+    """How many parts `step` is told of when the unit is compiled: its functions, and LLVM's share of the time."""
+    functions = len(functions_of(name))
+    return functions + llvm_parts(functions)
+
+
+def llvm_parts(functions: int) -> int:
+    """How many functions numba translates in the time that LLVM needs for all of them: a sixth, as measured."""
+    return functions // 6
+
+
+def functions_of(name: str) -> set[Dispatcher]:
+    """The kernels of a unit and all helpers that they call."""
     import_unit(name)
     modules = {f"dbspark.kernels.{module}" for module in UNITS[name]}
-    kernels = sum(len(kernel.listed_signatures) for kernel in KERNELS if kernel.module in modules)
-    return 2 * kernels  # to translate them takes as long as to optimise them
+    found: set[Dispatcher] = set()
+    ahead: list[Dispatcher] = [kernel for kernel in KERNELS if kernel.module in modules]
+    while ahead:
+        function = ahead.pop()
+        if function not in found:
+            found.add(function)
+            variables, code = function.py_func.__globals__, function.py_func.__code__
+            ahead += [variables[n] for n in code.co_names if isinstance(variables.get(n), Dispatcher)]
+    return found
 
 
 def _compile(name: str, step: Callable[[int], None] | None) -> CompiledUnit | None:
