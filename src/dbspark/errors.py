@@ -13,6 +13,7 @@ __all__ = [
     "JavaNotFoundError",
     "LockError",
     "SchemaError",
+    "SparkStartError",
     "StoreError",
     "TimeError",
     "UnknownBackendError",
@@ -34,6 +35,10 @@ class UnknownBackendError(ConfigError):
 
 class JavaNotFoundError(DbsparkError):
     """No Java that can run Spark was found; the message says where it was searched for and how to install one."""
+
+
+class SparkStartError(DbsparkError):
+    """The JVM of Spark did not start; the message shows the end of its log."""
 
 
 class SchemaError(DbsparkError):

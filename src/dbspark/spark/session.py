@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from dbspark.errors import ConfigError
 from dbspark.spark.java import find_java
+from dbspark.spark.jvm import launch_jvm, show_own_log, shows_everything
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,12 +110,17 @@ def _start(app_name: str, cores: int, config: Mapping[str, str]) -> "SparkSessio
         "PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON") or sys.executable,
     }
     if SparkContext._gateway is None:  # else the JVM of an earlier session serves again
+        if shows_everything():
+            show_own_log()
         java = find_java()
         logger.info("Starting Spark with Java %d from %s (%s).", java.version, java.source, java.home)
         variables["JAVA_HOME"] = str(java.home)
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(app_name)
+    settings = {
+        "spark.master": f"local[{cores}]", "spark.app.name": app_name, **_local_settings(cores), **config,
+    }  # fmt: skip
     with _environment(variables):
-        return _build(builder, {**_local_settings(cores), **config})
+        launch_jvm(settings)
+        return _build(SparkSession.builder, settings)
 
 
 def _local_settings(cores: int) -> dict[str, str]:

@@ -52,7 +52,6 @@ EXCLUDED_RULES = (
     "org.apache.spark.sql.catalyst.optimizer.InferWindowGroupLimit",  # a hint for sorting; the filter stays anyway
     "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation",
     "org.apache.spark.sql.execution.planmerging.MergeSubplans",  # equal sub-plans are one node here anyway
-    "org.apache.spark.sql.execution.python.ExtractPythonUDFFromAggregate",
 )
 """Optimiser rules that are left out while a view is compiled."""
 
