@@ -57,8 +57,7 @@ def shows_everything() -> bool:
 def launch_jvm(config: Mapping[str, str]) -> None:
     """Start the JVM of this process, unless there is one. `config`: the settings of the session."""
     global _current
-    from pyspark import SparkConf, SparkContext
-    from pyspark import java_gateway
+    from pyspark import SparkConf, SparkContext, java_gateway
 
     if SparkContext._gateway is not None:
         return
