@@ -24,6 +24,7 @@ from dbspark.errors import ConfigError, DbsparkError, StoreError
 from dbspark.pipeline.flows import FLOW, STREAMING_TABLE, check_supported, create_streaming_table, reads_a_stream
 from dbspark.pipeline.pipeline import Pipeline
 from dbspark.pipeline.statements import SOURCE, VIEW, statements
+from dbspark.sql.names import find_name, unquoted
 
 __all__ = ["SPEC", "ProgramText", "init", "read_program", "run_program"]
 
@@ -74,7 +75,7 @@ class ProgramText:
     def defined(self, *patterns: re.Pattern[str]) -> list[str]:
         """The names that statements matching the patterns define."""
         found = (p.fullmatch(s) for _, s in self.statements for p in patterns)
-        return [f["name"] for f in found if f is not None]
+        return [unquoted(f["name"]) for f in found if f is not None]
 
 
 @dataclass
@@ -109,14 +110,18 @@ class Refresh:
         for option, given, allowed in (
             ("--refresh", only, streaming), ("--full-refresh", full, [*streaming, *program.defined(VIEW)]),
         ):  # fmt: skip
-            unknown = [name for name in _names(given) if name not in allowed]
+            unknown = [name for name in _names(given) if find_name(name, allowed) is None]
             if unknown:
                 raise ConfigError(
                     f"{option} {', '.join(unknown)}: not a streaming table"
                     f"{'' if option == '--refresh' else ' or view'} of the program; there are "
                     f"{', '.join(allowed) or 'none'}"
                 )
-        return Refresh(_names(only), _names(full), full_all)
+        return Refresh(
+            [find_name(name, streaming) or name for name in _names(only)],
+            [find_name(name, program.defined(STREAMING_TABLE, VIEW)) or name for name in _names(full)],
+            full_all,
+        )
 
     def again(self, program: ProgramText) -> list[str]:
         """The names of the tables and views that are created again."""
@@ -188,10 +193,11 @@ def _use_catalog(pipe: Pipeline, program: ProgramText) -> Iterator[None]:
 def _drop(pipe: Pipeline, names: Sequence[str], program: ProgramText, console: Console) -> None:
     """Drop what is created again and the views that read it, readers first."""
     reads = {name: plan.reads for name, plan in pipe._program.views.items()}
-    dropped = {name for name in names if name in pipe.views or name in pipe.tables}
+    dropped = {there for name in names if (there := pipe._find(name, "view") or pipe._find(name, "table"))}
     while more := {view for view, read in reads.items() if view not in dropped and read & dropped}:
         dropped |= more
-    lost = sorted(dropped - set(program.defined(STREAMING_TABLE, VIEW)))
+    defined = program.defined(STREAMING_TABLE, VIEW)
+    lost = sorted(name for name in dropped if find_name(name, defined) is None)
     if lost:
         raise ConfigError(
             f"a full refresh would drop {', '.join(lost)}, which reads what is made again and is not in the program; "
@@ -243,7 +249,7 @@ def _run_in_turn(shell: Shell, waiting: list[tuple[Path, str]], refresh: Refresh
 
 def _run_one(shell: Shell, statement: str, refresh: Refresh) -> None:
     found = STREAMING_TABLE.fullmatch(statement) or FLOW.fullmatch(statement)
-    if found is None or not refresh.only or found["name"] in refresh.only:
+    if found is None or not refresh.only or unquoted(found["name"]) in refresh.only:
         shell.run(statement)
     elif found.re is STREAMING_TABLE:
         create_streaming_table(shell.pipe, found, run=False)

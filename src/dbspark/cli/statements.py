@@ -21,6 +21,7 @@ from dbspark.errors import DbsparkError, LockError, StoreError
 from dbspark.pipeline.flows import check_supported
 from dbspark.pipeline.pipeline import Pipeline
 from dbspark.pipeline.statements import SOURCE, VIEW, statements, view_query
+from dbspark.sql.names import IDENTIFIER, find_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +31,7 @@ __all__ = ["Shell", "explain", "open_pipeline", "prompt", "spark_errors", "sql"]
 _QUERY = re.compile(r"\(|(SELECT|WITH|VALUES|FROM|TABLE|DESCRIBE|DESC)\b", re.IGNORECASE)
 _SHOW = re.compile(r"SHOW\s+(TABLES|VIEWS)", re.IGNORECASE)
 _EXPLAIN = re.compile(r"EXPLAIN\s+(.+)", re.IGNORECASE | re.DOTALL)
-_TABLE = re.compile(r"CREATE\s+TABLE\s+`?(\w+)`?", re.IGNORECASE)
+_TABLE = re.compile(rf"CREATE\s+TABLE\s+({IDENTIFIER})", re.IGNORECASE)
 _QUIT = {"quit", "exit", "\\q"}
 
 
@@ -76,20 +77,22 @@ class Shell:
     def _is_there(self, statement: str) -> bool:
         """Whether the same definition exists since before this run; defining it twice in one run is an error."""
         if (view := VIEW.fullmatch(statement)) is not None:
-            name = view["name"]
+            name = find_name(view["name"], self._known) or ""
             same = name in self._known and self._known[name].split() == view_query(view).split()
             if same:
                 del self._known[name]
             return same
         if SOURCE.fullmatch(statement) is not None:  # a table of Spark's catalogue, which lasts as long as the session
             return False
-        if (table := _TABLE.match(statement)) is not None and table[1] in self._old_tables:
+        found = _TABLE.match(statement)
+        table = None if found is None else find_name(found[1], self._old_tables)
+        if table is not None:
             with Pipeline("scratch") as scratch:
                 scratch.sql(statement)
-                given, there = scratch.table(table[1]), self.pipe.table(table[1])
+                given, there = scratch.table(table), self.pipe.table(table)
                 same = given.schema == there.schema and given.primary_key == there.primary_key
             if same:
-                self._old_tables.remove(table[1])
+                self._old_tables.remove(table)
             return same
         return False
 
@@ -197,7 +200,8 @@ def explain(location: str, view: str, console: Console) -> None:
     """Print how a view is maintained, or how a query would be."""
     name = read_status(location).name
     with open_pipeline(name, location, console, "read") as pipe:
-        print_line(console, pipe.view(view).explain() if view.isidentifier() else pipe.explain(view))
+        is_name = view.isidentifier() or pipe._find(view, "view") is not None
+        print_line(console, pipe.view(view).explain() if is_name else pipe.explain(view))
 
 
 def _headline(statement: str) -> str:

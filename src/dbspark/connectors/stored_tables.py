@@ -24,6 +24,7 @@ from dbspark.errors import CorruptFileError, StoreError, TimeError
 from dbspark.kernels.memory import layout as nd
 from dbspark.runtime.catalog import decode_schema
 from dbspark.runtime.reslicing import split_trace_name
+from dbspark.sql.names import find_name, nearest
 from dbspark.storage import manifest as mf
 from dbspark.storage.store import Store
 from dbspark.trace.history import ShardedHistory, history_of, plain_rows
@@ -44,17 +45,19 @@ class StoredTable(SourceTable):
         with Store.open(self.location, write=False, tick=tick) as store:
             committed = store.records()
             definitions = {t["name"]: t for t in (committed.program or {}).get(f"{self.kind}s", ())}
-            if self.name not in definitions:
+            found = find_name(self.name, definitions)  # a task that reads for a job has no session to ask about case
+            if found is None:
                 names = ", ".join(sorted(definitions)) or "none"
-                raise StoreError(f"no {self.kind} {self.name!r} at {self.location}; the {self.kind}s are {names}")
+                hint = nearest(self.name, definitions)
+                raise StoreError(f"no {self.kind} {self.name!r} at {self.location}{hint}; the {self.kind}s are {names}")
             shards = committed.program.get("shards")
             spines = [
                 store.spine(records[0])
                 for name, records in committed.states.items()
-                if (name if shards is None else split_trace_name(name)[0]) == f"{self.kind} {self.name}"
+                if (name if shards is None else split_trace_name(name)[0]) == f"{self.kind} {found}"
             ]
             if not spines:  # a table without rows on any shard
-                schema = decode_schema(definitions[self.name]["schema"])
+                schema = decode_schema(definitions[found]["schema"])
                 spines = [Spine(SortKey(schema))]
             yield store, spines, committed.tick
 

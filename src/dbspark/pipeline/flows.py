@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.errors import DbsparkError, SchemaError
-from dbspark.pipeline.handles import Table, Transaction, View
+from dbspark.pipeline.handles import Kind, Table, Transaction, View
+from dbspark.sql.names import IDENTIFIER, unquoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_NAME = r"`?(?P<name>[A-Za-z_][A-Za-z0-9_]*)`?"
+_NAME = rf"(?P<name>{IDENTIFIER})"
 _STREAM = re.compile(r"\bSTREAM\b\s*[\w`(]", re.IGNORECASE)
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
 _CLAUSE = re.compile(
@@ -40,7 +41,7 @@ STREAMING_TABLE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 FLOW = re.compile(
-    r"CREATE\s+FLOW\s+`?(?P<flow>[A-Za-z_][A-Za-z0-9_]*)`?(?:\s+COMMENT\s+'[^']*')?\s+AS\s+"
+    rf"CREATE\s+FLOW\s+(?P<flow>{IDENTIFIER})(?:\s+COMMENT\s+'[^']*')?\s+AS\s+"
     rf"INSERT\s+INTO\s+(?:TABLE\s+)?{_NAME}(?:\s+BY\s+NAME)?\s+(?P<query>.*)",
     re.IGNORECASE | re.DOTALL,
 )
@@ -76,6 +77,8 @@ class StatementTarget(Protocol):
     ) -> StreamingQuery: ...
 
     def _spark(self) -> SparkSession: ...
+
+    def _find(self, name: str, kind: Kind) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ def _check_streaming(query: str | None, what: str) -> None:
 
 def create_streaming_table(pipe: StatementTarget, found: re.Match[str], run: bool = True) -> None:
     """Create the table unless it exists, and run its flow, if it has one."""
-    name = found["name"]
+    name = unquoted(found["name"])
     what = f"CREATE STREAMING TABLE {name}"
     given = parse_definition(found["rest"], what)
     stream = None if given.query is None else _stream(pipe, given.query, what)
@@ -158,7 +161,7 @@ def create_streaming_table(pipe: StatementTarget, found: re.Match[str], run: boo
         schema = Schema.of(stream.schema)
     else:
         raise DbsparkError(f"{what}: give its columns in brackets, or AS and a query over a stream")
-    if name not in pipe.tables:
+    if pipe._find(name, "table") is None:
         pipe.create_table(name, schema)
     there = pipe.table(name)
     if there.schema != schema.arrow or there.primary_key:
@@ -174,7 +177,12 @@ def create_streaming_table(pipe: StatementTarget, found: re.Match[str], run: boo
 def create_flow(pipe: StatementTarget, found: re.Match[str]) -> None:
     """Run a further flow into a streaming table."""
     pipe.table(found["name"])
-    _run(pipe, found["flow"], found["name"], _stream(pipe, found["query"], f"CREATE FLOW {found['flow']}"))
+    _run(
+        pipe,
+        unquoted(found["flow"]),
+        unquoted(found["name"]),
+        _stream(pipe, found["query"], f"CREATE FLOW {found['flow']}"),
+    )
 
 
 def _run(pipe: StatementTarget, flow: str, table: str, stream: DataFrame) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import pyarrow as pa
 
@@ -15,11 +15,19 @@ from dbspark.errors import DbsparkError
 from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
 from dbspark.runtime.switch_interval import SHORT_TURNS
 from dbspark.runtime.tables import OperationKind
+from dbspark.sql.names import sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger("dbspark")
+
+Kind = Literal["table", "view"]
+
+
+def key_prefix(name: str) -> str:
+    """How the keys of a view's sinks, or of a table's streams, begin; no other table or view has the same prefix."""
+    return f"{sql_name(name)}."
 
 
 class PipelineCore(Protocol):
@@ -35,7 +43,7 @@ class PipelineCore(Protocol):
 
     def _spark(self) -> SparkSession: ...
 
-    def _check_table(self, name: str) -> None: ...
+    def _resolve(self, name: str, kind: Kind) -> str: ...
 
     def _check_writable(self, what: str) -> None: ...
 
@@ -92,8 +100,8 @@ class Transaction:
     def _add(self, table: str, kind: OperationKind, data: Any, weight: str | None = None) -> None:
         if self.tick is not None:
             raise DbsparkError("the transaction has been applied; begin another one")
-        if table not in self._runtime.tables:
-            self._pipe._check_table(table)
+        if type(table) is not str or table not in self._runtime.tables:
+            table = self._pipe._resolve(table, "table")
         with SHORT_TURNS:
             operation = self._runtime.operation(table, kind, data, weight)
         self._operations.setdefault(table, []).append(operation)
@@ -185,11 +193,11 @@ class View(_Readable):
         """
         pipe, view = self._pipe, self.name
         deliver = sinks.make_sink(pipe._spark, function, format, path, options)
-        return pipe._feed(view, f"{view}.{name or 'sink'}", deliver, since)
+        return pipe._feed(view, f"{key_prefix(view)}{name or 'sink'}", deliver, since)
 
     def forget_stream(self, name: str | None = None) -> None:
         """Stop a sink and forget its position; no history is kept for it any more. What it has written stays."""
-        self._pipe._forget_feed(self.name, f"{self.name}.{name or 'sink'}")
+        self._pipe._forget_feed(self.name, f"{key_prefix(self.name)}{name or 'sink'}")
 
 
 class Subscription:

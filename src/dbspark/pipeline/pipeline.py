@@ -20,7 +20,7 @@ A transaction is one tick of the circuit. Invariants:
 from __future__ import annotations
 
 import logging
-import re
+import sys
 import tempfile
 import threading
 import uuid
@@ -36,9 +36,9 @@ from dbspark.columnar.frames import frame_of, in_months, relabelled, struct_of
 from dbspark.columnar.memory import reserve
 from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.connectors import sinks, streams
-from dbspark.errors import ConfigError, DbsparkError, SchemaError, StoreError, TimeError
+from dbspark.errors import ConfigError, DbsparkError, StoreError, TimeError
 from dbspark.kernels import preload
-from dbspark.pipeline.handles import Subscription, Table, Transaction, View
+from dbspark.pipeline.handles import Kind, Subscription, Table, Transaction, View, key_prefix
 from dbspark.pipeline.settings import parse_bytes, validated_settings
 from dbspark.pipeline.statements import execute
 from dbspark.runtime.catalog import decode_schema, decode_tables, encode_schema
@@ -50,6 +50,7 @@ from dbspark.runtime.sharded import Sharded
 from dbspark.runtime.switch_interval import SHORT_TURNS
 from dbspark.runtime.tables import TableDefinition
 from dbspark.sql.analysis_session import query_over_frames
+from dbspark.sql.names import check_columns, check_name, find_name, is_case_sensitive, nearest, occurs_in
 from dbspark.sql.program import Maintenance, Program
 from dbspark.storage.files import LocalFiles
 from dbspark.storage.store import Committed, Store
@@ -163,7 +164,9 @@ class Pipeline:
 
     def _oldest_unread_tick(self, view: str) -> int | None:
         """The oldest position of the sinks of a view, running or not; None if it has no sink."""
-        return min((int(p["tick"]) for key, p in self._positions.items() if key.startswith(f"{view}.")), default=None)
+        return min(
+            (int(p["tick"]) for key, p in self._positions.items() if key.startswith(key_prefix(view))), default=None
+        )
 
     # ------------------------------------------------------------------ definitions
 
@@ -171,11 +174,11 @@ class Pipeline:
         """Create an empty table. `schema` is DDL or a `StructType`."""
         with self._lock:
             self._check_writable("create_table")
-            _check_name(name)
+            name = check_name(name, "table")
             given = Schema.of(schema)
             key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
-            for column in key:
-                given.index(column)
+            check_columns(f"table {name!r}", given.names, self._case_sensitive())
+            key = tuple(given.names[given.index(find_name(c, given.names, self._case_sensitive()) or c)] for c in key)
             with self._rollback_on_error():
                 self._program.table(name, given, key)
                 self._runtime.add_table(TableDefinition(name, given, key, self.tick))
@@ -210,30 +213,34 @@ class Pipeline:
             begun = perf_counter()
             with self._rollback_on_error():
                 buckets = self.shards is not None
-                for name, (query, recursive) in queries.items():
-                    _check_name(name)
-                    self._program.view(name, query, maintenance=maintenance, recursive=recursive, buckets=buckets)
+                names = []
+                for given, (query, recursive) in queries.items():
+                    name = check_name(given, "view")
+                    names.append(name)
+                    plan = self._program.view(
+                        name, query, maintenance=maintenance, recursive=recursive, buckets=buckets
+                    )
+                    check_columns(f"view {name!r}", plan.schema.names, self._case_sensitive())
                     self._definitions[name] = self._definition(query, maintenance, recursive)
                 preload.wait()  # filling needs the kernels, and no tick should have to wait for them
-                self._runtime.add_views(list(queries), self.tick)
+                self._runtime.add_views(names, self.tick)
                 self._commit_definitions()
-            _log.info("view %s: %.0f ms", ", ".join(queries), 1e3 * (perf_counter() - begun))
-            return [View(self, name) for name in queries]
+            _log.info("view %s: %.0f ms", ", ".join(names), 1e3 * (perf_counter() - begun))
+            return [View(self, name) for name in names]
 
     def drop_view(self, name: str) -> None:
         """Drop a view with the state that only it needs, and stop and forget its sinks."""
         with self._lock:
             self._check_writable("drop_view")
-            if name not in self._definitions:
-                raise DbsparkError(f"no view {name!r}; the views are {', '.join(self.views) or 'none'}")
+            name = self._resolve(name, "view")
             self._program.check_unread(name)
-        sinks_of = [key for key in self._feeds if key.startswith(f"{name}.")]
+        sinks_of = [key for key in self._feeds if key.startswith(key_prefix(name))]
         for key in sinks_of:  # without the lock, which a sink needs to finish its tick
             self._feeds.pop(key).stop()
         with self._lock, self._rollback_on_error():
             self._program.drop(name)
             del self._definitions[name]
-            self._positions = {k: p for k, p in self._positions.items() if not k.startswith(f"{name}.")}
+            self._positions = {k: p for k, p in self._positions.items() if not k.startswith(key_prefix(name))}
             self._runtime.remove(name, self.tick)
             self._commit_definitions()
 
@@ -241,13 +248,12 @@ class Pipeline:
         """Drop a table, and stop the streams into it; views that read it must be dropped first."""
         with self._lock:
             self._check_writable("drop_table")
-            if name not in self._state_reader.tables:
-                raise DbsparkError(f"no table {name!r}; the tables are {', '.join(self.tables) or 'none'}")
+            name = self._resolve(name, "table")
             self._program.check_unread(name)
         self._streams.stop(name)  # without the lock, which a stream needs to finish its micro-batch
         with self._lock, self._rollback_on_error():
             self._program.drop(name)
-            self._offsets = {k: o for k, o in self._offsets.items() if not k.startswith(f"{name}.")}
+            self._offsets = {k: o for k, o in self._offsets.items() if not k.startswith(key_prefix(name))}
             self._runtime.remove(name, self.tick)
             self._commit_definitions()
 
@@ -266,19 +272,37 @@ class Pipeline:
             raise
 
     def table(self, name: str) -> Table:
-        """The table `name`."""
-        self._check_table(name)
-        return Table(self, name)
-
-    def _check_table(self, name: str) -> None:
-        if name not in self._state_reader.tables:
-            raise DbsparkError(f"no table {name!r}; the tables are {', '.join(self.tables) or 'none'}")
+        """The table `name`. Names ignore case, as Spark's do."""
+        return Table(self, self._resolve(name, "table"))
 
     def view(self, name: str) -> View:
-        """The view `name`."""
-        if name not in self._definitions:
-            raise DbsparkError(f"no view {name!r}; the views are {', '.join(self.views) or 'none'}")
-        return View(self, name)
+        """The view `name`. Names ignore case, as Spark's do."""
+        return View(self, self._resolve(name, "view"))
+
+    def _find(self, name: str, kind: Kind) -> str | None:
+        """The name of the table or view that `name` means, as it was created; None if there is none."""
+        known = self._state_reader.tables if kind == "table" else self._definitions
+        return find_name(name, known, self._case_sensitive()) if isinstance(name, str) else None
+
+    def _resolve(self, name: str, kind: Kind) -> str:
+        """`_find`, or an error that says what there is."""
+        found = self._find(name, kind)
+        if found is not None:
+            return found
+        if not isinstance(name, str):
+            raise DbsparkError(f"the name of a {kind} is text, not {name!r} ({type(name).__name__})")
+        known = self.tables if kind == "table" else self.views
+        other: Kind = "view" if kind == "table" else "table"
+        there = self._find(name, other)
+        hint = f"; {there!r} is a {other}" if there is not None else nearest(name, known)
+        raise DbsparkError(f"no {kind} {name!r}{hint}; the {kind}s are {', '.join(known) or 'none'}")
+
+    def _case_sensitive(self) -> bool:
+        """Whether names are told apart by case; asked without starting Spark."""
+        own = self._given_session if self._session is None else self._session.spark
+        if own is None and "pyspark.sql" in sys.modules:
+            own = sys.modules["pyspark.sql"].SparkSession.getActiveSession()
+        return is_case_sensitive(own)
 
     @property
     def tables(self) -> list[str]:
@@ -291,14 +315,14 @@ class Pipeline:
     def frame(self, name: str) -> DataFrame:
         """A DataFrame that stands for a table or view in the definition of another view; it has no rows."""
         self._compile()
-        return self._program.frame(name)
+        return self._program.frame(self._find(name, "table") or self._find(name, "view") or name)
 
     def explain(self, query: str | DataFrame) -> str:
         """How a view is maintained, or how a query would be: operator by operator, with the sizes of state."""
         self._compile()
         with self._lock:
-            named = isinstance(query, str) and query in self._definitions
-            return self._program.explain(query, self._state_reader.sizes() if named else None)
+            name = self._find(query, "view") if isinstance(query, str) else None
+            return self._program.explain(name or query, None if name is None else self._state_reader.sizes())
 
     # ------------------------------------------------------------------ transactions
 
@@ -375,7 +399,7 @@ class Pipeline:
         {"availableNow": True}. The checkpoint is kept at the pipeline's location under `name`, or that of the table.
         """
         self._check_writable("ingest")
-        self.table(table)
+        table = self._resolve(table, "table")
 
         def apply(kind: streams.StreamOperation, rows: Any, weight: str | None, offset: tuple[str, int] | None) -> None:
             tx = Transaction(self)
@@ -447,7 +471,7 @@ class Pipeline:
     def query(self, sql: str) -> DataFrame:
         """A Spark query over the present tables and views."""
         spark = self._spark()
-        named = {n for n in (*self.tables, *self.views) if re.search(rf"\b{re.escape(n)}\b", sql, re.IGNORECASE)}
+        named = {n for n in (*self.tables, *self.views) if occurs_in(n, sql)}
         if not named:
             return spark.sql(sql)
         return query_over_frames(spark, {n: self._df(n, self.tick) for n in named}, sql)
@@ -634,7 +658,7 @@ class Pipeline:
         with self._lock:
             self._check_writable("forget_stream")
             if key not in self._positions:
-                known = ", ".join(k for k in self._positions if k.startswith(f"{view}.")) or "none"
+                known = ", ".join(k for k in self._positions if k.startswith(key_prefix(view))) or "none"
                 raise ConfigError(f"there is no sink {key!r}; those of the view are {known}")
             positions = self._positions
             self._positions = {k: p for k, p in positions.items() if k != key}
@@ -698,8 +722,3 @@ class Pipeline:
                 for name, definition in list(self._definitions.items()):
                     if name not in self._program.views:
                         self._define({"name": name, **definition})
-
-
-def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise SchemaError(f"{name!r} is not a name; use letters, digits and underscores, and begin with a letter")

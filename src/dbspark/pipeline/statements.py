@@ -22,14 +22,16 @@ from dbspark.pipeline.flows import (
     parse_definition,
     reads_a_stream,
 )
+from dbspark.pipeline.handles import Kind
+from dbspark.sql.names import IDENTIFIER, backquoted, find_name, is_case_sensitive, nearest, unquoted
 
-_NAME = r"`?(?P<name>[A-Za-z_][A-Za-z0-9_]*)`?"
+_NAME = rf"(?P<name>{IDENTIFIER})"
 _TOKEN = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|;|[^;'\"`/-]+|.", re.DOTALL)
 
 
 # A column with its type and what follows it, up to PRIMARY KEY; quoted texts and brackets are passed over whole.
 _INLINE_KEY = re.compile(
-    r"`?(?P<column>\w+)`?(?P<given>\s+\w+(?:\s*\([^)]*\))?(?:\s+NOT\s+NULL)?)\s+PRIMARY\s+KEY\b", re.IGNORECASE
+    rf"(?P<column>{IDENTIFIER})(?P<given>\s+\w+(?:\s*\([^)]*\))?(?:\s+NOT\s+NULL)?)\s+PRIMARY\s+KEY\b", re.IGNORECASE
 )
 
 
@@ -75,25 +77,26 @@ def _create_table(pipe: StatementTarget, found: re.Match[str]) -> None:
     key: list[str] = []
     declared = re.search(r",\s*(?:CONSTRAINT\s+\w+\s+)?PRIMARY\s+KEY\s*\(([^)]*)\)\s*$", columns, re.IGNORECASE)
     if declared is not None:
-        key = [c.strip().strip("`") for c in declared[1].split(",")]
+        key = [unquoted(c) for c in re.findall(IDENTIFIER, declared[1])]
         columns = columns[: declared.start()]
     single = _INLINE_KEY.search(columns)
     if single is not None and not key:
-        key = [single["column"]]
+        key = [unquoted(single["column"])]
         given = single["given"]
         kept = given if "not null" in given.lower() else f"{given} NOT NULL"
-        columns = f"{columns[: single.start()]}`{key[0]}`{kept}{columns[single.end() :]}"
-    if found["exists"] and found["name"] in pipe.tables:
+        columns = f"{columns[: single.start()]}{backquoted(key[0])}{kept}{columns[single.end() :]}"
+    name = unquoted(found["name"])
+    if found["exists"] and pipe._find(name, "table") is not None:
         return
-    pipe.create_table(found["name"], columns, primary_key=key)
+    pipe.create_table(name, columns, primary_key=key)
 
 
 def _create_view(pipe: StatementTarget, found: re.Match[str]) -> None:
-    name, query = found["name"], view_query(found)
-    if found["exists"] and name in pipe.views:
+    name, query = unquoted(found["name"]), view_query(found)
+    if found["exists"] and pipe._find(name, "view") is not None:
         return
     if found["temporary"] and reads_a_stream(query):
-        pipe._spark().sql(f"CREATE OR REPLACE TEMPORARY VIEW {name} AS {query}")  # for flows
+        pipe._spark().sql(f"CREATE OR REPLACE TEMPORARY VIEW {backquoted(name)} AS {query}")  # for flows
     else:
         pipe.create_view(name, query)
 
@@ -106,7 +109,7 @@ def view_query(found: re.Match[str]) -> str:
         raise DbsparkError(f"{what}: AS and a query are missing")
     if given.columns is None:
         return given.query
-    names = [c.split()[0] for c in _COMMENTED.sub("", given.columns).split(",") if c.strip()]
+    names = re.findall(rf"(?:^|,)\s*({IDENTIFIER})", _COMMENTED.sub("", given.columns))
     return f"SELECT * FROM ({given.query}) AS {found['name']}({', '.join(names)})"
 
 
@@ -116,37 +119,48 @@ def _create_source(pipe: StatementTarget, found: re.Match[str]) -> None:
 
 
 def _drop(pipe: StatementTarget, found: re.Match[str]) -> None:
-    view = found["kind"].lower() == "view"
-    there = pipe.views if view else pipe.tables
-    if found["exists"] and found["name"] not in there:
+    kind: Kind = "view" if found["kind"].lower() == "view" else "table"
+    name = unquoted(found["name"])
+    if found["exists"] and pipe._find(name, kind) is None:
         return
-    (pipe.drop_view if view else pipe.drop_table)(found["name"])
+    (pipe.drop_view if kind == "view" else pipe.drop_table)(name)
 
 
 def _insert(pipe: StatementTarget, found: re.Match[str]) -> None:
-    name = found["name"]
+    name = pipe.table(unquoted(found["name"])).name
     schema = pipe.table(name).schema
     frame = pipe.query(found["query"])
-    names = [c.strip().strip("`") for c in found["columns"].split(",")] if found["columns"] else schema.names
+    names = _named_columns(name, found["columns"], schema.names, is_case_sensitive(pipe._spark()))
     if len(names) != len(frame.columns):
         raise DbsparkError(f"INSERT INTO {name}: {len(names)} columns are named and {len(frame.columns)} are given")
     given = frame.toDF(*names)
-    missing = [f"CAST(NULL AS {_spark_type(pipe, name, c)}) AS `{c}`" for c in schema.names if c not in names]
-    typed = [f"CAST(`{c}` AS {_spark_type(pipe, name, c)}) AS `{c}`" for c in names]
-    rows = given.selectExpr(*typed, *missing).select(*schema.names)
+    types = {f.name: f.dataType.simpleString() for f in pipe.frame(name).schema.fields}
+    values = [backquoted(c) if c in names else "NULL" for c in schema.names]
+    rows = given.selectExpr(
+        *(f"CAST({v} AS {types[c]}) AS {backquoted(c)}" for c, v in zip(schema.names, values, strict=True))
+    )
     with pipe.transaction() as tx:
         tx.insert(name, rows)
 
 
-def _spark_type(pipe: StatementTarget, table: str, column: str) -> str:
-    return str(pipe.frame(table).schema[column].dataType.simpleString())
+def _named_columns(table: str, listed: str | None, columns: list[str], case_sensitive: bool) -> list[str]:
+    """The columns that an INSERT names, as the table calls them; all of them where it names none."""
+    if not listed:
+        return columns
+    names = []
+    for given in re.findall(IDENTIFIER, listed):
+        column = find_name(given, columns, case_sensitive)
+        if column is None or column in names:
+            wrong = f"names {column!r} twice" if column else f"there is no column {given!r}{nearest(given, columns)}"
+            raise DbsparkError(f"INSERT INTO {table}: {wrong}; the columns are {', '.join(columns)}")
+        names.append(column)
+    return names
 
 
 def _delete(pipe: StatementTarget, found: re.Match[str]) -> None:
-    name = found["name"]
-    pipe.table(name)
+    name = pipe.table(unquoted(found["name"])).name
     condition = f" WHERE {found['condition']}" if found["condition"] else ""
-    rows = pipe.query(f"SELECT * FROM {name}{condition}")
+    rows = pipe.query(f"SELECT * FROM {backquoted(name)}{condition}")
     with pipe.transaction() as tx:
         tx.delete(name, rows)
 

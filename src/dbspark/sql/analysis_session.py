@@ -13,12 +13,12 @@ moment: what runs in it meanwhile, in other threads too, neither sees names of t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from dbspark.sql.names import backquoted, occurs_in
 from dbspark.sql.types import has_no_arrow_type
 
 if TYPE_CHECKING:
@@ -132,12 +132,12 @@ class AnalysisSession:
         catalog = self.session.sessionState().catalog()
         names = catalog.getTempViewNames()
         for name in (names.apply(i) for i in range(names.size())):
-            if name.lower() in self._names or not re.search(rf"\b{re.escape(name)}\b", query, re.IGNORECASE):
+            if name.lower() in self._names or not occurs_in(name, query):
                 continue
             view = catalog.getRawTempView(name)
             if view.isDefined() and view.get().plan().isEmpty():
                 try:
-                    plan = self.spark._jsparkSession.table(f"`{name}`").queryExecution().analyzed()
+                    plan = self.spark._jsparkSession.table(backquoted(name)).queryExecution().analyzed()
                 except PySparkException:  # it reads what is not there any more, which Spark says if the query reads it
                     continue
                 catalog.createTempView(name, ScratchSession(self.spark).relation(name, plan), True)
@@ -176,7 +176,7 @@ class ScratchSession:
 
     def relation(self, name: str, plan: Any) -> Any:
         rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, plan)
-        rows.createOrReplaceTempView(f"`{name}`")
+        rows.createOrReplaceTempView(backquoted(name))
         catalog = self._session.sessionState().catalog()
         made = catalog.getRawTempView(name).get()
         catalog.dropTempView(name)

@@ -29,6 +29,7 @@ from dbspark.sql.catalyst import AnalyzedQuery, read_plan
 from dbspark.sql.compiler import PlanCompiler
 from dbspark.sql.explain import Sizes, render
 from dbspark.sql.expressions.rules import Context
+from dbspark.sql.names import backquoted, find_name, is_case_sensitive
 from dbspark.sql.plan_analysis import tables_read
 from dbspark.sql.relations import MaintenanceNote, Scope
 from dbspark.sql.spark_evaluator import SparkEvaluator
@@ -185,9 +186,15 @@ class Program:
     # ------------------------------------------------------------------ inside
 
     def _check_new(self, name: str) -> None:
-        there = next((n for n in self._streams if n.lower() == name.lower()), None)  # as Spark's names are
+        there = find_name(backquoted(name), self._streams, self._case_sensitive())
         if there is not None:
-            raise DbsparkError(f"there is a table or view {there!r} already; drop it first, or choose another name")
+            also = "" if there == name else ", and names ignore case"
+            raise DbsparkError(
+                f"there is a table or view {there!r} already{also}; drop it first, or choose another name"
+            )
+
+    def _case_sensitive(self) -> bool:
+        return is_case_sensitive(self.spark if "spark" in self.__dict__ else None)
 
     def context(self) -> Context:
         conf = self.spark.conf
