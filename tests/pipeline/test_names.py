@@ -66,9 +66,9 @@ def test_an_unknown_name_comes_with_the_nearest_one(pipe: dbspark.Pipeline) -> N
         pipe.view("orders")
     with pytest.raises(DbsparkError, match="the name of a table is text, not 5"):
         pipe.table(5)  # type: ignore[arg-type]
-    with pytest.raises(DbsparkError, match="no table 'ordrs' .did you mean 'Orders'"), pipe.transaction() as tx:
+    with pytest.raises(DbsparkError, match=r"no table 'ordrs' .did you mean 'Orders'"), pipe.transaction() as tx:
         tx.insert("ordrs", [(1, 1)])
-    with pytest.raises(DbsparkError, match="there is no column 'amnt' .did you mean 'Amount'"):
+    with pytest.raises(DbsparkError, match=r"there is no column 'amnt' .did you mean 'Amount'"):
         pipe.sql("INSERT INTO orders (id, amnt) VALUES (1, 2)")
     assert pipe.tick == 0
 
@@ -118,3 +118,15 @@ def test_columns_that_would_be_in_the_way_are_refused(pipe: dbspark.Pipeline, co
     with pytest.raises(SchemaError, match=message.replace("table 't'", "view 'v'")):
         pipe.create_view("v", query)
     assert (list(pipe.tables), list(pipe.views)) == (["Orders"], ["Totals"])
+
+
+def test_names_of_any_letters_work_on_shards(spark: Any) -> None:
+    with dbspark.Pipeline("odd shards", spark=spark, shards=2) as pipe:
+        pipe.create_table("a", "id INT", primary_key=["id"])
+        pipe.create_table("a b", "id INT", primary_key=["id"])
+        pipe.create_view("of both", "SELECT count(*) AS n FROM a JOIN `a b` USING (id)")
+        with pipe.transaction() as tx:
+            tx.insert("A", [(1,), (2,)])
+            tx.insert("A B", [(2,), (3,)])
+        assert pipe.view("Of Both").to_arrow().to_pylist() == [{"n": 1}]
+        assert sorted(r[0] for r in pipe.table("A b").df().collect()) == [2, 3]

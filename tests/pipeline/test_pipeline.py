@@ -281,7 +281,7 @@ def test_bad_settings_and_names_are_refused(spark: Any) -> None:
             dbspark.Pipeline("x", spark=spark, config={"reserve": wrong})
     with dbspark.Pipeline("x", spark=spark) as pipe:
         with pytest.raises(SchemaError, match="not a name"):
-            pipe.create_table("a b", "a BIGINT")
+            pipe.create_table(" ", "a BIGINT")
         pipe.create_table("t", "a BIGINT")
         with pytest.raises(DbsparkError, match="already"):
             pipe.create_table("t", "a BIGINT")

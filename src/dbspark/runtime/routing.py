@@ -21,6 +21,7 @@ from dbspark.runtime.placement import split
 from dbspark.runtime.stage import Row
 from dbspark.runtime.tables import Operation, OperationKind, TableDefinition
 from dbspark.runtime.task import LevelTask
+from dbspark.sql.names import sql_name
 from dbspark.storage.segment import batch_bytes
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _split_partition(
 def _split_rows(
     table: TableDefinition, number: int, operation: Operation, shards: int, part: tuple[int, int]
 ) -> Iterator[Row]:
-    slot = f"op {table.name} {number:06d} {part[0]:06d} {part[1]:06d} {KINDS.index(operation.kind)}"
+    slot = f"op {sql_name(table.name)} {number:06d} {part[0]:06d} {part[1]:06d} {KINDS.index(operation.kind)}"
     for shard, batch in split(operation.rows, shards):
         yield shard, slot, batch_bytes(batch)
 
@@ -102,8 +103,8 @@ def _split_rows(
 def received_operations(task: LevelTask, table: TableDefinition) -> list[Operation]:
     """The operations on a table that a task has received, in the order of the transaction."""
     out: list[tuple[str, Operation]] = []
-    for slot in sorted(s for s in task.received if s.startswith(f"op {table.name} ")):
-        _, _, number, _, _, kind = slot.split(" ")
+    for slot in sorted(s for s in task.received if s.startswith(f"op {sql_name(table.name)} ")):
+        _, number, _, _, kind = slot.rsplit(" ", 4)
         rows = merge(task.batches(slot, operation_sort_key(table, KINDS[int(kind)])))
         operation = Operation(KINDS[int(kind)], Delta.of(rows))
         if out and out[-1][0] == number and operation.kind != "upsert":
