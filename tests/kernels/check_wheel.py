@@ -6,7 +6,7 @@ Checks, in environments of their own, that
    no cache;
 2. so it does from a zip file;
 3. a damaged file is not run: its unit is compiled anew, with a warning;
-4. so it is where the kernels fit another numba.
+4. so it is where the kernels fit other sources or another numba.
 """
 
 from __future__ import annotations
@@ -82,8 +82,12 @@ def main() -> None:
 
         next(path for path in compiled.iterdir() if path.is_dir()).rename(compiled / "kernels-of-another-numba")
         errors = use(python, root, root / "cache-3")
-        assert errors.count("the compiled kernels that came with dbspark are for numba") == 1, errors
-        say("4. kernels for another numba: compiled here, and said once")
+        assert errors.count("the sources of kernels differ from those that came with dbspark") == 1, errors
+        shutil.rmtree(packages / "dbspark" / "kernels" / "__pycache__")
+        (compiled / "fits.txt").write_text("another numba\n")
+        errors = use(python, root, root / "cache-4")
+        assert errors.count("the compiled kernels that came with dbspark are for another numba") == 1, errors
+        say("4. kernels for other sources or another numba: compiled here, and said once")
 
 
 def environment(root: Path) -> tuple[Path, Path]:

@@ -99,9 +99,7 @@ def _run() -> None:
 def make_ready() -> None:
     """Load all units. Those that are not there are compiled first, on all cores."""
     missing = [name for name in units.UNITS if not objects.has_unit(name)]
-    cores = threading.Semaphore(
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = threading.Semaphore(_cores())
     threads = [threading.Thread(target=_compile_one, args=(name, cores), daemon=True) for name in missing]
     for thread in threads:  # daemons: a program may end before kernels that it does not need are compiled
         thread.start()

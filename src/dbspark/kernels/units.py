@@ -63,6 +63,8 @@ _loaded: Final[dict[str, Any]] = {}
 each of its kernels is compiled in this process when it is called."""
 _compilers: Final[set[subprocess.Popen[str]]] = set()
 """Processes that compile."""
+_saying: Final = threading.Lock()
+"""Taken by the first thread that says why kernels are compiled."""
 
 
 @cache
@@ -153,12 +155,15 @@ def _compile(name: str, step: Callable[[int], None] | None) -> CompiledUnit | No
         return None
 
 
-@cache
 def _say_why() -> None:
     """Say once that kernels are compiled, and why, if the package came with some."""
+    if not _saying.acquire(blocking=False):  # never released: once in a process, whichever unit is first
+        return
     fits = objects.unfit_package()
     if fits is None:
         _log.info("compiling kernels, once on this machine")
+    elif fits == described():
+        _log.warning("the sources of kernels differ from those that came with dbspark: compiling them, once")
     else:
         _log.warning(
             "the compiled kernels that came with dbspark are for %s; here is %s: compiling them, once on this machine",
