@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -14,6 +15,7 @@ from dbspark.circuit.builder import Builder
 from dbspark.circuit.executor import Circuit
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.chunk import CHUNK_ROWS
+from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
 from dbspark.kernels import preload
 from dbspark.kernels.units import KERNELS
@@ -138,6 +140,22 @@ def test_circuits() -> None:
         circuit.tick({"spans": [("1", "3"), ("2", "4")]})
         out = circuit.tick({"left": dict.fromkeys(rows, -1), "right": {(1, "x"): -1}, "edges": {(2, 3): -1}})
         assert out["reach"].count == 12
+
+
+def test_weights_that_cannot_be_written() -> None:
+    """Aggregates over the memory of Arrow, as a delta that was imported or came from another shard has it."""
+    b = Builder()
+    t = b.source("t", "k BIGINT, x BIGINT, f DOUBLE")
+    b.output("v", b.aggregate(
+        t, ["k"], a=("bit_and", "x"), o=("bit_or", "x"), x=("bit_xor", "x"), v=("var_pop", "f"), c=("count", "f"),
+        s=("sum", "f"), m=("max", "x"),
+    ))  # fmt: skip
+    weights = np.ones(3, np.int64)
+    weights.setflags(write=False)
+    columns = [pa.array([1, 1, 2]), pa.array([3, 5, 6]), pa.array([0.5, 1.5, 2.0])]
+    for use_vm in (True, False):
+        out = Circuit(b.graph, use_vm=use_vm).step({"t": Delta(t.schema, columns, weights)})["v"]
+        assert sorted(out.columns[1].to_pylist()) == [1, 6]
 
 
 def test_tables() -> None:

@@ -457,7 +457,7 @@ class Bits(Aggregate):
 
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         column = touched.delta.columns[self.column]
-        weights = np.ascontiguousarray(touched.delta.weights)
+        weights = np.require(touched.delta.weights, requirements=["C", "W"])  # the types that the kernel lists
         taken = valid_rows(column)
         if self.where is not None:
             taken = taken & touched.mask(self.where).astype(bool)
