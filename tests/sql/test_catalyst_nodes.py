@@ -205,6 +205,55 @@ def test_hints_say_nothing_about_rows(spark: Any) -> None:
     assert list(out["v"]) == list(out["w"]) == [((1, 5), 1)]
 
 
+@pytest.mark.parametrize("statement", [
+    "CREATE DATABASE never_made", "EXECUTE IMMEDIATE 'CREATE DATABASE never_made'",
+    "BEGIN CREATE DATABASE never_made; SELECT 1 AS one; END", "INSERT INTO t SELECT * FROM t", "DELETE FROM t",
+    "WITH x AS (SELECT 1 AS a) INSERT INTO u SELECT a, a FROM x",
+    "FROM u INSERT INTO u SELECT * INSERT INTO u SELECT *",
+    "MERGE INTO u USING t ON t.a = u.a WHEN MATCHED THEN DELETE", "SET spark.sql.ansi.enabled=false", "SHOW TABLES",
+])  # fmt: skip
+def test_a_statement_is_refused_and_is_not_executed(spark: Any, statement: str) -> None:
+    made = program(spark)
+    for define in (lambda: made.view("v", statement), lambda: made.explain(statement)):
+        with pytest.raises(PlanError, match="is a statement, and a view is defined by a query"):
+            define()
+    assert not spark.catalog.databaseExists("never_made")
+
+
+def test_what_looks_at_the_rows_of_a_table_while_a_view_is_written_is_refused(spark: Any) -> None:
+    frame = program(spark).frame("u")
+    for eager in (lambda: frame.groupBy("a").pivot("b").count(), frame.transpose, frame.count):
+        with pytest.raises(Exception, match="stands for a table or view of a pipeline"):
+            eager()
+
+
+def test_python_functions_see_the_columns_and_names_that_spark_shows_them(spark: Any) -> None:
+    import pandas as pd
+
+    def first(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.sort_values("c").head(1)
+
+    def both(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
+        return left.merge(right, on="a")[["a", "b", "c"]]
+
+    def renamed(frames: Any) -> Any:
+        for frame in frames:
+            yield frame.rename(columns={frame.columns[0]: "x"}).assign(name=frame.columns[0])
+
+    made = program(spark)
+    t, u = made.frame("t"), made.frame("u")
+    made.view("mapped", u.mapInPandas(lambda frames: (f[["c"]] for f in frames), "c BIGINT"))
+    made.view("grouped", u.groupBy("a").applyInPandas(first, "a BIGINT, c BIGINT"))
+    made.view("pairs", t.groupBy("a").cogroup(u.groupBy("a")).applyInPandas(both, "a BIGINT, b BIGINT, c BIGINT"))
+    for name in "pq":
+        made.view(name, u.select(u.a.alias(name)).mapInPandas(renamed, "x BIGINT, name STRING"))
+    out = made.circuit().tick({"t": [(1, 7, "x", None)], "u": [(1, 5), (1, 6), (2, 4)]})
+    assert {name: sorted(row for row, _ in out[name]) for name in made.views} == {
+        "mapped": [(4,), (5,), (6,)], "grouped": [(1, 5), (2, 4)], "pairs": [(1, 7, 5), (1, 7, 6)],
+        "p": [(1, "p"), (2, "p")], "q": [(1, "q"), (2, "q")],
+    }  # fmt: skip
+
+
 def test_python_functions_of_one_name_and_other_code_are_not_one_node(spark: Any) -> None:
     made = program(spark)
 

@@ -1,9 +1,11 @@
 """Tables as leaves of Catalyst plans, and the sessions in which queries over them are analysed.
 
-The optimiser cannot look into leaves and cannot fold them away: they are RDD scans over an empty RDD. They are told
-apart by the partition count that their (unknown) partitioning claims, which survives analysis, optimisation and the
-renumbering of self-joins, and which nothing looks at before execution. No two leaves of a process have the same, so
-that one of another pipeline, or of a table that has been dropped, is never taken for one of ours.
+The optimiser cannot look into leaves and cannot fold them away: they are scans of an RDD. It raises when it is run, so
+what looks at rows while a query is written, such as a pivot that has to find its values, fails instead of seeing an
+empty table. Leaves are told apart by the partition count that their (unknown) partitioning claims, which survives
+analysis, optimisation and the renumbering of self-joins, and which nothing looks at before execution. No two leaves of
+a process have the same, so that one of another pipeline, or of a table that has been dropped, is never taken for one of
+ours.
 
 A query is analysed in a clone of the user's session (`AnalysisSession`). It has the user's settings, functions,
 variables, temporary views and current database, and in it the names of the pipeline stand for its leaves, whatever
@@ -13,7 +15,8 @@ moment: what runs in it meanwhile, in other threads too, neither sees names of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -25,8 +28,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+NO_ROWS = (
+    "this DataFrame stands for a table or view of a pipeline in definitions of views, and has no rows. Read rows with "
+    "df() of the table or view. To define a view, give all that Spark would look for in the rows, such as the values "
+    "of a pivot"
+)
+"""The error of a job over a leaf."""
+
 _NUMBERS = count(1_000_000)
 """Partition counts, each the number of one leaf; above the partitions of any real RDD."""
+
+_STATEMENTS = (
+    "plans.logical.Command", "plans.logical.ParsedStatement", "plans.logical.CompoundPlanStatement",
+    "analysis.UnresolvedExecuteImmediate",
+)  # fmt: skip
+"""What Spark's parser makes of texts that are not queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +51,7 @@ class Leaf:
 
     number: int
     frame: DataFrame
-    """The leaf as a DataFrame, for view definitions; it has no rows."""
+    """The leaf as a DataFrame, for view definitions; it has no rows, and a job over it raises `NO_ROWS`."""
     relation: Any
     """The entry of a temporary view in the catalogue of a session."""
 
@@ -47,6 +63,7 @@ class TableLeaves:
         self.spark = spark
         self._leaves: dict[str, Leaf] = {}
         self._scratch = ScratchSession(spark)
+        self._rdd = self._scratch.raising_rdd(NO_ROWS)
         self.declared: dict[int, Any] = {}
         """Spark types (JSON) that Arrow has no type for, by the expression id of the column."""
 
@@ -61,7 +78,7 @@ class TableLeaves:
         number = next(_NUMBERS)
         none = jvm.scala.Option.empty()
         numbered = jvm.org.apache.spark.sql.execution.LogicalRDD(
-            leaf.output(), leaf.rdd(),
+            leaf.output(), self._rdd,
             jvm.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning(number),
             leaf.outputOrdering(), False, none, spark._jsparkSession, none, none, False,
         )  # fmt: skip
@@ -118,6 +135,26 @@ class AnalysisSession:
         """A setting of the clone, empty where there is none."""
         return str(self.session.sessionState().conf().getConfString(key, ""))
 
+    def statement_in(self, query: str) -> str:
+        """Spark's name of the statement that a text is, such as `DropTable`; empty for a query. Executes nothing."""
+        catalyst = "org.apache.spark.sql.catalyst"
+        with self._active():
+            parsed = [self.session.sessionState().sqlParser().parsePlan(query)]
+        loader = self.session.getClass().getClassLoader()
+        statements = [
+            self.spark._jvm.java.lang.Class.forName(f"{catalyst}.{name}", False, loader)  # type: ignore[union-attr]
+            for name in _STATEMENTS
+        ]
+        while parsed:
+            plan = parsed.pop()
+            name = str(plan.getClass().getSimpleName())
+            if any(statement.isInstance(plan) for statement in statements):
+                return name.removesuffix("Statement")
+            if name in ("UnresolvedWith", "Union"):  # WITH … INSERT, and FROM … INSERT … INSERT
+                children = plan.children()
+                parsed += [children.apply(i) for i in range(children.size())]
+        return ""
+
     def analyzed(self, query: str | DataFrame) -> Any:
         """The analysed plan of a query; if it is a command, it is executed."""
         if not isinstance(query, str):
@@ -148,11 +185,17 @@ class AnalysisSession:
         Parts of it are not replaced by what the user has cached: a view is over the tables, not over cached rows.
         """
         execution = self._rows(analyzed).queryExecution()
+        with self._active():
+            return self.session.sessionState().optimizer().execute(execution.normalized().clone())
+
+    @contextmanager
+    def _active(self) -> Iterator[None]:
+        """The clone is the session whose settings Spark's parser and optimiser follow."""
         sessions = self.spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
         before = sessions.getActiveSession()
         sessions.setActiveSession(self.session)
         try:
-            return self.session.sessionState().optimizer().execute(execution.normalized().clone())
+            yield
         finally:
             if before.isDefined():
                 sessions.setActiveSession(before.get())
@@ -173,6 +216,13 @@ class ScratchSession:
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark._jvm
         self._session: Any = spark._jsparkSession.newSession()
+
+    def raising_rdd(self, message: str) -> Any:
+        """An RDD that raises when it is run."""
+        conf = self._session.sessionState().conf()
+        for key, value in (("wholeStage", "false"), ("factoryMode", "NO_CODEGEN")):  # one row is not worth compiling
+            conf.setConfString(f"spark.sql.codegen.{key}", value)
+        return self._session.sql(f"SELECT raise_error('{message}')").queryExecution().toRdd()
 
     def relation(self, name: str, plan: Any) -> Any:
         rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, plan)

@@ -506,6 +506,12 @@ def read_plan(tables: TableLeaves, query: str | DataFrame) -> AnalyzedQuery:
     excluded = session.get(_EXCLUDED)
     session.set(_EXCLUDED, ",".join([*(excluded.split(",") if excluded else []), *EXCLUDED_RULES]))
     session.set("spark.sql.debug.maxToStringFields", "100000")  # plans are looked at as text, in full
+    statement = session.statement_in(query) if isinstance(query, str) else ""
+    if statement:  # which analysing would execute
+        raise PlanError(
+            f"[UNSUPPORTED_QUERY] {statement} is a statement, and a view is defined by a query; give it a SELECT, and "
+            "run statements with spark.sql()"
+        )
     analyzed = session.analyzed(query)
     for name in not_deterministic_names(analyzed):
         raise not_deterministic(name)

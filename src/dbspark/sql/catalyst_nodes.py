@@ -86,6 +86,9 @@ BY_SPARK: Mapping[str, str] = {
 """Nodes without a rule of ours that Spark evaluates, over the change or over everything: batch operators whose rows
 depend on nothing but the rows of their inputs."""
 
+SEES_NAMES = frozenset(name for name in BY_SPARK if name.startswith(("MapIn", "FlatMap")))
+"""Those whose Python functions are given frames, and so the names of the columns of their inputs."""
+
 _STREAMING = "it keeps state from batch to batch of a stream, which a view over tables has no batches for"
 _TYPED = "it is over objects of the JVM; write it with columns and functions of columns"
 _SINK = "a view is kept by the pipeline, it writes nowhere else; add a sink to the view"

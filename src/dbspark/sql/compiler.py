@@ -11,7 +11,7 @@ everything. A `MaintenanceNote` for every operator says how it is maintained, an
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from dbspark.operators.recompute import RecomputeGroups
 from dbspark.sql import generators, identity, windows
 from dbspark.sql import plan as p
 from dbspark.sql.aggregate_compiler import AggregateCompiler
+from dbspark.sql.catalyst_nodes import SEES_NAMES
 from dbspark.sql.column_functions import expand_function, generate_function
 from dbspark.sql.join_compiler import JoinCompiler
 from dbspark.sql.node_compiler import bucket_column
@@ -381,15 +382,19 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
             function = Function(spark_function.answer, self._named(node.text), same, identity=made)
             return Relation(b.external_function(rel.stream, function, schema, spark_function), ids)
         self._note(MaintenanceNote(node.name, "full", "OPERATOR", f"no rule for {node.name}; Spark computes it anew"))
-        rels = [self._as_in_plan(b, r, given) for r, given in zip(rels, self.spark.inputs(node.origin), strict=True)]
-        whole = self.spark.over_all(node.origin, [r.columns() for r in rels])
+        inputs = self.spark.inputs(node.origin)
+        rels = [self._as_in_plan(b, r, dict(given)) for r, given in zip(rels, inputs, strict=True)]
+        whole = self.spark.over_all(node.origin, [r.columns() for r in rels], inputs)
+        if node.name in SEES_NAMES:
+            names = tuple(tuple(name for _, name in given) for given in inputs)
+            made = identity.SparkNode(self.context, (node.name, as_read, node.functions, names))
         sort_keys = [SortKey(r.stream.schema, []) for r in rels]
         schema = positional_schema([c.type for c in node.columns])
         operator = RecomputeGroups(sort_keys, Function(whole, self._named(node.text), identity=made), schema)
         return Relation(b.with_state(operator, [r.stream for r in rels], sort_keys), ids)
 
-    def _as_in_plan(self, b: Builder, rel: Relation, ids: Sequence[int]) -> Relation:
-        """A relation with the columns of Spark's plan in their order, which some functions go by."""
+    def _as_in_plan(self, b: Builder, rel: Relation, ids: Iterable[int]) -> Relation:
+        """A relation with the columns of Spark's plan in their order, which some functions go by, each once."""
         at = [rel.position(number) for number in ids] or [0]
         return Relation(self._choose(b, rel.stream, at), tuple(rel.ids[i] for i in at))
 

@@ -319,18 +319,31 @@ class SparkEvaluator:
 
         return evaluate, types
 
-    def inputs(self, origin: JvmReference) -> list[list[int]]:
-        """The numbers of the columns of each input of a node."""
+    def inputs(self, origin: JvmReference) -> list[list[tuple[int, str]]]:
+        """The numbers and names of the columns of each input of a node; a column may be there more than once."""
         children = origin.jvm().children()
         outputs = [children.apply(i).output() for i in range(children.size())]
-        return [[int(o.apply(i).exprId().id()) for i in range(o.size())] for o in outputs]
+        return [[(int(o.apply(i).exprId().id()), str(o.apply(i).name())) for i in range(o.size())] for o in outputs]
 
-    def over_all(self, origin: JvmReference, columns: Sequence[Sequence[Column]]) -> Callable[[Any], list[pa.Array]]:
-        """A node over everything that its inputs hold."""
+    def over_all(
+        self, origin: JvmReference, columns: Sequence[Sequence[Column]], inputs: Sequence[Sequence[tuple[int, str]]]
+    ) -> Callable[[Any], list[pa.Array]]:
+        """A node over everything that its inputs hold: functions see the columns, names and order of `inputs`."""
         self.declare_inputs(origin)
+        named = []
+        for given, shown in zip(columns, inputs, strict=True):
+            names = dict(shown)
+            named.append([Column(c.id, names.get(c.id, c.name), c.type) for c in given])
+
+        def leaf_of(of: Sequence[Column], arrays: Sequence[pa.Array], shown: Sequence[tuple[int, str]]) -> Any:
+            leaf = self.relation(of, arrays, None)
+            if len(of) >= len(shown):
+                return leaf
+            output = {column.id: leaf.output().apply(i) for i, column in enumerate(of)}
+            return self.project([output[number] for number, _ in shown], leaf)
 
         def evaluate(given: Any) -> list[pa.Array]:
-            leaves = [self.relation(c, arrays, None) for c, arrays in zip(columns, given, strict=True)]
+            leaves = [leaf_of(*of) for of in zip(named, given, inputs, strict=True)]
             table = self.run(self.node(origin, leaves))
             return [_array(c) for c in table.columns]
 
