@@ -4,9 +4,12 @@ The Python examples of a page run one after the other, in one namespace and in a
 run them. A block of `text` right behind an example is what the example prints.
 """
 
+import __future__
+
 import contextlib
 import io
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from typing import Any
 import pytest
 
 import dbspark
+from dbspark.circuit.builder import Builder
+from dbspark.operators import window
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(["README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))])
@@ -61,6 +66,20 @@ def test_the_programs_of_the_page_on_pipelines_run(spark: Any, tmp_path: Path) -
                 assert pipe.view("visitors").to_arrow().to_pylist() == [{"name": "Ada", "n": 1}]
     finally:
         spark.sql("DROP TABLE IF EXISTS raw_clicks")
+
+
+def test_the_window_function_of_the_page_on_contributing_works() -> None:
+    page = (ROOT / "docs" / "contributing.md").read_text()
+    (code,) = re.findall(r"   ```\n(.*?)```", page, re.DOTALL)
+    names = dict(vars(window))  # it is to be added to this module
+    exec(compile(textwrap.dedent(code), "contributing.md", "exec", __future__.annotations.compiler_flag), names)
+    b = Builder()
+    t = b.source("t", "k BIGINT, o BIGINT, x BIGINT")
+    frame = window.Frame("rows", -1, 0)
+    b.output("v", b.window(t, ["k"], ["o"], {"w": names["FrameBitXor"](2, frame)}))
+    values = {(1, 1): 5, (1, 2): 3, (1, 3): None, (1, 4): None, (2, 1): 7}
+    out = b.circuit().tick({"t": [(*at, x) for at, x in values.items()]})["v"]
+    assert {row[:2]: row[3] for row, _ in out} == {(1, 1): 5, (1, 2): 5 ^ 3, (1, 3): 3, (1, 4): None, (2, 1): 7}
 
 
 @pytest.mark.parametrize("page", PAGES)
