@@ -17,7 +17,7 @@ from dbspark.errors import DbsparkError, StoreError
 from dbspark.runtime import embedded
 from dbspark.runtime.state import state_of
 from dbspark.storage import files, store, writing
-from dbspark.trace import agent, history, spine, trace, write_buffer
+from dbspark.trace import agent, directory, history, spine, trace, write_buffer
 from dbspark.trace import background_merges as background
 from dbspark.trace.config import SpineConfig
 from dbspark.trace.merge_state import MergeRun
@@ -36,7 +36,9 @@ POINTS = [
     (background, "BackgroundMerge"), (background.BackgroundMerge, "wait"),
     (spine.Spine, "insert"), (spine.Spine, "with_entries"), (spine.Spine, "with_compaction"), (spine, "merge"),
     (executor.Circuit, "_take"), (executor.Circuit, "_take_in"), (executor.Circuit, "_merging"),
-    (circuit_vm.OperatorVM, "flushed_states"), (embedded, "state_of"), (embedded.Embedded, "states"),
+    (circuit_vm.OperatorVM, "flushed_states"), (circuit_vm.OperatorVM, "_write_inputs"), (circuit_vm, "_batch"),
+    (circuit_vm.OperatorVM, "_buffer"), (directory.MutableDirectory, "copy"), (directory.BatchDirectory, "with_batch"),
+    (embedded, "state_of"), (embedded.Embedded, "states"),
     (store.Store, "commit"), (store.Store, "flush"), (store.Store, "_write"), (writing.CommitWriter, "record"),
     (files.LocalFiles, "settle"), (files.LocalFiles, "put"),
 ]  # fmt: skip

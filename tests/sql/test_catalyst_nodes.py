@@ -222,7 +222,7 @@ def test_a_statement_is_refused_and_is_not_executed(spark: Any, statement: str) 
 
 def test_what_looks_at_the_rows_of_a_table_while_a_view_is_written_is_refused(spark: Any) -> None:
     frame = program(spark).frame("u")
-    for eager in (lambda: frame.groupBy("a").pivot("b").count(), frame.transpose, frame.count):
+    for eager in (lambda: frame.groupBy("a").pivot("c").count(), frame.transpose, frame.count):
         with pytest.raises(Exception, match="stands for a table or view of a pipeline"):
             eager()
 

@@ -260,22 +260,22 @@ class OperatorVM:
             self._write_inputs(tick, sorted_outputs, checks)
             try:
                 status = self._run_steps(tick, int(large))
+                scratch_used = self._arena_words[kr.ARENA_USED]
+                retained_used = self._arena_words[kr.ARENA_WORDS + kr.ARENA_USED]
+                if status == kr.STATUS_OK:
+                    # The next tick gets between one and a half times and twice what this one has used.
+                    self._arena_bytes = max(
+                        _MIN_ARENA_BYTES, min(self._arena_bytes, 2 * retained_used), retained_used + retained_used // 2
+                    )
+                    tick.buffered = self._buffer(buffered, tick)
+                    tick.flush |= large
+                    if self._directory_states is not None:
+                        self._buffered = tick.buffered
+                    return tick
             except BaseException:
                 # Directories may hold batches of a tick that has not happened: copy them anew for the next one.
                 self._directory_states = self._buffered = None
                 raise
-            scratch_used = self._arena_words[kr.ARENA_USED]
-            retained_used = self._arena_words[kr.ARENA_WORDS + kr.ARENA_USED]
-            if status == kr.STATUS_OK:
-                # The next tick gets between one and a half times and twice what this one has used.
-                self._arena_bytes = max(
-                    _MIN_ARENA_BYTES, min(self._arena_bytes, 2 * retained_used), retained_used + retained_used // 2
-                )
-                tick.buffered = self._buffer(buffered, tick)
-                tick.flush |= large
-                if self._directory_states is not None:
-                    self._buffered = tick.buffered
-                return tick
             if status == kr.STATUS_FALL_BACK:
                 return None
             if scratch_used > self._scratch.size:
@@ -298,7 +298,8 @@ class OperatorVM:
 
     def _copy_directories(self, states: Mapping[str, State], buffered: tuple[BufferedTick, ...]) -> None:
         """Copy the spines' directories to mutable ones and append the buffered ticks."""
-        self._directory_states, self._max_ticks, self._buffered = states, BUFFER_LIMITS.ticks, buffered
+        self._directory_states = self._buffered = None  # until all are copied, which may fail
+        self._max_ticks = BUFFER_LIMITS.ticks
         for node, register in self.buffered_inserts.items():
             at, spine = self.states.index(node) * _STATE.size, states[node][0]
             self._directories[node].copy(spine, BUFFER_LIMITS.ticks + 1)
@@ -311,6 +312,7 @@ class OperatorVM:
                 if rows:
                     append_batch(self._state_lines.address + at, table, rows)
             _WORD.pack_into(self._state_lines, at + 8 * km.STATE_BUFFERED_ROWS, buffered_rows)
+        self._directory_states, self._buffered = states, buffered
 
     def _buffer(self, buffered: tuple[BufferedTick, ...], tick: VmRun) -> tuple[BufferedTick, ...]:
         """The buffered ticks with one more, if it has changed any state; sets `tick.flush`."""

@@ -220,11 +220,9 @@ class History:
         """The address of a directory of `current_spine` for kernels, valid until the next `append`."""
         self._buffer.record_read()
         if self._directory_spine is None:
-            self._directory_spine = self.current_spine()
-            self._directory_address, self._free_entries = (
-                self._mutable_directory.copy(self._directory_spine, LIMITS.max_deltas),
-                LIMITS.max_deltas,
-            )
+            spine = self.current_spine()
+            self._directory_address = self._mutable_directory.copy(spine, LIMITS.max_deltas)
+            self._directory_spine, self._free_entries = spine, LIMITS.max_deltas
         return self._directory_address
 
     def directory_has_space(self, rows: int) -> bool:
