@@ -14,7 +14,7 @@ def test_settings_that_are_left_out_have_their_defaults():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"histroy": 1}, "no setting histroy"),
+        ({"histroy": 1}, "no setting 'histroy'"),
         ({"history": -1}, "not a number of ticks"),
         ({"read_only": "yes"}, "True or False"),
         ({"reserve": "much"}, "not an amount of memory"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ _PARALLEL_ROWS = 1 << 17
 NO_TIME = np.zeros(nd.TIMES, np.int64)
 """The coordinates of the time of rows at no time."""
 
+_INT64 = Struct("q")
 ONE = allocate(8)
 ZERO = allocate(8)
 np.frombuffer(ONE, np.int64)[0] = 1
@@ -140,6 +142,10 @@ class Chunk:
         else:
             raw = np.asarray(_ForeignMemory(data, count, dtype, self))
         return np.full(self.rows, raw[0]) if constant else raw[start:]
+
+    def may_have_nulls(self, column: int) -> bool:
+        """Whether a column has a validity bitmap; without one, no value is NULL."""
+        return bool(_INT64.unpack_from(self.buffer, ((nd.LANES + column) * nd.FIELDS + nd.VALID) * 8)[0])
 
     def lines(self) -> tuple[int, ...]:
         """The node table as plain numbers, one line after the other."""

@@ -22,13 +22,28 @@ def conform(schema: Schema, source: pa.Schema, arrays: Iterable[pa.Array]) -> li
         return list(arrays)
     if tuple(source.names) != schema.names:
         arrays = _reorder(schema, source, list(arrays))
-    return [_conform_column(field, array) for field, array in zip(schema.arrow, arrays, strict=True)]
+    given = list(arrays)
+    conformed = []
+    for field, array in zip(schema.arrow, given, strict=True):
+        if not field.nullable and array.null_count:
+            at = array.is_null().index(True).as_py()
+            row, count = tuple(column[at].as_py() for column in given), array.null_count
+            raise SchemaError(
+                f"column {field.name!r} is NOT NULL, but {count} of its values are NULL, the first one in the row {row}"
+            )
+        conformed.append(_conform_column(field, array))
+    return conformed
 
 
 def _reorder(schema: Schema, source: pa.Schema, arrays: list[pa.Array]) -> list[pa.Array]:
-    missing = [n for n in schema.names if n not in source.names]
-    surplus = [n for n in source.names if n not in schema.names]
-    twice = sorted({n for n in source.names if source.names.count(n) > 1})
+    names = list(source.names)
+    if len({n.lower() for n in schema.names}) == schema.columns:  # names ignore case, as Spark's do
+        by_lower = {n.lower(): n for n in schema.names}
+        meant = [by_lower.get(n.lower(), n) for n in names]
+        names = [n if n in schema.names or m in source.names else m for n, m in zip(names, meant, strict=True)]
+    missing = [n for n in schema.names if n not in names]
+    surplus = [n for n in names if n not in schema.names]
+    twice = sorted({n for n in names if names.count(n) > 1})
     if missing or surplus or twice:
         raise SchemaError(
             "the columns do not fit"
@@ -37,7 +52,7 @@ def _reorder(schema: Schema, source: pa.Schema, arrays: list[pa.Array]) -> list[
             + (f"; given twice: {', '.join(twice)}" if twice else "")
             + f"; the schema is {', '.join(schema.names)}"
         )
-    by_name = dict(zip(source.names, arrays, strict=True))
+    by_name = dict(zip(names, arrays, strict=True))
     return [by_name[n] for n in schema.names]
 
 

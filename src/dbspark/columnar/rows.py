@@ -122,13 +122,15 @@ class _NestedMismatch(SchemaError):
     """A nested value does not fit; the message names the place within the column."""
 
 
-def _coerce(field: pa.Field, value: Any) -> Any:
-    """One value in canonical form, by way of Arrow: slow, and for every type."""
+def _coerce(field: pa.Field, value: Any, row: Row = ()) -> Any:
+    """One value of a row in canonical form, by way of Arrow: slow, and for every type."""
     dtype = field.type
     try:
         value = _accepted(field, value)
     except _NestedMismatch as error:
-        raise SchemaError(f"column {field.name!r}, inside: {error}") from None
+        raise SchemaError(f"column {field.name!r}, inside: {error}{_in_row(row)}") from None
+    except SchemaError as error:
+        raise SchemaError(f"{error}{_in_row(row)}") from None
     if value is None:
         return None
     try:
@@ -138,6 +140,12 @@ def _coerce(field: pa.Field, value: Any) -> Any:
     if pa.types.is_nested(dtype):
         array = sort_maps(array)
     return to_hashable(array[0].as_py(), dtype)
+
+
+def _in_row(row: Row) -> str:
+    """The row as the end of an error; nothing for a row of one column, which is its value."""
+    text = f"{row!r}"
+    return f"; in the row {text if len(text) <= 200 else text[:199] + '…'}" if len(row) > 1 else ""
 
 
 def _accepted(field: pa.Field, value: Any) -> Any:
@@ -230,7 +238,7 @@ def row_normaliser(schema: Schema) -> Callable[[Any], Row]:
     for name, field in zip(names, schema.arrow, strict=True):
         space[f"f{name}"] = field
         dtype = field.type
-        slow = f"{name} = coerce(f{name}, {name})"
+        slow = f"{name} = coerce(f{name}, {name}, row)"
         if pa.types.is_signed_integer(dtype):
             bound = 1 << (dtype.bit_width - 1)
             lines += [f"    if type({name}) is not int or not {-bound} <= {name} < {bound}:", f"        {slow}"]
@@ -252,7 +260,12 @@ def row_normaliser(schema: Schema) -> Callable[[Any], Row]:
     def listed(row: Any) -> Row:
         if isinstance(row, Mapping):
             if set(row) != set(schema.names):
-                raise SchemaError(f"a row of this schema has the columns {schema.names}; given {sorted(row)}")
+                named = {str(n).lower(): v for n, v in row.items()}  # names ignore case, as Spark's do
+                lower = [n.lower() for n in schema.names]
+                if set(named) != set(lower) or not len(row) == len(named) == len(set(lower)):
+                    given = sorted(map(str, row))
+                    raise SchemaError(f"a row of this schema has the columns {schema.names}; given {given}")
+                return tuple(named[n] for n in lower)
             return tuple(row[n] for n in schema.names)
         if isinstance(row, list) or (isinstance(row, tuple) and len(row) == schema.columns):
             return tuple(row)

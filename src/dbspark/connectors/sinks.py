@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 from dbspark.columnar.frames import frame_of
 from dbspark.connectors.feed import TICK, to_feed, to_inserts
 from dbspark.errors import ConfigError
+from dbspark.sql.names import nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -183,6 +184,11 @@ def make_sink(
     options: Mapping[str, Any],
 ) -> Callable[[pa.Table, int], None]:
     """The function that delivers the feed of a tick, from the arguments of `write_stream`."""
+    for option in options:  # what Spark's writer takes goes there; a misspelt option of ours must not
+        if hint := nearest(option, ("format", "path", "name", "since", "function"), 0.75):
+            raise ConfigError(f"write_stream has no option {option!r}{hint}; there are format, path, name, since")
+    if function is not None and not callable(function):
+        raise ConfigError(f"write_stream takes a function of (changes, tick), not {function!r:.80}")
     if (function is None) == (format is None):
         raise ConfigError("write_stream takes a function, or format=… with path=…; give one of them")
     if function is not None:

@@ -16,7 +16,8 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Literal
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ import pyarrow.fs as pafs
 from dbspark.columnar.frames import arrow_of, arrow_schema
 from dbspark.connectors.feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, WEIGHT
 from dbspark.errors import ConfigError, SchemaError, StoreError
+from dbspark.sql.names import find_name, nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,8 +73,10 @@ class Streams:
         """
         if not getattr(stream, "isStreaming", False):
             raise ConfigError(f"table {table!r}: ingest takes a streaming DataFrame; use a transaction for other data")
-        if mode not in ("append", "upsert", "changes"):
-            raise ConfigError(f"mode is {mode!r}; it can be 'append', 'upsert' or 'changes'")
+        if mode not in get_args(Mode):
+            hint = nearest(mode, get_args(Mode)) if isinstance(mode, str) else ""
+            raise ConfigError(f"table {table!r}: mode is {mode!r}{hint}; it can be 'append', 'upsert' or 'changes'")
+        how = None if trigger is None else _trigger(trigger)
         apply(*as_operation(_empty(stream), mode, table), None)
         place = checkpoint or self._checkpoint(name or table)
         _, before = self._running.get(place, (table, None))
@@ -104,15 +108,12 @@ class Streams:
         writer = stream.writeStream.foreachBatch(apply_micro_batch).option("checkpointLocation", place)
         if name is not None:
             writer = writer.queryName(name)
-        if trigger is not None:
-            given = {"processingTime": trigger} if isinstance(trigger, str) else dict(trigger)
+        if how is not None:
             try:
-                writer = writer.trigger(**given)
-            except (TypeError, ValueError) as error:
-                raise ConfigError(
-                    f"trigger: {trigger!r} is not one; give what Spark's trigger() takes, for example "
-                    f"{{'availableNow': True}} or {{'processingTime': '1 second'}}: {error}"
-                ) from None
+                writer = writer.trigger(**how)
+            except Exception as error:  # of Python or of the JVM, by what is wrong
+                reason = str(error).splitlines()[0]
+                raise ConfigError(f"trigger: {trigger!r} is not one; {_TRIGGERS}: {reason}") from None
         query = writer.start()
         identity.set_result(f"{table}.{query.id}")
         self._running[place] = table, query
@@ -146,6 +147,26 @@ class Streams:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
+
+
+_TRIGGERS = "give what Spark's trigger() takes, for example {'availableNow': True} or {'processingTime': '1 second'}"
+
+
+def _trigger(given: Mapping[str, Any] | str) -> dict[str, Any]:
+    """The arguments of Spark's `trigger()`; raises `ConfigError` for other names than it has."""
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    names = [name for name in signature(DataStreamWriter.trigger).parameters if name != "self"]
+    if isinstance(given, str):
+        if find_name(given, names) is not None:
+            raise ConfigError(f"trigger: {given!r} is the name of a trigger; {_TRIGGERS}")
+        return {"processingTime": given}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"trigger: {given!r} is not one; {_TRIGGERS}")
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"trigger: Spark has none called {name!r}{nearest(str(name), names)}; {_TRIGGERS}")
+    return dict(given)
 
 
 def as_operation(rows: pa.Table, mode: Mode, table: str) -> tuple[StreamOperation, pa.Table, str | None]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import pyarrow as pa
 
 from dbspark.columnar import Batch
+from dbspark.columnar.user_data import prepare
 from dbspark.connectors import sinks
-from dbspark.errors import DbsparkError
+from dbspark.errors import DbsparkError, SchemaError
 from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
 from dbspark.runtime.switch_interval import SHORT_TURNS
 from dbspark.runtime.tables import OperationKind
@@ -23,6 +25,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("dbspark")
 
 Kind = Literal["table", "view"]
+Phase = Literal["made", "open", "applied", "dropped"]
+_PHASES: dict[Phase, str] = {
+    "made": "has not been entered, so nothing of it would be applied",
+    "open": "has been entered already",
+    "applied": "has been applied",
+    "dropped": "has ended without being applied, because its block raised or it was never entered",
+}
+"""What has become of a transaction, as errors say it."""
+_BEGIN_ANOTHER = "write `with pipe.transaction() as tx:`, and change tables inside the block"
 
 
 def key_prefix(name: str) -> str:
@@ -45,6 +56,8 @@ class PipelineCore(Protocol):
 
     def _resolve(self, name: str, kind: Kind) -> str: ...
 
+    def _time_zone(self) -> str: ...
+
     def _check_writable(self, what: str) -> None: ...
 
     def _commit(self, operations: Mapping[str, list[Any]], offset: tuple[str, Any] | None = None) -> int: ...
@@ -63,19 +76,33 @@ class PipelineCore(Protocol):
 class Transaction:
     """Changes of several tables that are applied together, as one tick."""
 
-    def __init__(self, pipe: PipelineCore) -> None:
+    def __init__(self, pipe: PipelineCore, phase: Phase = "made") -> None:
         self._pipe = pipe
         self._runtime = pipe._runtime
+        self._phase: Phase = phase
         self._operations: dict[str, list[Any]] = {}
         self.tick: int | None = None
         """The tick of the transaction, once it is applied."""
 
     def __enter__(self) -> Self:
+        if self._phase != "made":
+            raise DbsparkError(f"the transaction {_PHASES[self._phase]}; {_BEGIN_ANOTHER}")
+        self._phase = "open"
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        self._phase = "dropped"
         if kind is None:
             self._apply()
+            self._phase = "applied"
+
+    def __del__(self) -> None:
+        if getattr(self, "_phase", "") == "made":
+            warnings.warn(
+                f"a transaction was made and never entered, so it has done nothing; {_BEGIN_ANOTHER}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def insert(self, table: str, data: Any) -> None:
         """Insert rows."""
@@ -98,13 +125,23 @@ class Transaction:
         self._add(table, "apply", data, weight)
 
     def _add(self, table: str, kind: OperationKind, data: Any, weight: str | None = None) -> None:
-        if self.tick is not None:
-            raise DbsparkError("the transaction has been applied; begin another one")
+        if self._phase != "open":
+            self._refuse_change()
         if type(table) is not str or table not in self._runtime.tables:
             table = self._pipe._resolve(table, "table")
+        pipe = self._pipe
         with SHORT_TURNS:
+            if kind != "delete keys":
+                try:
+                    data = prepare(data, self._runtime.tables[table].schema, pipe._time_zone, weight)
+                except SchemaError as error:
+                    raise SchemaError(f"table {table!r}: {error}") from None
             operation = self._runtime.operation(table, kind, data, weight)
         self._operations.setdefault(table, []).append(operation)
+
+    def _refuse_change(self) -> None:
+        phase, self._phase = self._phase, "dropped" if self._phase == "made" else self._phase
+        raise DbsparkError(f"the transaction {_PHASES[phase]}; {_BEGIN_ANOTHER}")
 
     def _apply(self, offset: tuple[str, Any] | None = None) -> None:
         self.tick = self._pipe._commit(self._operations, offset)

@@ -35,11 +35,12 @@ import pyarrow as pa
 from dbspark.columnar.frames import frame_of, in_months, relabelled, struct_of
 from dbspark.columnar.memory import reserve
 from dbspark.columnar.schema import Schema, SchemaLike
+from dbspark.columnar.user_data import system_zone
 from dbspark.connectors import sinks, streams
 from dbspark.errors import ConfigError, DbsparkError, StoreError, TimeError
 from dbspark.kernels import preload
 from dbspark.pipeline.handles import Kind, Subscription, Table, Transaction, View, key_prefix
-from dbspark.pipeline.settings import parse_bytes, validated_settings
+from dbspark.pipeline.settings import known_options, parse_bytes, validated_maintenance, validated_settings
 from dbspark.pipeline.statements import execute
 from dbspark.runtime.catalog import decode_schema, decode_tables, encode_schema
 from dbspark.runtime.embedded import Embedded
@@ -170,6 +171,7 @@ class Pipeline:
 
     # ------------------------------------------------------------------ definitions
 
+    @known_options
     def create_table(self, name: str, schema: SchemaLike, primary_key: Sequence[str] | None = None) -> Table:
         """Create an empty table. `schema` is DDL or a `StructType`."""
         with self._lock:
@@ -185,6 +187,7 @@ class Pipeline:
                 self._commit_definitions()
             return Table(self, name)
 
+    @known_options
     def create_view(
         self,
         name: str,
@@ -196,6 +199,7 @@ class Pipeline:
         """Create a view from SQL or a DataFrame; when this returns it has the rows of its query."""
         return self._create({name: (query, recursive)}, maintenance)[0]
 
+    @known_options
     def create_views(self, queries: Mapping[str, str | DataFrame], *, maintenance: Maintenance = "auto") -> list[View]:
         """Create several views, each of which may read those before it; either all of them are created or none.
 
@@ -208,6 +212,7 @@ class Pipeline:
     ) -> list[View]:
         with self._lock:
             self._check_writable("create_view")
+            maintenance = validated_maintenance(maintenance)
             if not queries:
                 return []
             begun = perf_counter()
@@ -297,12 +302,21 @@ class Pipeline:
         hint = f"; {there!r} is a {other}" if there is not None else nearest(name, known)
         raise DbsparkError(f"no {kind} {name!r}{hint}; the {kind}s are {', '.join(known) or 'none'}")
 
-    def _case_sensitive(self) -> bool:
-        """Whether names are told apart by case; asked without starting Spark."""
+    def _present_session(self) -> SparkSession | None:
+        """The session that the pipeline uses or would use, if there is one already."""
         own = self._given_session if self._session is None else self._session.spark
         if own is None and "pyspark.sql" in sys.modules:
             own = sys.modules["pyspark.sql"].SparkSession.getActiveSession()
-        return is_case_sensitive(own)
+        return own
+
+    def _case_sensitive(self) -> bool:
+        """Whether names are told apart by case; asked without starting Spark."""
+        return is_case_sensitive(self._present_session())
+
+    def _time_zone(self) -> str:
+        """The session's time zone; before there is a session, that of the system, which Spark would take."""
+        spark = self._present_session()
+        return system_zone() if spark is None else str(spark.conf.get("spark.sql.session.timeZone"))
 
     @property
     def tables(self) -> list[str]:
@@ -381,6 +395,7 @@ class Pipeline:
             _log.exception("tick %d has been committed, but not everybody could be told", tick)
         return tick
 
+    @known_options
     def ingest(
         self,
         table: str,
@@ -402,7 +417,7 @@ class Pipeline:
         table = self._resolve(table, "table")
 
         def apply(kind: streams.StreamOperation, rows: Any, weight: str | None, offset: tuple[str, int] | None) -> None:
-            tx = Transaction(self)
+            tx = Transaction(self, "open")
             tx._add(table, kind, rows, weight)
             if offset is not None:
                 tx._apply(offset)

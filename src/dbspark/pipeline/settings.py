@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar, get_args
 
 from dbspark.errors import ConfigError
+from dbspark.sql.names import nearest
+from dbspark.sql.program import Maintenance
 
 DEFAULTS = {"history": 1000, "read_only": False, "reserve": 0}
 """`history`: how many ticks back tables and views can be read. `read_only`: the location is only read, so another
@@ -17,11 +21,15 @@ _BYTE_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 def validated_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """All settings, with defaults for those that `config` leaves out; raises `ConfigError` for what is not allowed."""
-    unknown = sorted(set(config) - set(DEFAULTS))
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"config is {config!r:.80}; give a dict of settings, such as {{'history': 1000}}")
+    unknown = [name for name in config if name not in DEFAULTS]
     if unknown:
-        raise ConfigError(f"no setting {', '.join(unknown)}; there are {', '.join(DEFAULTS)}")
-    if int(config.get("history", 0)) < 0:
-        raise ConfigError(f"history: {config['history']} is not a number of ticks; give 0 or more")
+        hint = nearest(str(unknown[0]), DEFAULTS)
+        raise ConfigError(f"config: no setting {unknown[0]!r}{hint}; there are {', '.join(DEFAULTS)}")
+    history = config.get("history", 0)
+    if not isinstance(history, int | str) or isinstance(history, bool) or not re.fullmatch("[0-9]+", str(history)):
+        raise ConfigError(f"config: history is {history!r}, which is not a number of ticks; give 0 or more")
     parse_bytes(config.get("reserve", 0))
     if not isinstance(config.get("read_only", False), bool):
         raise ConfigError(f"read_only is {config['read_only']!r}; it can be True or False")
@@ -36,4 +44,32 @@ def parse_bytes(amount: int | str) -> int:
     return int(match[1]) << _BYTE_SHIFTS[match[2]]
 
 
-__all__ = ["DEFAULTS", "parse_bytes", "validated_settings"]
+def validated_maintenance(given: Any) -> Maintenance:
+    """The value of `maintenance=`; raises `ConfigError` for anything that it cannot be."""
+    allowed = get_args(Maintenance)
+    if given not in allowed:
+        hint = nearest(given, allowed) if isinstance(given, str) else ""
+        raise ConfigError(f"maintenance is {given!r}{hint}; it can be {' or '.join(map(repr, allowed))}")
+    return given  # type: ignore[no-any-return]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def known_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a method refuse an option that it does not have by the nearest one that it has."""
+    names = [name for name in signature(function).parameters if name != "self"]
+
+    @wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> R:
+        for name in options:
+            if name not in names:
+                hint = nearest(name, names)
+                raise ConfigError(f"{function.__name__} has no option {name!r}{hint}; there are {', '.join(names)}")
+        return function(*args, **options)
+
+    return call
+
+
+__all__ = ["DEFAULTS", "known_options", "parse_bytes", "validated_maintenance", "validated_settings"]

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.arrow_import import import_batch, import_copy
+from dbspark.columnar.chunk import Chunk
 from dbspark.columnar.conform import conform
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.memory import copy_record_batch
@@ -28,6 +29,7 @@ from dbspark.columnar.rows import encode_rows, row_normaliser
 from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_batch import MAX_SORT_ROWS
 from dbspark.errors import DbsparkError, SchemaError
+from dbspark.kernels.memory.layout import WEIGHT
 from dbspark.kernels.vm.constraints import violates_constraints
 from dbspark.operators.keys import distinct_keys
 from dbspark.trace.background_merges import BackgroundTask
@@ -74,13 +76,36 @@ class TableDefinition:
     primary_key: tuple[str, ...]
     created: int = 0
     sort_key: SortKey = field(init=False, compare=False, repr=False)
+    key_columns: tuple[int, ...] = field(init=False, compare=False, repr=False)
+    """The positions of the columns of the primary key."""
 
     def __post_init__(self) -> None:
-        key = [self.schema.index(c) for c in self.primary_key]
+        key = tuple(self.schema.index(c) for c in self.primary_key)
         object.__setattr__(self, "sort_key", SortKey(self.schema, key if key else None))
+        object.__setattr__(self, "key_columns", key)
 
     def operation(self, kind: OperationKind, data: Any, weight: str | None = None) -> Operation:
         """Convert a user's rows to an operation; raises `SchemaError` where they do not fit the schema."""
+        operation = self._convert(kind, data, weight)
+        if self.key_columns and kind not in ("delete", "delete keys"):
+            for chunk in operation.delta.batch().chunks:
+                for column in self.key_columns:
+                    if chunk.may_have_nulls(column):
+                        self._refuse_nulls(chunk, column)
+        return operation
+
+    def _refuse_nulls(self, chunk: Chunk, column: int) -> None:
+        """Refuse rows that are inserted with NULL in a column of the primary key; deleting such rows stays possible."""
+        wrong = np.asarray(chunk.array(column).is_null()) & (chunk.lane(WEIGHT) > 0)
+        if wrong.any():
+            at = int(np.flatnonzero(wrong)[0])
+            row = tuple(array[at].as_py() for array in chunk.arrays())
+            raise SchemaError(
+                f"table {self.name!r}: column {self.schema.names[column]!r} is NULL in the row {row}, and a column of "
+                "the primary key cannot be; give the row a key, or leave it out. Nothing was applied"
+            )
+
+    def _convert(self, kind: OperationKind, data: Any, weight: str | None) -> Operation:
         if type(data) is pa.Table and (kind == "apply" or (kind == "insert" and self.primary_key)):
             batch = import_batch(self.sort_key, data, weight)
             if batch is not None:

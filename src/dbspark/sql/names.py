@@ -57,10 +57,10 @@ def find_name(name: str, known: Collection[str], case_sensitive: bool = False) -
     return next((n for n in known if n.lower() == plain.lower()), None)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], similarity: float = 0.6) -> str:
     """` (did you mean 'x'?)` if one of the known names is like this one, else nothing."""
     by_lower = {n.lower(): n for n in known}
-    found = difflib.get_close_matches(unquoted(name).lower(), by_lower, 1, 0.6)
+    found = difflib.get_close_matches(unquoted(name).lower(), by_lower, 1, similarity)
     return f" (did you mean {by_lower[found[0]]!r}?)" if found else ""
 
 

@@ -1,0 +1,124 @@
+"""Mistakes of new users: each is refused by what is wrong, where, and what to do, and leaves the state as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dbspark
+from dbspark.errors import ConfigError, DbsparkError, SchemaError
+
+
+@pytest.fixture(scope="module")
+def pipe(spark: Any) -> Iterator[dbspark.Pipeline]:
+    with dbspark.Pipeline("mistakes", spark=spark) as made:
+        made.create_table("t", "id INT, s STRING", primary_key=["id"])
+        made.create_table("pair", "a INT, b STRING, c INT", primary_key=["a", "b"])
+        made.create_view("v", "SELECT id, s FROM t")
+        yield made
+
+
+ROWS_WITH_NULL: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda spark: [(1, "a"), (None, "b")],
+    "dicts": lambda spark: [{"id": 1, "s": "a"}, {"id": None, "s": "b"}],
+    "arrow": lambda spark: pa.table({"id": pa.array([1, None], pa.int32()), "s": ["a", "b"]}),
+    "other arrow": lambda spark: pa.table({"s": ["a", "b"], "id": pa.array([1, None], pa.int64())}),
+    "pandas": lambda spark: pd.DataFrame({"id": [1, None], "s": ["a", "b"]}),
+    "spark": lambda spark: spark.createDataFrame([(1, "a"), (None, "b")], "id INT, s STRING"),
+}
+
+
+class TestNullKeys:
+    @pytest.mark.parametrize("kind", ["insert", "upsert", "apply"])
+    @pytest.mark.parametrize("form", ROWS_WITH_NULL)
+    def test_a_key_cannot_be_null(self, pipe: dbspark.Pipeline, spark: Any, kind: str, form: str) -> None:
+        data = ROWS_WITH_NULL[form](spark)
+        message = r"table 't': column 'id' is NULL in the row \(None, 'b'\), and a column of the primary key cannot be"
+        before = pipe.tick
+        with pytest.raises(SchemaError, match=message), pipe.transaction() as tx:  # noqa: PT012 the whole of it
+            tx.insert("pair", [(1, "x", 1)])
+            getattr(tx, kind)("t", data)
+        assert pipe.tick == before
+        assert not len(pipe.table("pair").to_arrow())
+
+    def test_no_column_of_a_key_can_be_null(self, pipe: dbspark.Pipeline) -> None:
+        with pytest.raises(SchemaError, match="table 'pair': column 'b' is NULL"), pipe.transaction() as tx:
+            tx.insert("pair", [(1, None, None)])
+        with pipe.transaction() as tx:
+            tx.insert("pair", [(1, "x", None)])
+        with pipe.transaction() as tx:
+            tx.delete("pair", [(1, "x", None)])
+            tx.delete_keys("pair", [(None, "y")])
+
+    def test_of_sql(self, pipe: dbspark.Pipeline) -> None:
+        with pytest.raises(SchemaError, match="table 't': column 'id' is NULL"):
+            pipe.sql("INSERT INTO t (s) VALUES ('b')")
+
+    def test_a_stream_with_one_fails(self, pipe: dbspark.Pipeline, spark: Any, tmp_path: Any) -> None:
+        folder = str(tmp_path / "in")
+        spark.createDataFrame([(1, "a"), (None, "b")], "id INT, s STRING").write.parquet(folder)
+        stream = spark.readStream.schema("id INT, s STRING").parquet(folder)
+        before = pipe.tick
+        query = pipe.ingest("t", stream, trigger={"availableNow": True})
+        with pytest.raises(Exception, match="column 'id' is NULL in the row"):
+            query.awaitTermination()
+        assert pipe.tick == before
+
+    def test_on_shards(self, spark: Any) -> None:
+        with dbspark.Pipeline("null keys", spark=spark, shards=2) as pipe:
+            pipe.create_table("t", "id INT, s STRING", primary_key=["id"])
+            for form in ("rows", "arrow", "spark"):
+                with pytest.raises(DbsparkError, match="column 'id' is NULL in the row"), pipe.transaction() as tx:
+                    tx.insert("t", ROWS_WITH_NULL[form](spark))
+            assert pipe.tick == 0
+
+
+class TestOptions:
+    def test_a_misspelt_option_is_refused_with_the_nearest_one(self, pipe: dbspark.Pipeline, spark: Any) -> None:
+        stream = spark.readStream.format("rate").load().selectExpr("int(value) AS id", "string(value) AS s")
+        for call, message in (
+            (lambda: pipe.create_view("w", "SELECT 1", maintenance="incremetal"), "did you mean 'incremental'"),
+            (lambda: pipe.create_view("w", "SELECT 1", maintenence="auto"), "did you mean 'maintenance'"),
+            (lambda: pipe.create_table("w", "a INT", primry_key=["a"]), "did you mean 'primary_key'"),
+            (lambda: dbspark.Pipeline("x", spark=spark, config={"histroy": 5}), "did you mean 'history'"),
+            (lambda: dbspark.Pipeline("x", spark=spark, config={"history": "x"}), "history is 'x', which is not a number"),
+            (lambda: dbspark.Pipeline("x", spark=spark, config="x"), "give a dict of settings"),
+            (lambda: pipe.view("v").write_stream(lambda r, t: None, nmae="x"), "did you mean 'name'"),
+            (lambda: pipe.view("v").write_stream("console"), "takes a function of"),
+            (lambda: pipe.ingest("t", stream, "apend"), "did you mean 'append'"),
+            (lambda: pipe.ingest("t", stream, trigger={"availablenow": True}), "did you mean 'availableNow'"),
+            (lambda: pipe.ingest("t", stream, trigger="availableNow"), "is the name of a trigger"),
+            (lambda: pipe.ingest("t", stream, trigger="sometimes"), "'sometimes' is not one"),
+            (lambda: pipe.ingest("t", stream, trigger=5), "5 is not one"),
+            (lambda: pipe.ingest("t", stream, chekpoint="x"), "did you mean 'checkpoint'"),
+        ):  # fmt: skip
+            with pytest.raises(ConfigError, match=message):
+                call()
+        assert list(pipe.views) == ["v"]
+
+
+class TestTransactions:
+    def test_one_that_is_not_entered_says_so(self, pipe: dbspark.Pipeline) -> None:
+        tx = pipe.transaction()
+        with pytest.raises(DbsparkError, match=r"has not been entered.*with pipe.transaction"):
+            tx.insert("t", [(1, "a")])
+        with pytest.raises(DbsparkError, match="ended without being applied"):
+            tx.__enter__()
+        with pytest.warns(RuntimeWarning, match="never entered, so it has done nothing"):
+            del (lambda: [pipe.transaction()])()[0]
+
+    def test_one_that_has_ended_takes_nothing_more(self, pipe: dbspark.Pipeline) -> None:
+        with pipe.transaction() as tx:
+            pass
+        with pytest.raises(DbsparkError, match="has been applied"):
+            tx.insert("t", [(1, "a")])
+        with pytest.raises(ZeroDivisionError), pipe.transaction() as tx:
+            raise ZeroDivisionError
+        with pytest.raises(DbsparkError, match="ended without being applied"):
+            tx.insert("t", [(1, "a")])
+        with pipe.transaction() as tx, pytest.raises(DbsparkError, match="entered already"):
+            tx.__enter__()
