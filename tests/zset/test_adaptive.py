@@ -819,6 +819,7 @@ def test_an_unknown_knob_is_refused_listing_those_there_are(restored):
     assert current() is before
 
 
+@pytest.mark.usefixtures("each_backend")
 def test_configure_is_for_z_sets_made_from_now_on(restored):
     earlier = ZSet.empty(SCHEMA)
     changed = configure(backend="Batch", smallset_n=3)

@@ -15,7 +15,7 @@ Z = [((1, "a"), 2), ((2, "b"), -1)]
 
 
 @pytest.fixture
-def z():
+def z(each_backend):
     return ZSet.from_rows([row for row, _ in Z], SCHEMA, [weight for _, weight in Z])
 
 
@@ -59,6 +59,7 @@ MISFITS = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("each_backend")
 @pytest.mark.parametrize(("kind", "value"), MISFITS, ids=lambda v: repr(v) if not isinstance(v, str) else v)
 def test_a_value_of_the_wrong_type_is_refused_naming_the_column(kind, value):
     z = ZSet.empty(f"id BIGINT, odd {kind}")
@@ -68,6 +69,7 @@ def test_a_value_of_the_wrong_type_is_refused_naming_the_column(kind, value):
     assert z.is_empty()
 
 
+@pytest.mark.usefixtures("each_backend")
 def test_null_in_a_column_that_is_not_null_is_refused_naming_the_column():
     z = ZSet.from_rows([(1, "a")], "id BIGINT NOT NULL, name STRING")
     for change in (z.add, z.weight, lambda row: z.add_many([(2, "b"), row])):
@@ -174,6 +176,7 @@ def test_weights_must_be_integers_without_nulls(weights):
         ZSet.from_arrow(pa.table({"id": [1], "w": pa.array(weights)}), weight="w")
 
 
+@pytest.mark.usefixtures("each_backend")
 def test_weights_of_any_integer_type_are_taken():
     for dtype in (pa.int8(), pa.uint8(), pa.int16(), pa.int32(), pa.uint64()):
         assert contents(ZSet.from_arrow({"id": [1], "w": pa.array([7], dtype)}, weight="w")) == {(1,): 7}

@@ -2,8 +2,12 @@
 reference/seed-systems.md. What a fact says about earlier times belongs to traces.
 """
 
+import pytest
+
 from dbspark.zset import IndexedZSet, ZSet
 from tests.zset.model import contents
+
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 INT = "k BIGINT"
 

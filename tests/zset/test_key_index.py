@@ -13,6 +13,8 @@ from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.zset import IndexedZSet, ZSet, key_index
 from tests.zset.model import INTS, KINDS, MAX, contents, model, plain, plus, samples, times
 
+pytestmark = pytest.mark.usefixtures("each_backend")
+
 LEFT = "a INT, b STRING, l BIGINT"
 RIGHT = "b STRING, a INT, r BIGINT"
 

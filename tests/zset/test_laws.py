@@ -1,4 +1,4 @@
-"""The laws of Z-sets, on the backend that the process is configured for, over rows of every kind.
+"""The laws of Z-sets, on each backend, over rows of every kind.
 
 Each law is stated on Z-sets and, where a wrong implementation could satisfy it anyway (one that loses everything is
 associative too), also against the brute-force sum.
@@ -31,6 +31,8 @@ from tests.zset.model import (
     several,
     times,
 )
+
+pytestmark = pytest.mark.usefixtures("each_backend")
 
 scalars = st.integers(-5, 5)
 

@@ -84,6 +84,7 @@ def test_the_dump_lists_lineages_that_live_oldest_first_and_forgets_the_dead():
     assert len(known(names[1])) == 1
 
 
+@pytest.mark.usefixtures("each_backend")
 def test_a_lineage_is_the_chain_of_values_that_grow_out_of_one_another():
     z = grown()
     for successor in (z.add((999, "x")), z.add_many(rows(100, 5)), z + ZSet.from_rows(rows(200, 5), SCHEMA)):
