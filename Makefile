@@ -9,7 +9,6 @@
 VENV     := .venv
 PY       := $(VENV)/bin/python
 STAMP    := $(VENV)/.installed
-BACKENDS := HashMap FastZSet Batch Adaptive
 
 # The Python to create .venv with; by default the first of these that is new enough.
 PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
@@ -29,14 +28,9 @@ help:  ## Show this list
 demo: $(STAMP)  ## Run the main job: streams into a shop on Spark, seven views on two shards, checked against Spark
 	$(VENV)/bin/dbspark demo
 
-# Tests that need Spark share one session, so they run apart, in one process.
-test: $(STAMP) warm  ## Run the tests of Z-sets with each backend, those that need Spark, then all others
-	@for backend in $(BACKENDS); do \
-	  echo "tests/zset with DBSP_BACKEND=$$backend"; \
-	  DBSP_BACKEND=$$backend $(PYTEST) -q -n $(JOBS) tests/zset || exit 1; \
-	done
-	unset DBSP_BACKEND; $(PYTEST) -m spark tests
-	unset DBSP_BACKEND; $(PYTEST) -n $(JOBS) -m "not spark" tests
+# Each process has a Spark session of its own, if it needs one: tests/schedule.py says which process runs what.
+test: $(STAMP) warm  ## Run all tests, in JOBS processes; ends with the slowest
+	unset DBSP_BACKEND; $(PYTEST) -n $(JOBS) --dist loadfile --slowest 10 tests
 
 lint: $(STAMP)  ## Check style, formatting and types
 	$(PY) -m ruff check .

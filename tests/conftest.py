@@ -1,18 +1,19 @@
-"""What all tests share: one Spark session, and how long hypothesis searches.
+"""What all tests share: one Spark session for each process, and how long hypothesis searches.
 
-Tests that ask for the fixture `spark` are marked `spark`. `make test` runs them apart, in one process, so that
-one session serves them all. (The groups of xdist, which are made for this, have no effect with pytest 9.2:
-pytest-xdist issue 1386.)
+Tests that ask for the fixture `spark` are marked `spark`. `tests/schedule.py` says which process runs what,
+`tests/timing.py` how long it took.
 """
 
+import gc
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from dbspark.spark import get_session
+from tests.timing import Timing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,6 +24,24 @@ settings.register_profile("soak", _COMMON, max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slowest", type=int, default=0, metavar="N", help="end with the N slowest tests, and warnings")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--slowest") and not hasattr(config, "workerinput"):  # not in the processes of xdist
+        config.pluginmanager.register(Timing(config.getoption("--slowest")))
+
+
+@pytest.hookimpl(optionalhook=True)  # of xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.schedule import Schedule
+
+    return Schedule(config, log)
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m selects by the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -30,10 +49,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
 
 
+def pytest_collection_finish() -> None:
+    """Keep modules, tests and compilers out of later collections: tests that count memory call for hundreds of them."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
-def spark() -> "Iterator[SparkSession]":
-    """The session for all tests, local[2]; leave its settings as you found them."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """The session for all tests of a process, local[2]; leave its settings as you found them."""
+    folder = tmp_path_factory.mktemp("spark")
     config = {
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder}",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
         # Queries of a few rows: compiling them, or planning them anew on the way, takes longer than running them.
