@@ -17,7 +17,49 @@ from xdist.scheduler import LoadScopeScheduling
 ROOT: Final = Path(__file__).parents[1]
 NEEDS_SPARK: Final = re.compile(r"def \w+\([^)]*\bspark\b|mark\.spark\b")
 
-SECONDS: Final[dict[str, float]] = {}
+SECONDS: Final[dict[str, float]] = {
+    "tests/runtime/test_sharded.py": 100,
+    "tests/runtime/test_demo.py": 75,
+    "tests/runtime/test_cluster.py": 60,
+    "tests/sql/test_views.py": 50,
+    "tests/cli/test_commands.py": 37,
+    "tests/sql/test_catalogue.py": 35,
+    "tests/sql/test_evaluation.py": 33,
+    "tests/pipeline/test_drivers.py": 30,
+    "tests/zset/test_laws.py": 28,
+    "tests/sql/test_fuzz.py": 20,
+    "tests/sql/test_workloads.py": 20,
+    "tests/operators/test_aggregate.py": 20,
+    "tests/operators/test_join.py": 20,
+    "tests/operators/test_range_join.py": 18,
+    "tests/runtime/test_runtime.py": 15,
+    "tests/runtime/test_state.py": 15,
+    "tests/operators/test_statistics.py": 13,
+    "tests/connectors/test_source.py": 13,
+    "tests/circuit/test_graphs.py": 12,
+    "tests/pipeline/test_types.py": 12,
+    "tests/benchmarks/test_peers.py": 12,
+    "tests/operators/test_window.py": 12,
+    "tests/operators/test_collect.py": 11,
+    "tests/pipeline/test_docs.py": 11,
+    "tests/sql/test_catalyst_nodes.py": 11,
+    "tests/sql/test_nested.py": 10,
+    "tests/pipeline/test_crashes.py": 10,
+    "tests/operators/test_dispatch.py": 10,
+    "tests/circuit/test_optimise.py": 9,
+    "tests/runtime/test_planner.py": 9,
+    "tests/runtime/test_fixpoint.py": 9,
+    "tests/connectors/test_streams.py": 9,
+    "tests/zset/test_key_index.py": 8,
+    "tests/kernels/test_row_order.py": 8,
+    "tests/columnar/test_collisions.py": 7,
+    "tests/operators/test_top_k.py": 7,
+    "tests/spark/test_session.py": 7,
+    "tests/sql/test_analysis_session.py": 7,
+    "tests/circuit/test_vm.py": 6,
+    "tests/columnar/test_batch.py": 6,
+    "tests/connectors/test_holds.py": 6,
+}
 """CPU seconds of the modules that take more than `USUAL`. They set the order and nothing else, so they may be old."""
 USUAL: Final = 1.5
 ANOTHER_SESSION: Final = 40.0
