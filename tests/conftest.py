@@ -62,7 +62,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     config = {
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder}",
+        # The second compiler of the JVM would take more than half of its time, for code that runs a few times.
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Djava.io.tmpdir={folder}",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
         # Queries of a few rows: compiling them, or planning them anew on the way, takes longer than running them.
