@@ -25,7 +25,7 @@ PYTEST = $(PY) -m pytest --benchmark-disable $(PYTEST_ARGS)
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(STAMP)  ## Run the main job: streams into a shop on Spark, seven views on two shards, checked against Spark
+demo: $(STAMP)  ## Run the main job: streams into a shop, seven views kept in one process, checked against Spark
 	$(VENV)/bin/dbspark demo
 
 # Each process has a Spark session of its own, if it needs one: tests/schedule.py says which process runs what.

@@ -179,8 +179,19 @@ def is_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
+_chosen: Callable[[], Canvas] | None = None
+
+
+def draw_on(make: Callable[[], Canvas] | None) -> None:
+    """Draw all activities of this process on a canvas of the program's own; None: as it was before."""
+    global _chosen
+    _chosen = make
+
+
 def canvas_for(shown: bool | None = None) -> Callable[[], Canvas] | None:
     """Where to draw; None: nowhere. `shown` is what the caller was asked for; None: nobody has said."""
+    if _chosen is not None:
+        return _chosen
     asked = os.environ.get(VARIABLE, "").strip().lower()
     if shown is None and asked:
         shown = asked not in ("0", "false", "no", "off")
@@ -266,4 +277,4 @@ def activity(label: str, total: int | None = None, unit: str = "rows", shown: bo
             _PAINTER.remove(made)
 
 
-__all__ = ["PACE", "Activity", "Pace", "activity", "canvas_for", "duration", "is_notebook"]
+__all__ = ["PACE", "Activity", "Pace", "activity", "canvas_for", "draw_on", "duration", "is_notebook"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.workloads import tpch
-from dbspark.cli import demo
+from dbspark.cli import demo_data
 from dbspark.identity import encoded
 from dbspark.operators.function import identified
 from dbspark.sql.program import Program
@@ -121,9 +121,9 @@ def test_views_have_the_ids_of_the_golden_file(spark: Any) -> None:
 
 def test_the_views_of_the_demo_have_the_ids_of_the_golden_file(spark: Any) -> None:
     made = Program(spark)
-    for name, table in demo.TABLES.items():
+    for name, table in demo_data.TABLES.items():
         made.table(name, table.columns, (table.key,))
-    for name, (query, recursive, _) in demo.VIEWS.items():
+    for name, (query, recursive, *_) in demo_data.VIEWS.items():
         made.view(name, query, recursive=recursive)
     compare(GOLDEN / "demo.json", ids(made))
 

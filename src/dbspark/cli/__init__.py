@@ -139,27 +139,43 @@ def _explain(
     explain(location, view, Console())
 
 
-@app.command("demo", epilog="Example: `dbspark demo --rows 1000000 --ticks 10`")
+@app.command("demo", epilog="Example: `dbspark demo --shards 2`")
 def _demo(
     rows: Annotated[int, typer.Option(min=1_000, help="Orders in the shop at the start.")] = 50_000,
-    ticks: Annotated[int, typer.Option(min=1, help="Ticks: files for the streams of all tables.")] = 3,
+    ticks: Annotated[
+        int | None,
+        typer.Option(min=1, help="Files of changed orders for the streams. [default: 120, on shards 3]"),
+    ] = None,
     changes: Annotated[int, typer.Option(min=10, help="Orders that change in a tick.")] = 1_000,
     cores: Annotated[int, typer.Option(min=1, help="Cores for Spark.")] = 2,
     location: Annotated[
-        str | None, typer.Option(help="Keep the shop in this folder, by default in memory: nothing is left.")
+        str | None, typer.Option(help="Keep the shop in this folder; by default it is removed at the end.")
     ] = None,
     shards: Annotated[
-        int, typer.Option(min=0, help="Shards: every transaction is one Spark job over them. 0: in this process.")
-    ] = 2,
+        int | None,
+        typer.Option(min=1, help="The second act: on Spark's executors, with so many shards."),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what the screen shows at the end as an SVG picture.")
+    ] = None,
 ) -> None:
-    """Keep the views of a shop up to date, and check them against Spark.
+    """Keep the views of a shop up to date from streams, beside Spark computing them anew.
 
-    Spark generates customers, products, orders and what happens to them, and streams bring it in. Seven views (joins,
-    aggregates, a top three, a window, a recursive one) follow, transaction by transaction, beside Spark computing them
-    anew now and then. Fails if a view is not what Spark computes at the end.
+    Seven views (joins, aggregates, a top three, a window, a recursive one) follow a shop, transaction by transaction.
+    Every few seconds Spark computes them anew, and they are compared. Then: time travel, a view that is added while
+    streams run, and a SIGKILL with a restart that loses nothing. With `--shards` the same views run on Spark's
+    executors. Fails if anything was not right.
     """
-    from dbspark.cli.demo import Workload, run_demo
+    from dbspark.cli.demo import EMBEDDED_STEPS, SHARDED_STEPS, run_demo
+    from dbspark.cli.demo_data import Workload
 
-    workload = Workload(rows=rows, ticks=ticks, changes=changes)
-    if not run_demo(workload, Console(), cores=cores, location=location, shards=shards or None):
+    steps = ticks or (SHARDED_STEPS if shards else EMBEDDED_STEPS)
+    workload = Workload(rows=rows, steps=steps, changes=changes)
+    try:
+        right = run_demo(workload, Console(), cores=cores, location=location, shards=shards, picture=picture)
+    except KeyboardInterrupt:
+        kept = "nothing is left of it" if location is None else f"what was committed is in {location}, and nothing else"
+        print(f"The demo was stopped; {kept}.", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if not right:
         raise typer.Exit(1)
