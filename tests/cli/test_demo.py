@@ -34,8 +34,9 @@ def emit(*events):
 
 def ticks(first, last):
     for tick in range(first, last + 1):
-        emit(Running(tick), Ticked(tick, "orders", 1500, 20.0, float(tick), {"revenue": 40}, {"spending": 1}))
+        emit(Running(tick))
         time.sleep(0.001)
+        emit(Ticked(tick, "orders", 1500, 20.0, float(tick), {"revenue": 40}, {"spending": 1}))
 
 emit(Began("starting Spark"), Progressed("compiling kernels: 1 of 2"), Progressed(""), Ended("started Spark", 1.5))
 if problem == "error":
@@ -90,8 +91,8 @@ def test_plain_lines_where_there_is_no_terminal(process: Path) -> None:
     assert re.search(
         r"SIGKILL of the process and its JVM: in the middle of tick \d+, when \d+ ticks had been ack", text
     )
-    assert "tick 10: 7 views are what Spark computes anew in 5.0 s; a tick took 20.0 ms (p99 20.0)" in text
-    assert "Spark 250 times as long" in text
+    assert "tick 10: all 7 views equal what Spark computes anew in 5.0 s" in text
+    assert "20.0 ms a tick (p99 20.0), ratio 250x" in text
     assert "Spark needs 4.5 s at its best to compute them anew: 225 times as long" in text
     assert "all 2 times it was asked" in text
     assert "dbspark demo --shards 2" in text

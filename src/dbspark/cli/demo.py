@@ -29,7 +29,7 @@ from rich.text import Text
 
 from dbspark.cli.demo_data import VIEWS, Workload
 from dbspark.cli.demo_display import Screen, live_table, save_picture
-from dbspark.cli.demo_events import Failed, Running, Showed, Ticked, Vulnerable, encode
+from dbspark.cli.demo_events import Event, Failed, Running, Showed, Ticked, Vulnerable, encode
 from dbspark.cli.demo_process import Child, raised
 from dbspark.cli.output import print_line
 from dbspark.errors import ConfigError
@@ -80,7 +80,7 @@ def run_demo(
     text = summary(screen, perf_counter() - begun, location, shards)
     print_line(console, text)
     if picture is not None:
-        save_picture(picture, *screen.lines, Text(), live_table(figures))
+        save_picture(picture, live_table(figures), Text(), *screen.checks)
         print_line(console, f"\nThe picture is in {picture}.")
     return right
 
@@ -99,38 +99,44 @@ def check_location(location: str | None) -> None:
 def _follow_to_kill(screen: Screen, folder: Path, arguments: dict[str, Any]) -> list[Ticked] | None:
     """Follow the first process, to its end or to the middle of a transaction; the ticks that it acknowledged then."""
     acknowledged: list[Ticked] = []
-    vulnerable_since: int | None = None
+    kill_after: int | None = None
+
+    def take(event: Event | None) -> None:
+        nonlocal kill_after
+        screen.take(event)
+        match event:
+            case Failed():
+                raise raised(event)
+            case Ticked():
+                acknowledged.append(event)
+            case Vulnerable():
+                kill_after = len(acknowledged) + TICKS_BEFORE_KILL
+            case _:
+                pass
+
     with Child(folder, "perform", arguments) as child:
         while not child.ended:
             event = child.next(POLL_S)
-            screen.take(event)
-            match event:
-                case Failed():
-                    raise raised(event)
-                case Ticked():
-                    acknowledged.append(event)
-                case Vulnerable():
-                    vulnerable_since = len(acknowledged)
-                case Running(tick) if (
-                    vulnerable_since is not None and len(acknowledged) >= vulnerable_since + TICKS_BEFORE_KILL
-                ):
-                    waiting = child.freeze()
-                    if any(isinstance(other, Ticked | Failed) for other in waiting):
-                        child.thaw()  # the transaction was quicker
-                        continue
-                    child.kill()
-                    result = f"in the middle of tick {tick}, when {len(acknowledged)} ticks had been acknowledged"
-                    screen.figures.pause()
-                    screen.take(Showed("SIGKILL of the process and its JVM", result, True))
-                    screen.begin("starting another process")
-                    return acknowledged
-                case _:
-                    pass
+            take(event)
+            if not isinstance(event, Running) or kill_after is None or len(acknowledged) < kill_after:
+                continue
+            waiting = child.freeze()
+            for other in waiting:
+                take(other)
+            last = [other for other in (event, *waiting) if isinstance(other, Running | Ticked)][-1]
+            if isinstance(last, Ticked):
+                child.thaw()  # the transaction was quicker
+                continue
+            child.kill()
+            result = f"in the middle of tick {last.tick}, when {len(acknowledged)} ticks had been acknowledged"
+            screen.figures.pause()
+            screen.take(Showed("SIGKILL of the process and its JVM", result, True))
+            screen.begin("starting another process")
+            return acknowledged
         child.wait()
     if arguments["kill"]:
-        screen.take(
-            Showed("SIGKILL of the process", "no transaction was seen running; try again with more --ticks", False)
-        )
+        missed = "no transaction was seen running; try again with more --ticks"
+        screen.take(Showed("SIGKILL of the process", missed, False))
     return None
 
 

@@ -32,7 +32,7 @@ LINE_S: Final = 5.0
 RATE_TICKS: Final = 30
 """Ticks over which rows a second are counted while they run."""
 SPARK_BARS: Final = "▁▂▃▄▅▆▇█"
-BARS_SHOWN: Final = 40
+BARS_SHOWN: Final = 24
 PICTURE_WIDTH: Final = 104
 
 
@@ -149,9 +149,9 @@ def compared_line(figures: Figures, event: Compared) -> str:
     if event.problems:
         return f"MISMATCH at tick {event.tick}: " + "; ".join(event.problems)
     return (
-        f"tick {event.tick}: {event.views} views are what Spark computes anew in {event.seconds:.1f} s; "
-        f"a tick took {_text(figures.ms(0.5), 1)} ms (p99 {_text(figures.ms(0.99), 1)}), "
-        f"{_text(figures.rows_a_second)} rows/s, Spark {_text(figures.ratio)} times as long"
+        f"tick {event.tick}: all {event.views} views equal what Spark computes anew in {event.seconds:.1f} s; "
+        f"{_text(figures.rows_a_second)} rows/s, {_text(figures.ms(0.5), 1)} ms a tick "
+        f"(p99 {_text(figures.ms(0.99), 1)}), ratio {_text(figures.ratio)}x"
     )
 
 
@@ -175,7 +175,7 @@ def live_table(figures: Figures) -> RenderableType:
     latest = figures.compared[-1] if figures.compared else None
     now.add_row(
         figure("rows", "–" if last is None else f"{last.rows:,}", "" if last is None else f"of {last.table}"),
-        figure("Spark anew", "–" if latest is None else f"{latest.seconds:.1f}", "s"),
+        figure("Spark anew", _text(figures.spark_s, 1), "s"),
         figure("ratio", "–" if figures.ratio is None else f"{figures.ratio:,.0f}x"),
         Text(_bars([event.ms for event in figures.ticks[-BARS_SHOWN:]]), style="green"),
     )
@@ -219,8 +219,8 @@ class Screen:
         self._live: Live | None = None
         self._drawn = 0.0
         self._said = perf_counter()
-        self.lines: list[Text] = []
-        """What was done and checked, as it is shown."""
+        self.checks: list[Text] = []
+        """What was checked, as it is shown on a terminal."""
 
     def __enter__(self) -> Screen:
         if self.console.is_terminal:
@@ -256,12 +256,13 @@ class Screen:
 
     def say(self, text: str, right: bool | None = None) -> None:
         """Show a line that stays."""
-        sign = {None: "  ", True: "✓ ", False: "✗ "}[right] if self.console.is_terminal else ""
+        sign = {None: "  ", True: "✓ ", False: "✗ "}[right]
         line = Text(sign + text, style={None: "", True: "green", False: "bold red"}[right])
-        self.lines.append(line)
+        if right is not None:
+            self.checks.append(line)
         self._said = perf_counter()
         if self._live is None:
-            print_line(self.console, sign + text)
+            print_line(self.console, text)
         else:
             self.console.print(line)
 
@@ -272,7 +273,6 @@ class Screen:
     def _draw(self) -> None:
         if self._live is None:
             return
-        self._drawn = perf_counter()
         parts: list[RenderableType] = []
         if self.figures.held:
             parts += [Text(), live_table(self.figures)]
@@ -283,6 +283,7 @@ class Screen:
                 doing += f"  {self.figures.progress}"
             parts += [Spinner("dots", Text(doing, style="cyan"))]
         self._live.update(Group(*parts), refresh=True)
+        self._drawn = perf_counter()  # drawing takes time as well, and must not take all of it
 
 
 def save_picture(file: Path, *parts: RenderableType) -> None:

@@ -90,12 +90,13 @@ class Child:
             self._events.extend(map(decode, lines))
 
     def freeze(self) -> list[Event]:
-        """Stop the process where it is; returns what it has told until then and nobody has read."""
+        """Stop the process where it is; returns, and takes, what it has told until then and nobody has read."""
         os.kill(self.pid, signal.SIGSTOP)
         # Wait until it has stopped, or has ended, without taking its exit code from `subprocess`.
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self._read()
-        return list(self._events)
+        waiting, self._events = list(self._events), deque()
+        return waiting
 
     def thaw(self) -> None:
         """Let a frozen process go on."""
