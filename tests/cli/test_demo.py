@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import dbspark
 from dbspark.cli import app, demo_process, main
 from dbspark.cli import demo as demo_module
-from dbspark.cli.demo import LEAST_EMBEDDED_STEPS, run_demo
+from dbspark.cli.demo import EMBEDDED, LEAST_EMBEDDED_STEPS, run_demo
 from dbspark.cli.demo_data import VIEWS, Workload
 from dbspark.errors import ConfigError, DbsparkError, JavaNotFoundError
 
@@ -78,7 +78,7 @@ def process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def shown(*, terminal: bool = False, **options: object) -> tuple[bool, str]:
     out = io.StringIO()
     console = Console(file=out, width=120, height=50, force_terminal=terminal)
-    right = run_demo(Workload(), console, **options)  # type: ignore[arg-type]
+    right = run_demo(EMBEDDED, console, **options)  # type: ignore[arg-type]
     return right, out.getvalue()
 
 
@@ -191,7 +191,7 @@ def test_the_location_stays_and_has_to_be_new(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no folder"):
         shown(picture=tmp_path / "no" / "demo.svg")
     with pytest.raises(ConfigError, match=f"at least {LEAST_EMBEDDED_STEPS}"):
-        run_demo(Workload(steps=3), Console(file=io.StringIO()))
+        run_demo(Workload(rows=1_000, steps=3), Console(file=io.StringIO()))
 
 
 class TestCommandLine:

@@ -33,13 +33,6 @@ def problems(events: list[Event]) -> list[str]:
     return found + [event.result for event in events if isinstance(event, Showed) and not event.right]
 
 
-@pytest.fixture
-def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One round in which a view is added, and the last one; Spark computes the views after each."""
-    monkeypatch.setattr(demo_act, "EMBEDDED_ROUNDS", 3)
-
-
-@pytest.mark.usefixtures("few_rounds")
 def test_the_first_act_and_the_restart(spark: SparkSession, tmp_path: Path) -> None:
     stage = Stage(tmp_path, SMALL, str(tmp_path / "state"), None)
     events = act(stage, spark)

@@ -141,10 +141,12 @@ def _explain(
 
 @app.command("demo", epilog="Example: `dbspark demo --shards 2`")
 def _demo(
-    rows: Annotated[int, typer.Option(min=1_000, help="Orders in the shop at the start.")] = 50_000,
-    ticks: Annotated[
+    rows: Annotated[
         int | None,
-        typer.Option(min=1, help="Files of changed orders for the streams. [default: 120, on shards 3]"),
+        typer.Option(min=1_000, help="Orders at the start; by default 200,000, on shards 50,000."),
+    ] = None,
+    ticks: Annotated[
+        int | None, typer.Option(min=1, help="Files of changed orders for the streams; by default 90, on shards 3.")
     ] = None,
     changes: Annotated[int, typer.Option(min=10, help="Orders that change in a tick.")] = 1_000,
     cores: Annotated[int, typer.Option(min=1, help="Cores for Spark.")] = 2,
@@ -166,11 +168,11 @@ def _demo(
     streams run, and a SIGKILL with a restart that loses nothing. With `--shards` the same views run on Spark's
     executors. Fails if anything was not right.
     """
-    from dbspark.cli.demo import EMBEDDED_STEPS, SHARDED_STEPS, run_demo
+    from dbspark.cli.demo import EMBEDDED, SHARDED, run_demo
     from dbspark.cli.demo_data import Workload
 
-    steps = ticks or (SHARDED_STEPS if shards else EMBEDDED_STEPS)
-    workload = Workload(rows=rows, steps=steps, changes=changes)
+    usual = SHARDED if shards else EMBEDDED
+    workload = Workload(rows=rows or usual.rows, steps=ticks or usual.steps, changes=changes)
     try:
         right = run_demo(workload, Console(), cores=cores, location=location, shards=shards, picture=picture)
     except KeyboardInterrupt:

@@ -34,10 +34,11 @@ from dbspark.cli.demo_process import Child, raised
 from dbspark.cli.output import print_line
 from dbspark.errors import ConfigError
 
-EMBEDDED_STEPS: Final = 120
-SHARDED_STEPS: Final = 3
-LEAST_EMBEDDED_STEPS: Final = 40
-"""The first act has four rounds, and the last one has to be long enough to be killed in."""
+EMBEDDED: Final = Workload(rows=200_000, steps=90)
+SHARDED: Final = Workload(rows=50_000, steps=3)
+"""A tick on shards takes seconds here: with two cores it is about what shards are, not how fast they are."""
+LEAST_EMBEDDED_STEPS: Final = 36
+"""The first act has three rounds, and the last one has to be long enough to be killed in."""
 TICKS_BEFORE_KILL: Final = 8
 """Ticks of the last round that are seen before the process is killed: streams are in full flow by then."""
 POLL_S: Final = 0.05
@@ -221,4 +222,4 @@ def _stopped_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-__all__ = ["EMBEDDED_STEPS", "SHARDED_STEPS", "check_location", "run_demo", "summary"]
+__all__ = ["EMBEDDED", "SHARDED", "check_location", "run_demo", "summary"]

@@ -41,7 +41,7 @@ from dbspark.runtime.progress import Progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EMBEDDED_ROUNDS: Final = 4
+EMBEDDED_ROUNDS: Final = 3
 SHARDED_ROUNDS: Final = 2
 """Rounds end with Spark computing everything anew, which is what the demo spends most of its time on."""
 POLL_S: Final = 0.0002

@@ -139,9 +139,9 @@ LATER_VIEWS: Final = {
 class Workload:
     """The size of the demo."""
 
-    rows: int = 50_000
+    rows: int
     """Orders at the start."""
-    steps: int = 120
+    steps: int
     changes: int = 1_000
     """Orders that a step inserts (a quarter), updates or deletes; an update is two rows."""
 
