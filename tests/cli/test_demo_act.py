@@ -48,15 +48,13 @@ def test_the_first_act_and_the_restart(spark: SparkSession, tmp_path: Path) -> N
     rows = {name: n for event in events if isinstance(event, Held) for name, n in event.rows.items()}
     assert set(rows) == {*VIEWS, *LATER_VIEWS}
 
-    # The process has ended after its last tick had been committed, and before or after that tick was told.
-    for told in (ticks, ticks[:-1]):
-        again: list[Event] = []
-        resume(stage, spark, again.append, told)
-        assert problems(again) == []
-        assert len(of(again, Showed)) == 2
-        assert len(of(again, Compared)) == 1
-        held = next(event for event in again if isinstance(event, Held)).rows
-        assert set(held) == {*VIEWS, *LATER_VIEWS}
+    # The process has ended after its last tick had been committed, and before that was told.
+    again: list[Event] = []
+    resume(stage, spark, again.append, ticks[:-1])
+    assert problems(again) == []
+    assert len(of(again, Showed)) == 2
+    assert len(of(again, Compared)) == 1
+    assert set(next(event for event in again if isinstance(event, Held)).rows) == {*VIEWS, *LATER_VIEWS}
 
     # What had been told and is not there is noticed.
     wrong = [*ticks[:-2], replace(ticks[-2], rows=ticks[-2].rows + 1), ticks[-1]]
