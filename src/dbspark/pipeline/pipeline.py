@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 import pyarrow as pa
 
@@ -47,9 +47,10 @@ from dbspark.runtime.embedded import Embedded
 from dbspark.runtime.progress import Listener, Progress, ProgressMonitor, TickTimer
 from dbspark.runtime.reader import ReadOnlyRuntime
 from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
-from dbspark.runtime.sharded import Sharded
+from dbspark.runtime.sharded import Sharded, check_shards
 from dbspark.runtime.switch_interval import SHORT_TURNS
 from dbspark.runtime.tables import TableDefinition
+from dbspark.runtime.transport import Transport
 from dbspark.sql.analysis_session import query_over_frames
 from dbspark.sql.names import check_columns, check_name, find_name, is_case_sensitive, nearest, occurs_in
 from dbspark.sql.program import Maintenance, Program
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from dbspark.spark import SessionHandle
 
 _log = logging.getLogger("dbspark")
+Exchange = Literal["resident", "shuffle"]
 
 
 class Pipeline:
@@ -76,8 +78,11 @@ class Pipeline:
         location: str | None = None,
         spark: SparkSession | None = None,
         shards: int | None = None,
+        exchange: Exchange | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
+        """`shards`: None for this process, or the number of shards on Spark. `exchange`: what carries ticks to shards:
+        "resident" (workers that stay) or "shuffle" (a Spark job for each tick)."""
         preload.begin()
         self.name = name
         self.location = location
@@ -106,7 +111,9 @@ class Pipeline:
         self._monitor = ProgressMonitor(lambda: (self.id, self.name), self._label)
         if self.read_only and location is None:
             raise ConfigError("read_only: a pipeline in memory has no readers; give a location")
-        self._temporary = None if shards is None or location is not None else tempfile.TemporaryDirectory("dbspark")
+        self._exchange = self._chosen_exchange(exchange)
+        in_memory = shards is None or self._exchange == "resident"
+        self._temporary = None if in_memory or location is not None else tempfile.TemporaryDirectory("dbspark")
         place = location if self._temporary is None else self._temporary.name
         files = None if self._temporary is None else LocalFiles(self._temporary.name, durable=False)
         self._store = None if place is None else Store.open(place, write=not self.read_only, files=files)
@@ -117,6 +124,7 @@ class Pipeline:
             if not self.read_only:
                 self._correct()
         except BaseException:
+            self._close_session()
             if self._store is not None:
                 self._store.close()
             raise
@@ -127,10 +135,11 @@ class Pipeline:
         """Open the runtime (embedded, sharded or read-only) on the state that the store holds."""
         store, keep = self._store, int(self.config["history"])
         runtime: Runtime
-        if store is None or shards is None:
+        if shards is None:
             runtime = Embedded(self._program, keep)
         else:
-            runtime = Sharded(self._program, shards, store, keep)
+            resident = self._exchange == "resident" and not self.read_only
+            runtime = Sharded(self._program, shards, store, keep, self._resident_transport() if resident else None)
         if store is None:
             return runtime
         committed = store.records()
@@ -150,6 +159,30 @@ class Pipeline:
             for view in self._definitions:
                 runtime.hold(view, self._oldest_unread_tick(view))
         return runtime
+
+    def _chosen_exchange(self, exchange: Exchange | None) -> Exchange | None:
+        """What carries ticks to the shards; None without shards."""
+        if exchange is not None and exchange not in get_args(Exchange):
+            raise ConfigError(f"exchange: {exchange!r} is not known; it can be {' or '.join(get_args(Exchange))}")
+        if self.shards is None:
+            if exchange is not None:
+                raise ConfigError(f"exchange={exchange!r} needs shards=…; without shards nothing is exchanged")
+            return None
+        check_shards(self.shards)
+        return exchange or "shuffle"
+
+    def _resident_transport(self) -> Transport:
+        """Workers that stay; raises `ConfigError` where there cannot be any."""
+        assert self.shards is not None
+        try:
+            from dbspark.runtime.resident import ResidentTransport
+        except ImportError as error:
+            raise ConfigError(
+                f"exchange='resident' needs pyarrow with Arrow Flight, which this Python cannot import ({error}); "
+                "install pyarrow from PyPI or conda-forge, or open the pipeline with exchange='shuffle'"
+            ) from None
+        files = None if self._store is None else self._store.files.opener()
+        return ResidentTransport(self._spark(), self.shards, files, self.name)
 
     def _correct(self) -> None:
         """Store what was computed again; what stored views lack is a tick, which sinks get as they get every other."""
@@ -553,8 +586,11 @@ class Pipeline:
                 self._store.close()
             if self._temporary is not None:
                 self._temporary.cleanup()
-            if self._session is not None:
-                self._session.close()
+            self._close_session()
+
+    def _close_session(self) -> None:
+        if self._session is not None:
+            self._session.close()
 
     def __enter__(self) -> Self:
         return self
@@ -574,7 +610,8 @@ class Pipeline:
         if self._given_session is None and self._session is None:
             from dbspark.spark import get_session
 
-            self._session = get_session(app_name=f"dbspark {self.name}")
+            workers = 0 if self.shards is None or self._exchange != "resident" else self.shards
+            self._session = get_session(app_name=f"dbspark {self.name}", worker_slots=workers)
         spark = self._given_session if self._session is None else self._session.spark
         assert spark is not None
         from dbspark.connectors.stored_tables import register

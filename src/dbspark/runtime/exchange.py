@@ -44,7 +44,7 @@ from dbspark.operators.linear import fitting
 from dbspark.runtime.level_plan import ExternalCall, Level
 from dbspark.runtime.stage import DRIVER_DELTA, ERROR, REPORT, Row, StageTask
 from dbspark.runtime.task import TickContext, failure, raise_first
-from dbspark.runtime.transport import LevelsResult, LevelsRun, Records, ShardedPlan, Transport
+from dbspark.runtime.transport import LevelsResult, LevelsRun, Records, ShardedPlan, Transport, json_records
 from dbspark.runtime.unrolled import (
     MAX_UNROLLED_ITERATIONS,
     UnrolledLevels,
@@ -252,6 +252,20 @@ class SuperstepRunner:
         raise_first(payload for _, slot, payload in out if slot == ERROR)
         return out
 
+    def evaluate(self, rows: Sequence[Row], external_calls: Sequence[ExternalCall]) -> list[Row]:
+        """The rows that external functions make of rows (shard, slot, payload), and these rows: a job of its own."""
+        columns = zip(*rows, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
+        frame = self.session.createDataFrame(pa.Table.from_arrays(arrays, schema=ROW_SCHEMA))
+        try:
+            collected = self._call_external(frame, external_calls).collect()
+        except Exception as error:
+            raise DbsparkError(
+                f"Spark could not evaluate a function of a view, and the tick was not applied: {type(error).__name__}: "
+                f"{str(error)[:2000]}"
+            ) from error
+        return [(int(r.shard), str(r.slot), bytes(r.payload)) for r in collected]
+
     def in_own_session(self, frame: DataFrame) -> DataFrame:
         """A DataFrame of another session, in the session of the jobs."""
         from pyspark.sql import DataFrame as Frame
@@ -271,7 +285,7 @@ class SuperstepRunner:
         for number, level in enumerate(levels):
             names = {name for step in level.steps for name in getattr(step, "reads", (step.id,))}
             for shard in range(self.shards):
-                traces = {n: records[n][shard] for n in names if shard in records.get(n, ())}
+                traces = {n: json_records(records[n][shard]) for n in names if shard in records.get(n, ())}
                 tasks[number, shard] = TaskInput(traces, rows_by_shard.get(shard, []) if number == 0 else []).to_bytes()
         if sum(map(len, tasks.values())) <= MAX_PROPERTY_BYTES:
             return _encode_inputs(JobInputs(context, tasks)), None

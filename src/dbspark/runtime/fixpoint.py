@@ -43,7 +43,8 @@ def agreed(votes: Sequence[Vote]) -> int | None:
 class IterationState(Protocol):
     """The state of a fixpoint on one shard during a tick, as one level of an iteration uses it."""
 
-    iteration: int
+    @property
+    def iteration(self) -> int: ...
 
     def is_deferred(self, step: NodeStep) -> bool:
         """Whether work of a node was deferred to this iteration."""

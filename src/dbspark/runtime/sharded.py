@@ -11,13 +11,12 @@ records before the tick back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from dbspark.circuit.executor import NodeRowCounts
 from dbspark.circuit.graph import Graph
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.errors import ConfigError
@@ -32,13 +31,22 @@ from dbspark.runtime.progress import RowCountSnapshot, TickTimer
 from dbspark.runtime.reader import stored_size
 from dbspark.runtime.reslicing import SHARD_SEPARATOR, ResliceStep, TraceLayout, split_trace_name
 from dbspark.runtime.routing import RoutedOperation, to_operation
-from dbspark.runtime.runtime import Outcome, Runtime
+from dbspark.runtime.runtime import Outcome, ReadableTable, Runtime
 from dbspark.runtime.stage import Row
 from dbspark.runtime.state import outputs_of, stale_views, warn_of_refill
 from dbspark.runtime.table_steps import TableStep, ViewStep
 from dbspark.runtime.tables import OperationKind, TableDefinition
-from dbspark.runtime.task import TickContext
-from dbspark.runtime.transport import LevelsResult, LevelsRun, Records, ShardedPlan, Transport
+from dbspark.runtime.task import HistoryOptions, TickContext
+from dbspark.runtime.transport import (
+    LevelsResult,
+    LevelsRun,
+    MemoryTransport,
+    Records,
+    ShardedPlan,
+    TraceRecords,
+    TraceRows,
+    Transport,
+)
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
 from dbspark.storage.manifest import TraceRecord
@@ -64,24 +72,58 @@ def check_picklable(graph: Graph) -> None:
             ) from error
 
 
+def check_shards(shards: int) -> None:
+    """Refuse what is not a number of shards."""
+    if shards < 1:
+        raise ConfigError(f"shards: {shards} is not a number of shards; give 1 or more, or None to run embedded")
+
+
+class ShardedRowCounts(NamedTuple):
+    """The records of all traces at one moment; rows are counted when they are read."""
+
+    records: Records
+
+    def rows(self) -> dict[str, int]:
+        """Rows by trace, over all shards."""
+        return {n: sum(map(rows_of_trace, by_shard.values())) for n, by_shard in self.records.items()}
+
+
+def rows_of_trace(records: TraceRecords) -> int:
+    """Rows of a trace on one shard, before consolidation."""
+    if records and isinstance(records[0], TraceRows):
+        return records[0].rows
+    return stored_size(stored_only([records])).rows
+
+
+def stored_only(records: Iterable[TraceRecords]) -> list[tuple[TraceRecord, ...]]:
+    """Records of traces that are stored."""
+    return [tuple(r for r in of_trace if isinstance(r, TraceRecord)) for of_trace in records]
+
+
+def _no_location() -> Any:
+    raise ConfigError("the pipeline has no location")
+
+
 class Sharded(Runtime):
     """Runs the circuit on `shards` shards."""
 
-    def __init__(self, program: Program, shards: int, store: Store, keep: int) -> None:
-        if shards < 1:
-            raise ConfigError(f"shards: {shards} is not a number of shards; give 1 or more, or None to run embedded")
+    def __init__(
+        self, program: Program, shards: int, store: Store | None, keep: int, transport: Transport | None = None
+    ) -> None:
+        """`store` is None where the state is only in the memory of the workers of `transport`."""
+        check_shards(shards)
         self.shards = shards
         self._program = program
         self._store = store
         self._keep = keep
         self.tables: dict[str, TableDefinition] = {}
         self._views: set[str] = set()
-        self._records: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
-        self._transport: Transport | None = None
+        self._records: dict[str, dict[int, TraceRecords]] = {}
+        self._transport = transport
         self._plan_now: ShardedPlan | None = None
         """The plan of the whole circuit, until a definition or a join policy changes."""
         self._join_policies: Policies = {}
-        self._before: dict[str, dict[int, tuple[TraceRecord, ...]]] | None = None
+        self._before: dict[str, dict[int, TraceRecords]] | None = None
         """The records before the tick that has not been settled yet."""
         self._history_holds: dict[str, int] = {}
         """By trace, the tick from which its history is kept."""
@@ -119,7 +161,10 @@ class Sharded(Runtime):
         self._plan_now = None
         self._join_policies = {j: p for j, p in self._join_policies.items() if j in self._program.builder.graph.nodes}
         traces = self._current_plan().traces
+        gone = [n for n in self._records if n not in traces]
         self._records = {n: by_shard for n, by_shard in self._records.items() if n in traces}
+        if self._transport is not None:
+            self._transport.forget(gone)
 
     # ------------------------------------------------------------------ ticks
 
@@ -150,7 +195,8 @@ class Sharded(Runtime):
         timer.checked = perf_counter()
         self._before = self._records
         try:
-            outcome = self._outcome(self._run(context, plan, self._records, rows, frames), plan, operations)
+            done = self._run(context, plan, self._records, rows, frames, frozenset(operations))
+            outcome = self._outcome(done, plan, operations)
         except BaseException:
             self.undo()
             raise
@@ -216,23 +262,26 @@ class Sharded(Runtime):
         self,
         context: TickContext,
         plan: ShardedPlan,
-        records: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]],
+        records: Records,
         rows: Sequence[Row],
         frames: Sequence[Any],
+        tables: frozenset[str] | None = None,
+        state: Records | None = None,
     ) -> LevelsResult:
         """Run levels, and replace the records of the traces that the shards report."""
-        inputs: Records = {
-            name: {shard: [r.to_json() for r in trace] for shard, trace in by_shard.items()}
-            for name, by_shard in records.items()
-        }
-        out = self._get_transport().run(LevelsRun(context, plan, inputs, rows, frames))
+        if state is None:
+            state = None if records is self._records else self._records
+        out = self._get_transport().run(LevelsRun(context, plan, records, rows, frames, state, tables))
         records_after = {name: dict(by_shard) for name, by_shard in self._records.items()}
         for report in out.reports:
+            shard = report["shard"]
+            if self._store is None:
+                for name, count in report.get("rows", {}).items():
+                    records_after.setdefault(name, {})[shard] = (TraceRows(count),)
+                continue
             for name, written in report["traces"].items():
                 stored = zip(written, plan.traces[name].sort_keys, strict=True)
-                records_after.setdefault(name, {})[report["shard"]] = tuple(
-                    self._store.adopted(r, a) for r, a in stored
-                )
+                records_after.setdefault(name, {})[shard] = tuple(self._store.adopted(r, a) for r, a in stored)
         self._records = records_after
         return out
 
@@ -242,7 +291,7 @@ class Sharded(Runtime):
         return self._transport
 
     def _files(self) -> Callable[[], Any]:
-        return self._store.files.opener()
+        return _no_location if self._store is None else self._store.files.opener()
 
     # ------------------------------------------------------------------ planning
 
@@ -279,7 +328,7 @@ class Sharded(Runtime):
         """Choose the policies of joins by the sizes of traces, and move traces whose placement they change."""
         graph = self._current_plan().graph
         sizes = {
-            name: [stored_size([by_shard[s]]).rows if s in by_shard else 0 for s in range(self.shards)]
+            name: [rows_of_trace(by_shard[s]) if s in by_shard else 0 for s in range(self.shards)]
             for name, by_shard in self._records.items()
         }
         join_policies = choose_policies(graph, sizes, self._join_policies, self.shards)
@@ -302,7 +351,7 @@ class Sharded(Runtime):
         self,
         tick: int,
         traces: Mapping[str, tuple[TraceLayout, TraceLayout]],
-        records: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]],
+        records: Records,
     ) -> None:
         """Run a job that moves traces from one layout to another."""
         level = Level([ResliceStep(n, old, new, tuple(records[n])) for n, (old, new) in traces.items()])
@@ -315,7 +364,7 @@ class Sharded(Runtime):
         self._records = {n: by_shard for n, by_shard in before.items() if n not in traces}
         try:
             plan = ShardedPlan(Graph(), (level,), {n: new for n, (_, new) in traces.items()})
-            self._run(TickContext(tick, self.shards, self._files()), plan, inputs, (), ())
+            self._run(TickContext(tick, self.shards, self._files()), plan, inputs, (), (), state=before)
         except BaseException:
             self._records = before
             raise
@@ -330,11 +379,14 @@ class Sharded(Runtime):
         }
 
     def snapshot(self) -> Any:
-        return self.tables, set(self._views), self._records, self._join_policies, self._history_holds
+        mark = None if self._transport is None else self._transport.mark()
+        return self.tables, set(self._views), self._records, self._join_policies, self._history_holds, mark
 
     def reset(self, snapshot: Any) -> None:
-        self.tables, self._views, self._records, self._join_policies, self._history_holds = snapshot
+        self.tables, self._views, self._records, self._join_policies, self._history_holds, mark = snapshot
         self._plan_now = None
+        if self._transport is not None:
+            self._transport.return_to(mark)
 
     def state_metadata(self) -> dict[str, Any]:
         traces = self._current_plan().traces
@@ -360,7 +412,7 @@ class Sharded(Runtime):
         self._join_policies = {join: tuple(sides) for join, sides in state_metadata.get("policies", {}).items()}
         plan = self._current_plan()
         shards = state_metadata.get("shards")
-        old: dict[str, dict[int, tuple[TraceRecord, ...]]] = {}
+        old: dict[str, dict[int, TraceRecords]] = {}
         for name, kept in store.records().states.items():
             trace, shard = (name, 0) if shards is None else split_trace_name(name)
             if trace in plan.traces:
@@ -378,13 +430,14 @@ class Sharded(Runtime):
         self._stale = stale_views(plan.graph, missing, state_metadata.get("outputs", {}))
 
     def _reslice(
-        self, store: Store, old: Mapping[str, Mapping[int, tuple[TraceRecord, ...]]], shards: int | None, tick: int
+        self, store: Store, old: Records, shards: int | None, tick: int
     ) -> None:
         """Move state that was stored with another number of shards, or without shards, to these shards."""
         plan = self._current_plan()
         moved = {}
         for name, by_shard in old.items():
-            stored = tuple(store.sort_key(record) for record in next(iter(by_shard.values())))
+            given = next(iter(by_shard.values()))
+            stored = tuple(store.sort_key(record) for record in given if isinstance(record, TraceRecord))
             new = plan.traces[name]
             # State of an embedded runtime counts as that of shard 0.
             moved[name] = TraceLayout(stored, tuple("owner" for _ in stored) if shards is None else new.placements), new
@@ -392,20 +445,28 @@ class Sharded(Runtime):
 
     # ------------------------------------------------------------------ reading
 
-    def readable(self, name: str, tick: int) -> ShardedHistory:
+    def readable(self, name: str, tick: int) -> ReadableTable:
         table = self.tables.get(name)
         trace = f"view {name}" if table is None else f"table {name}"
         sort_key = self._current_plan().traces[trace].sort_keys[0] if table is None else table.sort_key
         created = 0 if table is None else table.created
+        if self._store is None:
+            assert isinstance(self._transport, MemoryTransport)
+            options = HistoryOptions(sort_key, self._keep, created, table is not None and bool(table.primary_key))
+            return self._transport.readable(trace, options, tick)
         kept = self._records.get(trace, {})
-        spines: list[Any] = [self._store.spine(records[0]) for records in kept.values()] or [None]
+        records = [r for of_shard in kept.values() if isinstance(r := of_shard[0], TraceRecord)]
+        spines: list[Any] = [self._store.spine(record) for record in records] or [None]
         return ShardedHistory([history_of(sort_key, self._keep, created, s, tick + 1) for s in spines])
 
     def sizes(self) -> dict[str, Size]:
-        return {name: stored_size(list(by_shard.values())) for name, by_shard in self._records.items()}
+        if self._store is None:
+            assert isinstance(self._transport, MemoryTransport)
+            return {name: Size(*size) for name, size in self._transport.sizes().items()}
+        return {name: stored_size(stored_only(by_shard.values())) for name, by_shard in self._records.items()}
 
     def row_counts(self) -> RowCountSnapshot:
-        return NodeRowCounts({name: size.rows for name, size in self.sizes().items()})
+        return ShardedRowCounts(self._records)
 
     def close(self) -> None:
         if self._transport is not None:

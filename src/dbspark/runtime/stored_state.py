@@ -89,10 +89,18 @@ class StoredState:
         return self._location
 
 
-def write_states(stored_files: StoredFiles, states: Mapping[str, State], tick: int) -> dict[str, list[TraceRecord]]:
-    """Write the batches that are not stored yet into a part of a tick; returns the records of the traces."""
+def write_states(
+    stored_files: StoredFiles, states: Mapping[str, State], tick: int, finish_merges: bool = True
+) -> dict[str, list[TraceRecord]]:
+    """Write the batches that are not stored yet into a part of a tick; returns the records of the traces.
+
+    Without `finish_merges` a merge in progress is stored as what it was begun with: for a process that goes on with it.
+    """
     writing = CommitWriter(stored_files, _new_part_name(tick))
-    records = {trace: [writing.record(spine.work()) for spine in state] for trace, state in states.items()}
+    records = {
+        trace: [writing.record(spine.work() if finish_merges else spine) for spine in state]
+        for trace, state in states.items()
+    }
     writing.compact(
         e.place for of_trace in records.values() for r in of_trace for e in r.entries if e.place is not None
     )

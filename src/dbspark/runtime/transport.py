@@ -19,21 +19,36 @@ Invariants of either:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dbspark.circuit.graph import Graph
 from dbspark.runtime.level_plan import Level
 from dbspark.runtime.reslicing import TraceLayout
+from dbspark.runtime.runtime import ReadableTable
 from dbspark.runtime.stage import Row
-from dbspark.runtime.task import TickContext
+from dbspark.runtime.task import HistoryOptions, TickContext
+from dbspark.storage.manifest import TraceRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Records = Mapping[str, Mapping[int, Sequence[Any]]]
-"""By trace and shard, the records of its spines as JSON."""
+@dataclass(frozen=True, slots=True)
+class TraceRows:
+    """What the driver knows of a trace on one shard that is only in the memory of its worker."""
+
+    rows: int
+
+
+TraceRecords = tuple[TraceRecord, ...] | tuple[TraceRows]
+Records = Mapping[str, Mapping[int, TraceRecords]]
+"""By trace and shard, the records of its spines, or how many rows they have in memory."""
+
+
+def json_records(records: TraceRecords) -> list[Any]:
+    """The records of the spines of a trace as JSON."""
+    return [r.to_json() for r in records if isinstance(r, TraceRecord)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +72,18 @@ class LevelsRun:
     """Rows of the driver for level 0."""
     frames: Sequence[DataFrame] = ()
     """DataFrames of such rows, which Spark's tasks make."""
+    state: Records | None = None
+    """All traces, where the levels may read only some of them."""
+    tables: frozenset[str] | None = None
+    """The tables that the transaction names; None: rows may come from any of them."""
 
 
 class LevelsResult(NamedTuple):
     """What the shards have told the driver."""
 
     reports: Sequence[Mapping[str, Any]]
-    """By task: `level`, `shard`, `traces` (the records of those that it has replaced), and more of `report_fields`."""
+    """By task: `level`, `shard`, `traces` (the records of those that it has replaced, as JSON), `rows` (by trace, where
+    they are in memory only), and more of `report_fields`."""
     batches: Sequence[tuple[str, bytes]]
     """Encoded batches for the driver, with the names of their traces."""
 
@@ -85,9 +105,45 @@ class Transport(ABC):
     def undo(self) -> None:
         """Revert the last run, if it has not been settled. Cannot fail."""
 
+    def mark(self) -> Any:
+        """The present state, for `return_to`; it is kept until the next mark or `settle`."""
+        return None
+
+    def return_to(self, mark: Any) -> None:
+        """Revert all runs since a mark. Cannot fail."""
+
+    def forget(self, traces: Collection[str]) -> None:
+        """Drop traces that no plan has any more."""
+
+    def status(self) -> dict[str, Any]:
+        """What carries ticks, for people: its name, and its workers with their hosts."""
+        return {"name": self.name}
+
     @abstractmethod
     def close(self) -> None:
         """Release what the transport holds in Spark."""
 
 
-__all__ = ["LevelsResult", "LevelsRun", "Records", "ShardedPlan", "Transport"]
+class MemoryTransport(Transport):
+    """A transport that can keep the state in memory only, so it is also asked for rows and sizes."""
+
+    @abstractmethod
+    def readable(self, trace: str, options: HistoryOptions, tick: int) -> ReadableTable:
+        """The history of a table or view, up to a tick."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Rows and bytes of each trace, over all shards."""
+
+
+__all__ = [
+    "LevelsResult",
+    "LevelsRun",
+    "MemoryTransport",
+    "Records",
+    "ShardedPlan",
+    "TraceRecords",
+    "TraceRows",
+    "Transport",
+    "json_records",
+]

@@ -62,12 +62,13 @@ def get_session(
     *,
     app_name: str = "dbspark",
     cores: int | None = None,
+    worker_slots: int = 0,
     config: Mapping[str, str] | None = None,
 ) -> SessionHandle:
     """The session to work with: `spark`, else the active one, else a new one that dbspark owns.
 
-    `app_name`, `cores` (default: all) and `config` (Spark settings) are for a new session only and do not
-    touch an existing one. Raises `JavaNotFoundError` if a JVM has to be started and there is no Java for it.
+    `app_name`, `cores` (default: all), `worker_slots` (slots beside them for workers that stay) and `config` (Spark
+    settings) are for a new session only and do not touch an existing one. Raises `JavaNotFoundError` if a JVM has to be started and there is no Java for it.
 
         with get_session() as session:
             session.spark.range(3).show()
@@ -80,7 +81,7 @@ def get_session(
         found = _existing()
         if found is not None:
             return SessionHandle(found, owned=False)
-        return SessionHandle(_start(app_name, cores or os.cpu_count() or 1, config or {}), owned=True)
+        return SessionHandle(_start(app_name, cores or os.cpu_count() or 1, worker_slots, config or {}), owned=True)
 
 
 def _existing() -> "SparkSession | None":
@@ -97,7 +98,7 @@ def _existing() -> "SparkSession | None":
     return None
 
 
-def _start(app_name: str, cores: int, config: Mapping[str, str]) -> "SparkSession":
+def _start(app_name: str, cores: int, worker_slots: int, config: Mapping[str, str]) -> "SparkSession":
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -116,7 +117,7 @@ def _start(app_name: str, cores: int, config: Mapping[str, str]) -> "SparkSessio
         logger.info("Starting Spark with Java %d from %s (%s).", java.version, java.source, java.home)
         variables["JAVA_HOME"] = str(java.home)
     settings = {
-        "spark.master": f"local[{cores}]", "spark.app.name": app_name, **_local_settings(cores), **config,
+        "spark.master": f"local[{cores + worker_slots}]", "spark.app.name": app_name, **_local_settings(cores), **config,
     }  # fmt: skip
     with _environment(variables):
         launch_jvm(settings)
@@ -128,6 +129,8 @@ def _local_settings(cores: int) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(cores),
+        # What Spark parallelizes by itself goes by the cores, not by the slots beside them.
+        "spark.default.parallelism": str(cores),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # 10 000 by default; a batch of 100 000 rows about halves the cost of a trip through Python.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",

@@ -15,6 +15,7 @@ holds them (`hold`, or an agent of the trace): times are never advanced past a h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +71,8 @@ class History:
         self.has_background_thread = config.min_background_rows is not None
         """Whether merges and flushes may run on the background thread."""
         self._buffer = WriteBuffer(self._oldest, self.has_background_thread, seldom_read, count_rows)
+        self._held_from: int | None = None
+        """What `hold_from` was last called with."""
         self._holder: TraceAgent | None = None
         """The agent that keeps readable what `hold` asks for."""
         self._checkpoint: tuple[BufferCheckpoint, AgentCheckpoint] | None = None
@@ -171,6 +174,12 @@ class History:
         before, self._holder = self._holder, holder
         if before is not None:
             before.drop(begin=False)
+
+    def hold_from(self, tick: int | None) -> None:
+        """The same for every tick: nothing happens where the hold is what it was."""
+        if tick != self._held_from:
+            self.hold(tick)
+            self._held_from = tick
 
     # ------------------------------------------------------------------ one tick or nothing
 
@@ -301,13 +310,18 @@ class ShardedHistory:
         return max(part.oldest() for part in self._parts)
 
 
-def history_of(sort_key: SortKey, history_ticks: int, created: int, spine: Spine | None, tick: int) -> History:
-    """A history whose next tick is `tick`. A shard without changes has no batches for the ticks before it."""
+def history_of(
+    sort_key: SortKey, history_ticks: int, created: int, spine: Spine | None, tick: int, **options: Any
+) -> History:
+    """A history whose next tick is `tick`. A shard without changes has no batches for the ticks before it.
+
+    `options`: more arguments of `History`.
+    """
     if spine is None or not spine.batches:
-        history = History(sort_key, history_ticks, created)
+        history = History(sort_key, history_ticks, created, **options)
     else:
         last = spine.batches[-1].description.upper
-        history = History(sort_key, history_ticks, max(t[0] for t in last) - 1, spine)
+        history = History(sort_key, history_ticks, max(t[0] for t in last) - 1, spine, **options)
     if history.trace.upper != Antichain.at(tick):
         history.trace.seal(Antichain.at(tick))
     return history

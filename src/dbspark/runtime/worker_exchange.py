@@ -1,0 +1,136 @@
+"""The exchange between workers that stay: a barrier in which every worker sends one message to every other.
+
+All workers make the same exchanges in the same order, because which come next follows from the plan, the transaction
+and the notes of the exchanges before. So a message is told by the number of its run and of the exchange in it. A
+message of an earlier run is what a run that failed has left behind: it is dropped.
+
+A worker whose level fails says so in its next message, and all others stop there. A worker that has gone ends its
+streams, or the driver tells the others (`abort`); either wakes those that wait.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow.flight as fl
+
+from dbspark.errors import DbsparkError
+from dbspark.runtime.wire import WIRE_SCHEMA, WireMessage, call_options, write_message
+
+Received = dict[str, list[Any]]
+
+
+class RunAbortedError(DbsparkError):
+    """A run that another worker, or the driver, has ended."""
+
+
+class PeerExchange:
+    """The streams of one worker to and from all others."""
+
+    def __init__(self, shard: int, shards: int) -> None:
+        self._shard = shard
+        self._shards = shards
+        self._writers: dict[int, Any] = {}
+        self._clients: dict[int, Any] = {}
+        self._inbox: dict[int, queue.SimpleQueue[WireMessage | None]] = {
+            peer: queue.SimpleQueue() for peer in range(shards) if peer != shard
+        }
+        self._aborted = -1
+        self._run = -1
+        self._number = 0
+        self.sent_bytes = 0
+        """Payload bytes sent to other workers since the last `begin_run`."""
+        self.messages = 0
+
+    def connect(self, endpoints: Mapping[int, str], attempt: str, secret: str) -> None:
+        """Open a stream to every other worker."""
+        for peer, endpoint in endpoints.items():
+            if peer == self._shard or peer in self._writers:
+                continue
+            client = self._clients[peer] = fl.connect(endpoint)
+            descriptor = fl.FlightDescriptor.for_path("peer", attempt, str(self._shard))
+            writer, _ = client.do_exchange(descriptor, call_options(secret))
+            writer.begin(WIRE_SCHEMA)
+            self._writers[peer] = writer
+
+    def client(self, peer: int) -> Any:
+        """The client of another worker, for calls beside the stream."""
+        return self._clients[peer]
+
+    def deliver(self, peer: int, message: WireMessage | None) -> None:
+        """Take a message that another worker has sent; None: its stream has ended."""
+        self._inbox[peer].put(message)
+
+    def abort(self, run: int) -> None:
+        """End a run from another thread: whoever waits for a message is woken."""
+        self._aborted = max(self._aborted, run)
+        for inbox in self._inbox.values():
+            inbox.put(None)
+
+    def begin_run(self, run: int) -> None:
+        """The next exchange is the first of a run."""
+        self._run, self._number = run, 0
+        self.sent_bytes = self.messages = 0
+
+    def fail(self) -> None:
+        """Tell all others that this worker has failed in the present run."""
+        for writer in self._writers.values():
+            write_message(writer, {"run": self._run, "number": self._number, "failed": True})
+
+    def exchange(self, outgoing: Iterable[tuple[int, str, Any]], note: Any) -> tuple[Received, list[Any]]:
+        """Send rows and a note to every worker; returns the rows for this one, by slot, and all notes by shard."""
+        received: Received = {}
+        rows: dict[int, list[tuple[str, Any]]] = {}
+        for shard, slot, payload in outgoing:
+            if shard == self._shard:
+                received.setdefault(slot, []).append(payload)
+            else:
+                rows.setdefault(shard, []).append((slot, payload))
+        header = {"run": self._run, "number": self._number, "note": note}
+        for peer, writer in self._writers.items():
+            self.sent_bytes += write_message(writer, header, rows.get(peer, ()))
+            self.messages += 1
+        notes: list[Any] = [None] * self._shards
+        notes[self._shard] = note
+        for peer, inbox in self._inbox.items():
+            message = self._next(peer, inbox)
+            notes[peer] = message.header["note"]
+            for slot, payload in message.rows:
+                received.setdefault(slot, []).append(payload)
+        self._number += 1
+        return received, notes
+
+    def _next(self, peer: int, inbox: queue.SimpleQueue[WireMessage | None]) -> WireMessage:
+        while True:
+            message = inbox.get()
+            if message is None:
+                if self._aborted >= self._run:
+                    raise RunAbortedError("the driver has ended the run")
+                if peer not in self._writers:
+                    raise RunAbortedError(f"worker {peer} has gone")
+                continue
+            if message.header["run"] < self._run:
+                continue
+            if message.header.get("failed"):
+                raise RunAbortedError(f"worker {peer} has failed")
+            if message.header["number"] != self._number:
+                raise DbsparkError(
+                    f"worker {peer} is at exchange {message.header['number']} and this one at {self._number}"
+                )
+            return message
+
+    def close(self, peers: Sequence[int] | None = None) -> None:
+        """Close the streams to some peers, or all."""
+        for peer in list(self._writers) if peers is None else peers:
+            writer, client = self._writers.pop(peer, None), self._clients.pop(peer, None)
+            for thing in (writer, client):
+                if thing is not None:
+                    try:
+                        thing.close()
+                    except Exception:  # the other side has gone; there is nothing left to release
+                        continue
+
+
+__all__ = ["PeerExchange", "Received", "RunAbortedError"]
