@@ -10,6 +10,7 @@ streams, or the driver tells the others (`abort`); either wakes those that wait.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -33,6 +34,8 @@ class PeerExchange:
         self._shard = shard
         self._shards = shards
         self._writers: dict[int, Any] = {}
+        self._readers: dict[int, Any] = {}
+        """Nothing is read from them; a writer crashes when it is closed after its reader has gone."""
         self._clients: dict[int, Any] = {}
         self._inbox: dict[int, queue.SimpleQueue[WireMessage | None]] = {
             peer: queue.SimpleQueue() for peer in range(shards) if peer != shard
@@ -51,7 +54,7 @@ class PeerExchange:
                 continue
             client = self._clients[peer] = fl.connect(endpoint)
             descriptor = fl.FlightDescriptor.for_path("peer", attempt, str(self._shard))
-            writer, _ = client.do_exchange(descriptor, call_options(secret))
+            writer, self._readers[peer] = client.do_exchange(descriptor, call_options(secret))
             writer.begin(WIRE_SCHEMA)
             self._writers[peer] = writer
 
@@ -127,10 +130,9 @@ class PeerExchange:
             writer, client = self._writers.pop(peer, None), self._clients.pop(peer, None)
             for thing in (writer, client):
                 if thing is not None:
-                    try:
+                    with contextlib.suppress(Exception):  # the other side has gone; there is nothing left to release
                         thing.close()
-                    except Exception:  # the other side has gone; there is nothing left to release
-                        continue
+            self._readers.pop(peer, None)
 
 
 __all__ = ["PeerExchange", "Received", "RunAbortedError"]
