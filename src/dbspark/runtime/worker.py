@@ -31,6 +31,12 @@ its next message names the version to build on: the new one, or the old one.
 | a worker, between runs | the driver notices when its job ends, or at the next run |
 | the driver | its stream ends, and with it the task |
 
+# Threads
+
+All work is done by the thread of the task. The threads of Flight's server only read messages into queues: Python's
+thread-local values crash when such a thread ends (`threading.local` of CPython 3.11 in threads that gRPC has made), and
+kernels keep scratch memory in one.
+
 What a level does is `dbspark.runtime.task`; nothing here knows an operator.
 """
 
@@ -39,10 +45,12 @@ from __future__ import annotations
 import json
 import logging
 import os
+import queue
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -118,9 +126,14 @@ class Worker:
 
     def __init__(self, launch: WorkerLaunch) -> None:
         self.launch = launch
-        self.stopped = threading.Event()
-        self.attached = threading.Event()
+        self._requests: queue.SimpleQueue[WireMessage | None] = queue.SimpleQueue()
+        """What the driver has sent; None: its stream has ended."""
+        self._writer: Any = None
+        self._attached = threading.Event()
         """Set once the driver has opened its stream."""
+        self._finished = threading.Event()
+        self._beside = ThreadPoolExecutor(1, "dbspark-spines")
+        """Reads spines for other workers while a run goes on."""
         self.state = VersionedState(launch.files)
         self.exchange = PeerExchange(launch.shard, launch.shards)
         self._plans: dict[str, _WorkerPlan] = {}
@@ -130,30 +143,48 @@ class Worker:
     # ------------------------------------------------------------------ the driver's stream
 
     def serve_driver(self, reader: Any, writer: Any) -> None:
-        """Answer the driver, message by message, until it says stop or its stream ends."""
-        self.attached.set()
+        """On a thread of the server: take what the driver sends, until its stream ends."""
         writer.begin(WIRE_SCHEMA)
+        self._writer = writer
+        self._attached.set()
+        try:
+            while True:
+                self._requests.put(read_message(reader))
+        except (StopIteration, pa.ArrowException):
+            self._requests.put(None)
+        self._finished.wait()  # until then the thread of the task may write
+
+    def work(self) -> None:
+        """Answer the driver, message by message, until it says stop or its stream ends."""
         handlers: Mapping[str, Callable[[WireMessage], Reply]] = {
             "hello": self._hello, "plan": self._plan, "read": self._read, "sizes": self._sizes,
         }  # fmt: skip
-        try:
-            while True:
-                message = read_message(reader)
+        if not self._attached.wait(MAX_SECONDS_WITHOUT_DRIVER):
+            return
+        while (message := self.next_request()) is not None and message.header["kind"] != "stop":
+            try:
                 kind = message.header["kind"]
-                if kind == "stop":
-                    return
-                try:
-                    if kind == "run":
-                        reply: Reply = _Run(self, message, reader, writer).run()
-                    else:
-                        reply = handlers[kind](message)
-                except Exception as error:
-                    reply = {"kind": "failed", "error": failed(error, self.launch.shard)}, ()
-                write_message(writer, *reply)
-        except (StopIteration, pa.ArrowException):
-            return  # the driver has gone
-        finally:
-            self.stopped.set()
+                reply = _Run(self, message).run() if kind == "run" else handlers[kind](message)
+            except Exception as error:
+                reply = {"kind": "failed", "error": failed(error, self.launch.shard)}, ()
+            try:
+                self.answer(*reply)
+            except (pa.ArrowException, OSError):
+                return  # the driver has gone
+
+    def next_request(self) -> WireMessage | None:
+        """The next message of the driver; None: its stream has ended."""
+        return self._requests.get()
+
+    def answer(self, header: Mapping[str, Any], rows: Sequence[WireRow] = ()) -> None:
+        """Send a message to the driver."""
+        write_message(self._writer, header, rows)
+
+    def close(self) -> None:
+        """End all streams."""
+        self._finished.set()
+        self.exchange.close()
+        self._beside.shutdown(wait=False)
 
     def _hello(self, message: WireMessage) -> Reply:
         endpoints = {int(shard): str(at) for shard, at in message.header["endpoints"].items()}
@@ -211,7 +242,10 @@ class Worker:
         self.exchange.begin_run(number)
 
     def serve_spine(self, request: Mapping[str, Any]) -> list[bytes]:
-        """A spine as the present run has found it, for another worker."""
+        """On a thread of the server: a spine as the present run has found it, for another worker."""
+        return self._beside.submit(self._encoded_spine, request).result()
+
+    def _encoded_spine(self, request: Mapping[str, Any]) -> list[bytes]:
         with self._run_begun:
             if not self._run_begun.wait_for(lambda: self._run_number >= request["run"], FETCH_SECONDS):
                 raise DbsparkError(f"worker {self.launch.shard} has not begun run {request['run']}")
@@ -254,11 +288,9 @@ def failed(error: BaseException, shard: int, level: int = 0) -> str:
 class _Run:
     """One run on one shard."""
 
-    def __init__(self, worker: Worker, message: WireMessage, reader: Any, writer: Any) -> None:
+    def __init__(self, worker: Worker, message: WireMessage) -> None:
         self._worker = worker
         self._header = header = message.header
-        self._reader = reader
-        self._writer = writer
         self._shard = worker.launch.shard
         self._exchange = worker.exchange
         state = worker.state
@@ -373,9 +405,9 @@ class _Run:
     def _call_external(self, level: Level) -> None:
         """Let Spark evaluate the external functions of a level on the rows of this shard."""
         rows = [(call.slot, payload) for call in level.external_calls for payload in self._received.pop(call.slot, ())]
-        write_message(self._writer, {"kind": "external", "level": self._level}, rows)
-        answer = read_message(self._reader)
-        if answer.header["kind"] != "external results":
+        self._worker.answer({"kind": "external", "level": self._level}, rows)
+        answer = self._worker.next_request()
+        if answer is None or answer.header["kind"] != "external results":
             raise RunAbortedError("the driver has ended the run")
         for slot, payload in answer.rows:
             self._received.setdefault(slot, []).append(payload)
@@ -431,10 +463,9 @@ def serve_worker(launch: WorkerLaunch) -> dict[str, Any]:
         hub = fl.connect(f"grpc://{launch.driver[0]}:{launch.driver[1]}")
         list(hub.do_action(fl.Action("join", json.dumps(joined).encode()), call_options(launch.secret, 30)))
         hub.close()
-        if worker.attached.wait(MAX_SECONDS_WITHOUT_DRIVER):
-            worker.stopped.wait()
+        worker.work()
     finally:
-        worker.exchange.close()
+        worker.close()
         closing = threading.Thread(target=endpoint.shutdown, daemon=True)
         closing.start()
         closing.join(5)
