@@ -55,9 +55,20 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+WORKER_SLOTS = 6
+"""Slots beside the two cores: two pipelines of three shards with workers that stay."""
+
+
+@pytest.fixture(params=["shuffle", "resident"])
+def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both transports in turn: what carries the ticks of pipelines on shards that do not say it themselves."""
+    monkeypatch.setattr("dbspark.pipeline.pipeline.DEFAULT_EXCHANGE", request.param)
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """The session for all tests of a process, local[2]; leave its settings as you found them."""
+    """The session for all tests of a process, local, of two cores; leave its settings as you found them."""
     folder = tmp_path_factory.mktemp("spark")
     config = {
         "spark.local.dir": str(folder / "local"),
@@ -74,7 +85,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "ERROR",
     }
-    handle = get_session(app_name="dbspark tests", cores=2, config=config)
+    handle = get_session(app_name="dbspark tests", cores=2, worker_slots=WORKER_SLOTS, config=config)
     assert handle.owned, "a Spark session was started outside of the fixture"
     from pyspark.logger import PySparkLogger
 

@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("dbspark")
 Exchange = Literal["resident", "shuffle"]
+DEFAULT_EXCHANGE: Exchange = "shuffle"
+"""What carries ticks to shards where the user does not say it."""
 
 
 class Pipeline:
@@ -169,7 +171,7 @@ class Pipeline:
                 raise ConfigError(f"exchange={exchange!r} needs shards=…; without shards nothing is exchanged")
             return None
         check_shards(self.shards)
-        return exchange or "shuffle"
+        return exchange or DEFAULT_EXCHANGE
 
     def _resident_transport(self) -> Transport:
         """Workers that stay; raises `ConfigError` where there cannot be any."""

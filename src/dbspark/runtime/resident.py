@@ -71,6 +71,14 @@ class WorkerLostError(DbsparkError):
     """A worker has gone, or cannot be reached."""
 
 
+class RunFailedError(Exception):
+    """A run that has ended on all workers, because of an error of the driver."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class _Hub(fl.FlightServerBase):  # type: ignore[misc]
     """Where workers register."""
 
@@ -170,9 +178,11 @@ class ResidentTransport(MemoryTransport):
             digest = self._send_plan(run.plan)
             for worker in workers:
                 worker.send(self._header(run, worker.shard, digest, number), rows[worker.shard])
-            done = self._replies(number, run.plan.levels)
+            done = self._replies(run.plan.levels)
         except WorkerLostError as error:
             raise self._lost(number, error) from None
+        except RunFailedError as failure:
+            raise failure.error from None
         except BaseException:
             # Streams may be in the middle of the run: nobody can go on with them.
             self._end("a run was interrupted")
@@ -213,30 +223,32 @@ class ResidentTransport(MemoryTransport):
             },
         }  # fmt: skip
 
-    def _replies(self, number: int, levels: Sequence[Level]) -> list[WireMessage]:
+    def _replies(self, levels: Sequence[Level]) -> list[WireMessage]:
         """The last message of every worker; what Spark is to evaluate on the way is evaluated."""
         while True:
-            messages = []
-            for worker in self._workers:
-                messages.append(worker.receive())
-            asking = [m for m in messages if m.header["kind"] == "external"]
-            if not asking:
+            messages = [worker.receive() for worker in self._workers]
+            asking = [m.header["kind"] == "external" for m in messages]
+            if not any(asking):
                 return messages
-            if len(asking) < len(messages):
-                answers: list[list[WireRow]] | None = None
-            else:
-                level = levels[asking[0].header["level"]]
-                answers = self._evaluated(level, messages)
-            for worker, message in zip(self._workers, messages, strict=True):
-                if message.header["kind"] != "external":
-                    continue
-                if answers is None:
+            answers: list[list[WireRow]] | None = None
+            failure: BaseException | None = None
+            if all(asking):  # else one has failed before it could ask
+                try:
+                    answers = self._evaluated(levels[messages[0].header["level"]], messages)
+                except Exception as error:
+                    failure = error
+            for worker, asks in zip(self._workers, asking, strict=True):
+                if asks and answers is None:
                     worker.send({"kind": "abort"})
-                else:
+                elif asks and answers is not None:
                     worker.send({"kind": "external results"}, answers[worker.shard])
             if answers is None:
-                rest = iter([w.receive() for w, m in zip(self._workers, messages, strict=True) if m in asking])
-                return [next(rest) if m in asking else m for m in messages]
+                workers = zip(self._workers, messages, asking, strict=True)
+                last = [worker.receive() if asks else message for worker, message, asks in workers]
+                if failure is not None:
+                    self._anew = self._files is not None
+                    raise RunFailedError(failure)
+                return last
 
     def _evaluated(self, level: Level, messages: Sequence[WireMessage]) -> list[list[WireRow]]:
         """The results of the external functions of a level, by shard: a job beside the workers."""
@@ -311,12 +323,12 @@ class ResidentTransport(MemoryTransport):
         """Ask every worker for rows of a table or view."""
         return self._ask({**request, "kind": "read"})
 
-    def sizes(self) -> dict[str, tuple[int, int]]:
-        """Rows and bytes of all traces, over all workers."""
+    def sizes(self, consolidated: bool = False) -> dict[str, tuple[int, int]]:
+        """Rows and bytes of all traces, over all workers; rows as they are kept, or as they are once consolidated."""
         out: dict[str, tuple[int, int]] = {}
         if not self._workers:
             return out
-        for message in self._ask({"kind": "sizes"}):
+        for message in self._ask({"kind": "sizes", "consolidated": consolidated}):
             for name, (rows, size) in message.header["sizes"].items():
                 before = out.get(name, (0, 0))
                 out[name] = before[0] + rows, before[1] + size

@@ -429,9 +429,7 @@ class Sharded(Runtime):
             self._fill(list(self._program.views), tick)
         self._stale = stale_views(plan.graph, missing, state_metadata.get("outputs", {}))
 
-    def _reslice(
-        self, store: Store, old: Records, shards: int | None, tick: int
-    ) -> None:
+    def _reslice(self, store: Store, old: Records, shards: int | None, tick: int) -> None:
         """Move state that was stored with another number of shards, or without shards, to these shards."""
         plan = self._current_plan()
         moved = {}

@@ -34,6 +34,7 @@ from dbspark.storage.manifest import TraceRecord
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+
 @dataclass(frozen=True, slots=True)
 class TraceRows:
     """What the driver knows of a trace on one shard that is only in the memory of its worker."""
@@ -109,10 +110,10 @@ class Transport(ABC):
         """The present state, for `return_to`; it is kept until the next mark or `settle`."""
         return None
 
-    def return_to(self, mark: Any) -> None:
+    def return_to(self, mark: Any) -> None:  # noqa: B027 - a transport whose tasks keep nothing has nothing to do
         """Revert all runs since a mark. Cannot fail."""
 
-    def forget(self, traces: Collection[str]) -> None:
+    def forget(self, traces: Collection[str]) -> None:  # noqa: B027
         """Drop traces that no plan has any more."""
 
     def status(self) -> dict[str, Any]:

@@ -115,7 +115,8 @@ def _record_batch(rows: list[tuple[str, list[Any], int]], size: int) -> pa.Recor
     payloads = pa.Array.from_buffers(
         pa.large_binary(), len(rows), [None, pa.array(offsets, pa.int64()).buffers()[1], data]
     )
-    return pa.RecordBatch.from_arrays([pa.array([slot for slot, _, _ in rows], pa.string()), payloads], schema=WIRE_SCHEMA)
+    slots = pa.array([slot for slot, _, _ in rows], pa.string())
+    return pa.RecordBatch.from_arrays([slots, payloads], schema=WIRE_SCHEMA)
 
 
 # ---------------------------------------------------------------------- who may call
@@ -133,7 +134,7 @@ class SecretCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
         presented = presented.encode() if isinstance(presented, str) else presented
         if not hmac.compare_digest(presented, self._expected):
             _log.warning("refused a call (%s) without the secret of this pipeline", info.method)
-            raise fl.FlightUnauthenticatedError("this endpoint serves one pipeline of dbspark, and only its own workers")
+            raise fl.FlightUnauthenticatedError("this endpoint serves the workers of one pipeline only")
 
 
 def call_options(secret: str, timeout: float | None = None) -> fl.FlightCallOptions:

@@ -7,10 +7,10 @@ One worker serves one shard of one *attempt* (a number of the driver with a secr
 | step | message | direction |
 |---|---|---|
 | register | action `join`: shard, attempt, endpoint | worker to driver |
-| hello | stream `driver`, opened once: where the other workers are | driver to worker; each worker opens a stream to every other |
+| hello | stream `driver`, opened once: where the other workers are | driver to worker; then worker to worker |
 | plan | `plan`: levels as signed code, by digest | driver to worker, once for each plan |
 | run | `run`: the plan, the transaction, the version to build on, rows of this shard | driver to all workers |
-| exchange | one message of rows and a note, to every other worker, behind each level that may need it | between workers |
+| exchange | rows and a note, one message to every other worker, behind each level that may need it | between workers |
 | external | `external`: rows that Spark is to evaluate; the answer `external results` | worker to driver and back |
 | done | `done`: reports, sizes, batches for subscribers; or `failed` with the error | worker to driver |
 | read | `read`: rows or changes of a table or view | driver to worker |
@@ -26,8 +26,8 @@ its next message names the version to build on: the new one, or the old one.
 
 | what fails | what happens |
 |---|---|
-| a level on one worker | it says so at the next exchange, all stop; the driver raises; the next message names the old version |
-| a worker, in a run | its streams end, the driver aborts the others; no version is final; see `resident` for what the driver does |
+| a level on one worker | it says so at the next exchange, and all stop; the next message names the old version |
+| a worker, in a run | its streams end, the driver aborts the others; no version is final (`resident`) |
 | a worker, between runs | the driver notices when its job ends, or at the next run |
 | the driver | its stream ends, and with it the task |
 
@@ -222,7 +222,7 @@ class Worker:
 
     def _sizes(self, message: WireMessage) -> Reply:
         self.state.move_to(message.header["base"], message.header["oldest"])
-        return {"kind": "sizes", "sizes": self.state.sizes()}, ()
+        return {"kind": "sizes", "sizes": self.state.sizes(message.header["consolidated"])}, ()
 
     # ------------------------------------------------------------------ other workers
 
@@ -385,7 +385,8 @@ class _Run:
     def _run_fixpoint(self, loop: FixpointPlan, received: Received) -> FixpointOutcome:
         """All iterations of a fixpoint: a vote is the note of the last exchange of an iteration."""
         run = FixpointRun(loop, self._kept)
-        slots = {s.removeprefix(loop.slot_prefix): received.pop(s) for s in list(received) if s.startswith(loop.slot_prefix)}
+        prefix = loop.slot_prefix
+        slots = {s.removeprefix(prefix): received.pop(s) for s in list(received) if s.startswith(prefix)}
         votes: list[Vote] = []
         while True:
             for number in range(len(loop.levels)):
@@ -455,11 +456,12 @@ def serve_worker(launch: WorkerLaunch) -> dict[str, Any]:
     """Run a worker in this process until its driver stops it: the body of the Spark task."""
     preload.begin()
     preload.wait()
-    worker = Worker(launch)
-    endpoint = WorkerEndpoint(worker, address_towards(*launch.driver))
+    worker, host = Worker(launch), address_towards(*launch.driver)
+    endpoint = WorkerEndpoint(worker, host)
+    joined = {
+        "shard": launch.shard, "attempt": launch.attempt, "host": host, "port": endpoint.port, "pid": os.getpid(),
+    }  # fmt: skip
     try:
-        host = address_towards(*launch.driver)
-        joined = {"shard": launch.shard, "attempt": launch.attempt, "host": host, "port": endpoint.port, "pid": os.getpid()}
         hub = fl.connect(f"grpc://{launch.driver[0]}:{launch.driver[1]}")
         list(hub.do_action(fl.Action("join", json.dumps(joined).encode()), call_options(launch.secret, 30)))
         hub.close()

@@ -27,7 +27,10 @@ class WorkerSlots:
         self._held: dict[str, int] = {}
 
     def acquire(self, spark: SparkSession, wanted: int) -> str:
-        """Hold slots for the workers of a pipeline; returns the application. Raises `ConfigError` if too few are free."""
+        """Hold slots for the workers of a pipeline; returns the application.
+
+        Raises `ConfigError` if too few are free.
+        """
         context = spark_context(spark)
         application = str(context.applicationId)
         total = cluster_slots(context)

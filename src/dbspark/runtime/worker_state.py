@@ -165,14 +165,16 @@ class VersionedState:
         now = self.now()
         return {n: _rows(now[n]) for n in (now if names is None else names) if n in now}
 
-    def sizes(self) -> dict[str, tuple[int, int]]:
-        """Rows and bytes of all traces."""
+    def sizes(self, consolidated: bool = False) -> dict[str, tuple[int, int]]:
+        """Rows and bytes of all traces; rows as they are kept, or as they are once consolidated."""
         with self._guard:
             out = {}
             for name, kept in self.now().items():
                 if not isinstance(kept, StoredTrace):
-                    size = size_of((kept.spine,) if isinstance(kept, History) else kept)
-                    out[name] = size.rows, size.bytes
+                    spines = (kept.spine,) if isinstance(kept, History) else kept
+                    size = size_of(spines)
+                    rows = sum(s.consolidated().rows for s in spines) if consolidated else size.rows
+                    out[name] = rows, size.bytes
             return out
 
 

@@ -68,7 +68,8 @@ def get_session(
     """The session to work with: `spark`, else the active one, else a new one that dbspark owns.
 
     `app_name`, `cores` (default: all), `worker_slots` (slots beside them for workers that stay) and `config` (Spark
-    settings) are for a new session only and do not touch an existing one. Raises `JavaNotFoundError` if a JVM has to be started and there is no Java for it.
+    settings) are for a new session only and do not touch an existing one. Raises `JavaNotFoundError` if a JVM has to
+    be started and there is no Java for it.
 
         with get_session() as session:
             session.spark.range(3).show()
