@@ -3,6 +3,7 @@
 * `tick`: a tick with E exchanges against a bare Spark job of E shuffles through `mapInArrow`, which hands on what it
   gets: in the same session, in turn. Every shuffle of the bare job moves the bytes that the transaction sends;
 * `growth`: a tick over ten times the rows against one over once as many, with the same changes, in turn;
+* `transports`: the same ticks by workers that stay, by a shuffle, and embedded (`benchmarks.spark.transports`);
 * `w1`: join and aggregate through `Pipeline` in this process, as `benchmarks.sql` has it, beside DuckDB and Polars
   computing the view anew where they are installed.
 """
@@ -23,6 +24,7 @@ import dbspark
 from benchmarks.circuit import w1
 from benchmarks.harness import QUICK, MismatchError, no_gc
 from benchmarks.report import Target, save, show
+from benchmarks.spark.transports import transports_suite
 from benchmarks.sql.suites import VIEW, apply, run_suites, tables_of, w1_suite
 from dbspark.runtime.exchange import ROW_DDL, ROW_SCHEMA, ShuffleTransport
 from dbspark.runtime.routing import RoutedOperation
@@ -41,7 +43,7 @@ VIEWS: Final = {
 
 
 def opened(spark: Any, view: str) -> dbspark.Pipeline:
-    pipe = dbspark.Pipeline("w1", spark=spark, shards=SHARDS)
+    pipe = dbspark.Pipeline("w1", spark=spark, shards=SHARDS, exchange="shuffle")
     pipe.create_table("orders", w1.ORDERS)
     pipe.create_table("customers", w1.CUSTOMERS)
     pipe.create_view("v", view)
@@ -198,7 +200,7 @@ def _polars(tables: dict[str, pa.Table]) -> Callable[[], Any]:
 
 
 SUITES: Final[dict[str, Callable[[Any], list[Target]]]] = {
-    "tick": tick_suite, "growth": growth_suite, "w1": recompute_suite,
+    "tick": tick_suite, "growth": growth_suite, "w1": recompute_suite, "transports": transports_suite,
 }  # fmt: skip
 
 

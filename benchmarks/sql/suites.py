@@ -38,6 +38,8 @@ from tests.sql.oracle import difference, rows_of
 
 SCALES: Final = (0.01,) if QUICK else (0.1, 1.0)
 TICKS: Final = 5
+WORKER_SLOTS: Final = 2
+"""Slots beside the cores, for the suites that use workers that stay."""
 VIEW: Final = (
     "SELECT region, count(*) AS cnt, sum(amount) AS total "
     "FROM orders JOIN customers USING (customer_id) WHERE status < 8 GROUP BY region"
@@ -54,7 +56,7 @@ def session() -> Iterator[Any]:
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": "1g" if QUICK else "6g",
     }
-    with get_session(app_name="dbspark benchmarks", cores=2, config=config) as handle:
+    with get_session(app_name="dbspark benchmarks", cores=2, worker_slots=WORKER_SLOTS, config=config) as handle:
         handle.spark.sparkContext.setLogLevel("ERROR")
         yield handle.spark
 
