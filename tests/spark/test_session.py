@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from dbspark.errors import ConfigError
 from dbspark.spark import SessionHandle, get_session
+from tests.conftest import WORKER_SLOTS
 
 LAUNCH_VARIABLES = ("JAVA_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
@@ -70,7 +71,8 @@ def test_workers_run_this_python(spark: SparkSession) -> None:
 
 def test_the_sessions_of_tests_and_users_are_quiet_and_local(spark: SparkSession) -> None:
     conf = spark.sparkContext.getConf()
-    assert spark.sparkContext.master == "local[2]"
+    assert spark.sparkContext.master == f"local[{2 + WORKER_SLOTS}]"
+    assert spark.sparkContext.defaultParallelism == 2, "slots for workers are not for what Spark parallelizes"
     assert spark.sparkContext.uiWebUrl is None
     assert conf.get("spark.driver.host") in ("localhost", "127.0.0.1")
 
