@@ -17,11 +17,18 @@ from dbspark.runtime.level_plan import Level
 from dbspark.runtime.task import TickContext
 from dbspark.runtime.unrolled import _FixpointState
 from dbspark.storage.files import files_at
+from dbspark.storage.manifest import TraceRecord
 
 SERIALIZERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
-UNPICKLED = {"runtime/exchange.py": {"_cached_levels", "_decode_inputs"}, "sql/identity.py": {"python_function"}}
-"""Where something may be unpickled: the levels and the property of a job, which Spark carries from the driver; and
-functions of the user that plans of the driver's own session hold, where they are identified."""
+UNPICKLED = {
+    "runtime/exchange.py": {"_cached_levels", "_decode_inputs"},
+    "runtime/wire.py": {"verified_code"},
+    "sql/identity.py": {"python_function"},
+    "kernels/objects.py": {"parse_unit"},
+}
+"""Where something may be unpickled: the levels and the property of a job, which Spark carries from the driver; levels
+that the driver has signed for a worker; functions of the user that plans of the driver's own session hold, where they
+are identified; and compiled kernels, which only their owner can have written."""
 
 
 class CodeOnUnpickling:
@@ -39,7 +46,7 @@ def inputs_at(tmp_path, monkeypatch, inline=0):
     steps = SuperstepRunner.__new__(SuperstepRunner)
     steps.shards = 2
     context = TickContext(7, 2, partial(files_at, str(tmp_path)))
-    records = {"node": {0: [{"arrangement": 0, "entries": []}], 1: [{"arrangement": 1, "entries": []}]}}
+    records = {"node": {0: (TraceRecord(0, ()),), 1: (TraceRecord(1, ()),)}}
 
     class Step:
         id = "node"
@@ -54,8 +61,8 @@ def test_a_task_gets_its_records_and_rows(tmp_path, monkeypatch, inline):
     inputs, file = inputs_at(tmp_path, monkeypatch, inline)
     assert (file is None) == bool(inline)
     first, second = inputs.of((0, 0)), inputs.of((0, 1))
-    assert first == TaskInput({"node": [{"arrangement": 0, "entries": []}]}, [("slot", b"some"), ("slot", b"")])
-    assert second == TaskInput({"node": [{"arrangement": 1, "entries": []}]}, [("é", b"\0")])
+    assert first == TaskInput({"node": [{"sort_key": 0, "entries": []}]}, [("slot", b"some"), ("slot", b"")])
+    assert second == TaskInput({"node": [{"sort_key": 1, "entries": []}]}, [("é", b"\0")])
 
 
 def test_a_tampered_file_of_inputs_is_refused_and_never_run(tmp_path, monkeypatch):
