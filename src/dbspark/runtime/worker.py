@@ -164,7 +164,7 @@ class Worker:
         while (message := self.next_request()) is not None and message.header["kind"] != "stop":
             try:
                 kind = message.header["kind"]
-                reply = _Run(self, message).run() if kind == "run" else handlers[kind](message)
+                reply = WorkerRun(self, message).run() if kind == "run" else handlers[kind](message)
             except Exception as error:
                 reply = {"kind": "failed", "error": failed(error, self.launch.shard)}, ()
             try:
@@ -285,7 +285,7 @@ def failed(error: BaseException, shard: int, level: int = 0) -> str:
     return failure(DbsparkError(f"worker {shard} failed: {type(error).__name__}: {where}"), level, shard).decode()
 
 
-class _Run:
+class WorkerRun:
     """One run on one shard."""
 
     def __init__(self, worker: Worker, message: WireMessage) -> None:
