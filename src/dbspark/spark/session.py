@@ -118,7 +118,8 @@ def _start(app_name: str, cores: int, worker_slots: int, config: Mapping[str, st
         logger.info("Starting Spark with Java %d from %s (%s).", java.version, java.source, java.home)
         variables["JAVA_HOME"] = str(java.home)
     settings = {
-        "spark.master": f"local[{cores + worker_slots}]", "spark.app.name": app_name, **_local_settings(cores), **config,
+        "spark.master": f"local[{cores + worker_slots}]", "spark.app.name": app_name,
+        **_local_settings(cores), **config,
     }  # fmt: skip
     with _environment(variables):
         launch_jvm(settings)
