@@ -30,7 +30,7 @@ problem = os.environ.get("PROBLEM", "")
 
 def emit(*events):
     for event in events:
-        os.write(arguments["events"], encode(event))
+        os.write(arguments["events"], encode_event(event))
 
 def ticks(first, last):
     for tick in range(first, last + 1):
@@ -54,7 +54,7 @@ elif arguments["what"] == "perform":
         ticks(11, 200 if problem == "never" else 10_000_000)
     emit(Asked(10), Compared(10, 4.0, 7, []))
 else:
-    told = [decode(line) for line in open(arguments["folder"] + "/acknowledged", "rb")]
+    told = [decode_event(line) for line in open(arguments["folder"] + "/acknowledged", "rb")]
     last = told[-1].tick
     assert [event.tick for event in told] == list(range(1, last + 1)) and last >= 18
     emit(Held(dict.fromkeys(VIEWS, 10)))

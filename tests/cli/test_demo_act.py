@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from dbspark.cli import demo_act
 from dbspark.cli.demo_act import Stage, perform, resume
-from dbspark.cli.demo_data import LATER_VIEWS, SMALL_TABLE_STEPS, TABLES, VIEWS, Feed, Workload
+from dbspark.cli.demo_data import LATER_VIEWS, SMALL_TABLE_STEPS, TABLES, VIEWS, ShopFiles, Workload
 from dbspark.cli.demo_events import Compared, Event, Held, Showed, Ticked
 from dbspark.cli.demo_oracle import differences
 
@@ -72,14 +72,14 @@ def test_a_change_that_was_not_applied_is_noticed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo_act, "EMBEDDED_ROUNDS", 1)
-    wait = Feed.wait
+    wait = ShopFiles.wait
 
-    def forgetful(feed: Feed) -> None:
-        wait(feed)
-        for file in feed.delivered("orders").glob("000002.parquet"):  # Spark is given other changes than the stream
-            shutil.copy(feed.delivered("orders") / "000001.parquet", file)
+    def forgetful(shop: ShopFiles) -> None:
+        wait(shop)
+        for file in shop.delivered("orders").glob("000002.parquet"):  # Spark is given other changes than the stream
+            shutil.copy(shop.delivered("orders") / "000001.parquet", file)
 
-    monkeypatch.setattr(Feed, "wait", forgetful)
+    monkeypatch.setattr(ShopFiles, "wait", forgetful)
     events = act(Stage(tmp_path, replace(SMALL, steps=2), str(tmp_path / "state"), None), spark)
     assert any("spending: only Spark has" in line for line in problems(events))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dbspark.cli.demo_data import SMALL_TABLE_STEPS, TABLES, Feed, Workload, steps
+from dbspark.cli.demo_data import SMALL_TABLE_STEPS, TABLES, ShopFiles, Workload, steps
 
 SMALL = Workload(rows=500, steps=SMALL_TABLE_STEPS + 1, changes=100)
 GOES = {"delete", "update_preimage"}
@@ -37,15 +37,15 @@ def test_steps_delete_and_update_what_is_there() -> None:
     assert len(present["orders"]) > 300
 
 
-def test_a_feed_delivers_steps_in_the_order_of_their_times(tmp_path: Path) -> None:
-    feed = Feed(tmp_path)
-    total = feed.write(SMALL)
-    assert feed.deliver(0) == 3
-    assert feed.deliver(4) == 4
-    assert feed.steps({"orders": 3, "customers": 1}) == {"orders": 2, "customers": 0}
-    assert feed.deliver(SMALL.steps) == SMALL.steps - 4 + 2
-    assert feed.steps({"orders": 12, "customers": 2}) == {"orders": 11, "customers": 10}
-    files = {name: sorted(feed.delivered(name).iterdir(), key=lambda file: file.stat().st_mtime) for name in TABLES}
+def test_the_shop_delivers_steps_in_the_order_of_their_times(tmp_path: Path) -> None:
+    shop = ShopFiles(tmp_path)
+    total = shop.write(SMALL)
+    assert shop.deliver(0) == 3
+    assert shop.deliver(4) == 4
+    assert shop.steps({"orders": 3, "customers": 1}) == {"orders": 2, "customers": 0}
+    assert shop.deliver(SMALL.steps) == SMALL.steps - 4 + 2
+    assert shop.steps({"orders": 12, "customers": 2}) == {"orders": 11, "customers": 10}
+    files = {name: sorted(shop.delivered(name).iterdir(), key=lambda file: file.stat().st_mtime) for name in TABLES}
     assert all(found == sorted(found) for found in files.values())
     assert sum(pq.read_metadata(file).num_rows for found in files.values() for file in found) == total
 

@@ -16,8 +16,8 @@ from dbspark.cli.demo_events import (
     Running,
     Showed,
     Ticked,
-    decode,
-    encode,
+    decode_event,
+    encode_event,
 )
 from dbspark.cli.demo_process import Child, raised
 from dbspark.errors import DbsparkError, JavaNotFoundError
@@ -27,7 +27,7 @@ import json, os, subprocess, sys, time
 from dbspark.cli.demo_events import *
 from dbspark.cli.demo_process import _end_with_parent
 arguments = json.loads(sys.argv[1])
-def emit(event): os.write(arguments["events"], encode(event))
+def emit(event): os.write(arguments["events"], encode_event(event))
 """
 
 
@@ -69,8 +69,8 @@ def test_events_survive_the_pipe() -> None:
         Compared(7, 1.5, 7, ["v: a\nb"]),
         Showed("what", "result", False),
     ]
-    assert [decode(encode(event)) for event in sent] == sent
-    assert all(encode(event).count(b"\n") == 1 for event in sent)
+    assert [decode_event(encode_event(event)) for event in sent] == sent
+    assert all(encode_event(event).count(b"\n") == 1 for event in sent)
 
 
 def test_what_was_told_before_a_kill_is_read_and_the_group_goes(

@@ -29,7 +29,7 @@ from rich.text import Text
 
 from dbspark.cli.demo_data import VIEWS, Workload
 from dbspark.cli.demo_display import Screen, live_table, save_picture
-from dbspark.cli.demo_events import Event, Failed, Running, Showed, Ticked, Vulnerable, encode
+from dbspark.cli.demo_events import Event, Failed, Running, Showed, Ticked, Vulnerable, encode_event
 from dbspark.cli.demo_process import Child, raised
 from dbspark.cli.output import print_line
 from dbspark.errors import ConfigError
@@ -74,7 +74,7 @@ def run_demo(
             screen.begin("starting a process for the pipeline")
             acknowledged = _follow_to_kill(screen, folder, {**arguments, "kill": not shards})
             if acknowledged is not None:
-                (folder / "acknowledged").write_bytes(b"".join(map(encode, acknowledged)))
+                (folder / "acknowledged").write_bytes(b"".join(map(encode_event, acknowledged)))
                 _follow(screen, folder, "resume", {**arguments, "kill": False})
     figures = screen.figures
     right = not figures.problems

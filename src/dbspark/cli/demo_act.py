@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.feather as feather
 
-from dbspark.cli.demo_data import LATER_VIEWS, TABLES, VIEWS, Feed, Workload
+from dbspark.cli.demo_data import LATER_VIEWS, TABLES, VIEWS, ShopFiles, Workload
 from dbspark.cli.demo_events import (
     Asked,
     Began,
@@ -78,8 +78,8 @@ class _Act:
     def __init__(self, stage: Stage, spark: SparkSession, emit: Emit) -> None:
         self.stage = stage
         self.emit = emit
-        self.feed = Feed(stage.folder)
-        self.oracle = Oracle(spark, self.feed)
+        self.shop = ShopFiles(stage.folder)
+        self.oracle = Oracle(spark, self.shop)
         history = max(SMALLEST_HISTORY, 3 * stage.workload.steps)
         self.pipe = Pipeline(
             "shop", location=stage.location, spark=spark, shards=stage.shards, config={"history": history}
@@ -132,7 +132,7 @@ class _Act:
         tick = self.pipe.tick
         self.emit(Asked(tick))
         seconds = self.oracle.compute(
-            self.feed.steps(self.positions[tick]), VIEWS, [v for v in LATER_VIEWS if v in self.pipe.views]
+            self.shop.steps(self.positions[tick]), VIEWS, [v for v in LATER_VIEWS if v in self.pipe.views]
         )
         problems = self.oracle.problems(self.rows(tick))
         self.emit(Compared(tick, seconds, len(self.oracle.answers), problems))
@@ -159,7 +159,7 @@ class _Act:
 
     def wait_for_tick(self, tick: int) -> None:
         """Wait until streams have brought the pipeline to a tick, or have failed."""
-        while self.pipe.tick < tick and all(stream.isActive for stream in self.feed.streams.values()):
+        while self.pipe.tick < tick and all(stream.isActive for stream in self.shop.streams.values()):
             sleep(POLL_S)
 
     def add_view(self) -> None:
@@ -171,8 +171,8 @@ class _Act:
             self.emit(Held({name: view.as_of(tick).to_arrow().num_rows}))
             self.watch([name])
             found = view.as_of(tick).to_arrow()
-            self.feed.wait()
-            self.oracle.compute(self.feed.steps(self.positions[tick]), [name])
+            self.shop.wait()
+            self.oracle.compute(self.shop.steps(self.positions[tick]), [name])
             problems = self.oracle.problems({name: found})
             result = f"{found.num_rows:,} rows in {seconds:.1f} s at tick {tick}, as Spark computes them for that tick"
             self.emit(Showed("a view added while streams run", "; ".join(problems) or result, not problems))
@@ -197,14 +197,14 @@ def perform(stage: Stage, spark: SparkSession, emit: Emit) -> None:
     act = _Act(stage, spark, emit)
     with act.pipe as pipe:
         with act.step("making up a shop and what will happen to it") as result:
-            result.append(f"made up a shop and {act.feed.write(stage.workload):,} changes of it")
+            result.append(f"made up a shop and {act.shop.write(stage.workload):,} changes of it")
         with act.step("loading the tables by streams") as result:
             for name, (key, columns) in TABLES.items():
                 pipe.create_table(name, columns, primary_key=[key])
             act.listen()
-            act.feed.start(pipe)
-            act.feed.deliver(0)
-            act.feed.wait()
+            act.shop.start(pipe)
+            act.shop.deliver(0)
+            act.shop.wait()
             rows = ", ".join(f"{pipe.table(name).to_arrow().num_rows:,} {name}" for name in TABLES)
             result.append(f"loaded {rows} by streams")
         _create_views(act)
@@ -214,11 +214,11 @@ def perform(stage: Stage, spark: SparkSession, emit: Emit) -> None:
         *bounds, last = stage.bounds()
         for number, bound in enumerate(bounds, 1):
             before = pipe.tick
-            files = act.feed.deliver(bound)
+            files = act.shop.deliver(bound)
             if number == 2 and stage.shards is None:
                 act.wait_for_tick(before + files // 3)
                 act.add_view()
-            act.feed.wait()
+            act.shop.wait()
             act.compare()
             if stage.shards is None and number == 1:
                 act.record()
@@ -226,8 +226,8 @@ def perform(stage: Stage, spark: SparkSession, emit: Emit) -> None:
                 _show_time_travel(act)
         if stage.kill:
             act.announce()
-        act.feed.deliver(last)
-        act.feed.wait()
+        act.shop.deliver(last)
+        act.shop.wait()
         act.compare()
 
 
@@ -284,9 +284,9 @@ def resume(stage: Stage, spark: SparkSession, emit: Emit, acknowledged: Sequence
         act.listen()
         act.watch(pipe.views)
         emit(Held({name: rows.num_rows for name, rows in act.rows(found).items()}))
-        act.feed.deliver(stage.workload.steps)
-        act.feed.start(pipe)
-        act.feed.wait()
+        act.shop.deliver(stage.workload.steps)
+        act.shop.start(pipe)
+        act.shop.wait()
         act.compare()
 
 

@@ -3,7 +3,7 @@
 `write` makes one Parquet file for each table and *step*. Step 0 is what the shop begins with; each later one holds
 changes: rows that go and rows that come, with `_change_type` as in Delta's change feed. The files are all that both
 sides are given: streams read them into the pipeline, and Spark makes the tables from them to check the views
-(`demo_oracle`). A `Feed` delivers steps by moving their files to where the streams look.
+(`demo_oracle`). `ShopFiles` delivers steps by moving their files to where the streams look.
 
 Invariants:
 
@@ -251,7 +251,7 @@ def steps(workload: Workload) -> Iterator[Step]:
         yield Step(number, "orders", pa.concat_tables([orders.at(new, "insert"), deleted, *updated]))
 
 
-class Feed:
+class ShopFiles:
     """The files of the shop: those that are written, and those that have been delivered to the streams."""
 
     def __init__(self, folder: Path) -> None:
@@ -307,6 +307,6 @@ class Feed:
 
 
 __all__ = [
-    "LATER_VIEW", "LATER_VIEWS", "TABLES", "VIEWS", "Feed", "ShopTable", "ShopView", "Step", "Workload", "arrow_rows",
-    "steps",
+    "LATER_VIEW", "LATER_VIEWS", "TABLES", "VIEWS", "ShopFiles", "ShopTable", "ShopView", "Step", "Workload",
+    "arrow_rows", "steps",
 ]  # fmt: skip

@@ -115,12 +115,12 @@ _KINDS: Final = {
 }
 
 
-def encode(event: Event) -> bytes:
+def encode_event(event: Event) -> bytes:
     """An event as a line."""
     return json.dumps({"event": type(event).__name__, **asdict(event)}).encode() + b"\n"
 
 
-def decode(line: bytes) -> Event:
+def decode_event(line: bytes) -> Event:
     """The event of a line."""
     fields = json.loads(line)
     made: Event = _KINDS[fields.pop("event")](**fields)
@@ -129,5 +129,5 @@ def decode(line: bytes) -> Event:
 
 __all__ = [
     "Asked", "Began", "Compared", "Emit", "Ended", "Event", "Failed", "Held", "Progressed", "Running", "Showed",
-    "Ticked", "Vulnerable", "decode", "encode",
+    "Ticked", "Vulnerable", "decode_event", "encode_event",
 ]  # fmt: skip

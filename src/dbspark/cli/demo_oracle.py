@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from dbspark.cli.demo_data import LATER_VIEWS, TABLES, VIEWS, Feed
+from dbspark.cli.demo_data import LATER_VIEWS, TABLES, VIEWS, ShopFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +35,7 @@ class Oracle:
     """Computes views as Spark does, without dbspark."""
 
     spark: SparkSession
-    feed: Feed
+    shop: ShopFiles
     answers: dict[str, pa.Table] = field(default_factory=dict)
     """The rows of each view that was computed last."""
 
@@ -60,7 +60,7 @@ class Oracle:
         try:
             for name, (_, columns) in TABLES.items():
                 files = self.spark.read.schema(f"_change_type STRING, {columns}").parquet(
-                    str(self.feed.delivered(name))
+                    str(self.shop.delivered(name))
                 )
                 changes = files.where(f"CAST(left(_metadata.file_name, 6) AS INT) <= {steps[name]}")
                 hold(name, self.spark.sql(_TABLE, changes=changes)).count()

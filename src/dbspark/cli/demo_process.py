@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dbspark import errors
-from dbspark.cli.demo_events import Emit, Event, Failed, Progressed, Ticked, decode, encode
+from dbspark.cli.demo_events import Emit, Event, Failed, Progressed, Ticked, decode_event, encode_event
 from dbspark.errors import DbsparkError
 from dbspark.reporting import Activity, draw_on
 
@@ -87,7 +87,7 @@ class Child:
                 return
             self._ended = not read
             *lines, self._partial = (self._partial + read).split(b"\n")
-            self._events.extend(map(decode, lines))
+            self._events.extend(map(decode_event, lines))
 
     def freeze(self) -> list[Event]:
         """Stop the process where it is; returns, and takes, what it has told until then and nobody has read."""
@@ -175,7 +175,7 @@ def main() -> None:
 
     def emit(event: Event) -> None:
         with lock:
-            os.write(pipe, encode(event))
+            os.write(pipe, encode_event(event))
 
     _end_with_parent()
     try:
@@ -211,7 +211,7 @@ def _run(arguments: dict[str, Any], emit: Emit) -> None:
         if arguments["what"] == "perform":
             perform(stage, session.spark, emit)
         else:
-            acknowledged = [decode(line) for line in (folder / "acknowledged").read_bytes().splitlines()]
+            acknowledged = [decode_event(line) for line in (folder / "acknowledged").read_bytes().splitlines()]
             resume(stage, session.spark, emit, [event for event in acknowledged if isinstance(event, Ticked)])
 
 
