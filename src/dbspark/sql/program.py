@@ -27,7 +27,7 @@ from dbspark.errors import DbsparkError, SchemaError
 from dbspark.sql.analysis_session import TableLeaves
 from dbspark.sql.catalyst import AnalyzedQuery, read_plan
 from dbspark.sql.compiler import PlanCompiler
-from dbspark.sql.explain import Sizes, render
+from dbspark.sql.explain import Explanation, Sizes, render
 from dbspark.sql.expressions.rules import Context
 from dbspark.sql.names import backquoted, find_name, is_case_sensitive
 from dbspark.sql.plan_analysis import tables_read
@@ -170,7 +170,7 @@ class Program:
         """The circuit of all views; a view that is there is an output of its name."""
         return self.builder.circuit()
 
-    def explain(self, query: str | DataFrame, sizes: Sizes | None = None) -> str:
+    def explain(self, query: str | DataFrame, sizes: Sizes | None = None) -> Explanation:
         """How a view, or a query that is not a view yet, is or would be maintained; `sizes` are those of the state."""
         if isinstance(query, str) and query in self.views:
             graph, root = self.builder.graph, self.builder.graph.outputs[query]
