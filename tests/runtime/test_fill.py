@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,9 @@ from dbspark.circuit import Builder
 from dbspark.columnar.delta import Delta
 from dbspark.operators.join import Join
 from dbspark.operators.operator import Arrange
+from dbspark.pipeline import pipeline
+from dbspark.reporting import Activity
+from dbspark.runtime import embedded
 from dbspark.runtime.fill import fill_states
 from dbspark.runtime.state import state_of
 from tests.pipeline.queries import query, tables, without_spark
@@ -168,11 +174,70 @@ def test_states_that_are_missing_are_filled_as_if_they_had_been_there(build: Any
     rng = random.Random(3)
     for _ in range(12):
         kept = {n: s for n, s in states.items() if rng.random() < 0.6}
-        filled = fill_states(circuit.graph, kept, list(circuit.graph.outputs), sources)
+        report = Report("filling", None, "rows")
+        filled = fill_states(circuit.graph, kept, list(circuit.graph.outputs), sources, report)
         assert filled is not None
+        assert report.done == report.total  # what was expected at the end is what has come
+        assert all(done <= total for done, total in report.seen)
         assert filled.states.keys() == states.keys() - kept.keys()
         for node, state in filled.states.items():
             assert [held(s) for s in state] == [held(s) for s in states[node]], node
+
+
+class Report(Activity):
+    """An activity that notes how much was done, of how much."""
+
+    def __init__(self, label: str, total: int | None, unit: str) -> None:
+        super().__init__(label, total, unit)
+        self.seen: list[tuple[int, int]] = []
+
+    def advance(self, amount: int = 1) -> None:
+        super().advance(amount)
+        self.seen.append((self.done, self.total or 0))
+
+
+def test_a_fill_reports_the_rows_that_go_into_its_nodes(without_spark: Any) -> None:
+    with dbspark.Pipeline("shop") as pipe:
+        tables(pipe)
+        with pipe.transaction() as tx:
+            tx.insert("customers", [(i, "north") for i in range(3)])
+            tx.insert("orders", [(i, i % 3, i) for i in range(50)])
+        runtime = pipe._runtime
+        pipe.create_view("sums", "sums")
+        report = Report("filling", None, "rows")
+        runtime._computed(["sums"], {}, ["sums"], report)  # type: ignore[attr-defined]
+        # Two arrangements take in the rows of the tables, the join takes theirs, and the aggregate its result.
+        assert report.seen[-1][0] == report.total
+        assert report.total == 53 + 53 + 50
+
+
+def test_filling_views_and_opening_a_location_are_shown(
+    without_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Activity] = []
+
+    @contextmanager
+    def noted(label: str, total: int | None = None, unit: str = "rows") -> Iterator[Activity]:
+        shown.append(Activity(label, total, unit))
+        yield shown[-1]
+
+    monkeypatch.setattr(embedded, "activity", noted)
+    monkeypatch.setattr(pipeline, "activity", noted)
+    location = str(tmp_path / "shop")
+    with dbspark.Pipeline("shop", location=location) as pipe:
+        tables(pipe)
+        with pipe.transaction() as tx:
+            tx.insert("customers", [(i, "north") for i in range(3)])
+            tx.insert("orders", [(i, i % 3, i) for i in range(50)])
+        assert not shown
+        pipe.create_view("sums", "sums")
+        pipe.create_views({"most": "most", "of_sums": "of_sums"})
+    assert [each.label for each in shown] == ["filling view sums", "filling 2 views"]
+    assert (shown[0].done, shown[0].total, shown[0].unit) == (156, 156, "rows")
+    shown.clear()
+    with dbspark.Pipeline("shop", location=location):
+        pass
+    assert [(each.label, each.done, each.total, each.unit) for each in shown] == [("opening shop", 3, 3, "views")]
 
 
 def held(spine: Any) -> Counter[Any]:

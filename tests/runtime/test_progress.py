@@ -33,6 +33,8 @@ def test_every_tick_has_a_progress(spark: Any) -> None:
             2, 2, "p", pipe.id, pipe.run_id,
         )  # fmt: skip
         assert datetime.fromisoformat(last["timestamp"]).tzinfo is not None
+        assert json.loads(repr(last)) == last
+        assert ">view v<" in last._repr_html_()
         assert last["numInputRows"] == 1
         assert last["sources"] == [{"description": "table t", "numInputRows": 1}]
         assert last["numOutputRows"] == {"v": 2}

@@ -18,6 +18,7 @@ from dbspark.circuit.vm import TableConstraint
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
 from dbspark.operators.arranged import State
+from dbspark.reporting import Activity, activity
 from dbspark.runtime.fill import Integral, fill_states
 from dbspark.runtime.progress import RowCountSnapshot, TickTimer
 from dbspark.runtime.reslicing import reorder_spine, unsharded_states
@@ -68,6 +69,11 @@ class _Tally(NamedTuple):
         return {**dict(zip(names, self.counts, strict=True)), **self.nodes.rows()}
 
 
+def _filling(views: Sequence[str]) -> str:
+    """What is shown while views are filled."""
+    return f"filling view {views[0]}" if len(views) == 1 else f"filling {len(views)} views"
+
+
 def _all_of(history: History) -> Delta:
     return Delta.of(history.trace.scan())
 
@@ -100,7 +106,8 @@ class Embedded(Runtime):
 
     def add_views(self, names: Sequence[str], tick: int) -> None:
         kept = self.states()
-        fresh, out = self._computed(names, kept)
+        with activity(_filling(names)) as report:
+            fresh, out = self._computed(names, kept, report=report)
         states = {**fresh, **kept}
         circuit = self._new_circuit()
         restore(circuit, states, tick)
@@ -150,7 +157,9 @@ class Embedded(Runtime):
             self.refilled = True
         stale = stale_views(circuit.graph, unknown, outputs or {})
         if missing or stale:
-            fresh, now = self._computed(list(self._program.views) if missing else stale, states, stale)
+            views = list(self._program.views) if missing else stale
+            with activity(_filling(views)) as report:
+                fresh, now = self._computed(views, states, stale, report)
             circuit = self._new_circuit()
             restore(circuit, {**states, **{n: s for n, s in fresh.items() if n in missing}}, tick)
             for name in stale:
@@ -161,7 +170,11 @@ class Embedded(Runtime):
         return circuit
 
     def _computed(
-        self, views: Sequence[str], kept: Mapping[str, State], stale: Collection[str] = ()
+        self,
+        views: Sequence[str],
+        kept: Mapping[str, State],
+        stale: Collection[str] = (),
+        report: Activity | None = None,
     ) -> tuple[dict[str, State], dict[str, Delta]]:
         """The states that are missing for some views (or more of them), and the rows of these views.
 
@@ -175,7 +188,7 @@ class Embedded(Runtime):
             if name in stale:
                 continue
             integrals.setdefault(graph.outputs[name].id, partial(_all_of, history))
-        filled = fill_states(graph, kept, views, integrals)
+        filled = fill_states(graph, kept, views, integrals, report)
         if filled is not None:
             return filled.states, {name: complete(value) for name, value in filled.outputs.items()}
         part = Graph()

@@ -14,6 +14,10 @@ A node without a stored integral is stepped once more from the integrals of its 
 away. So the cost is that of the new nodes and of those between them and the nearest stored integrals. An integral may
 stand for all deltas because the output of a node depends only on their sum. That does not hold for delays: a graph with
 one is not filled (`None`) but run.
+
+Filling a view over a large table takes seconds, so it is reported (`dbspark.reporting`): the work is the rows that go
+into the nodes. How many these are is known for a node once its inputs are computed; until then a node is expected to
+give as many rows as its largest input.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from dbspark.columnar.schema import Schema
 from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.linear import Project
 from dbspark.operators.operator import Arrange
+from dbspark.reporting import Activity
 from dbspark.trace.spine import Spine
 
 Integral = Callable[[], Delta]
@@ -44,12 +49,16 @@ class Filled(NamedTuple):
 
 
 def fill_states(
-    graph: Graph, kept: Mapping[str, State], outputs: Iterable[str], integrals: Mapping[str, Integral]
+    graph: Graph,
+    kept: Mapping[str, State],
+    outputs: Iterable[str],
+    integrals: Mapping[str, Integral],
+    report: Activity | None = None,
 ) -> Filled | None:
     """Compute the states that are missing for some outputs; None if the graph has a delay.
 
     `kept`: the existing states, by node. `integrals`: the stored integrals of all sources and of existing outputs, by
-    node.
+    node. `report` is told how many rows there are, and of each node when it is computed.
     """
     part = Graph()
     part.nodes, part.outputs = graph.nodes, {name: graph.outputs[name] for name in outputs}
@@ -57,9 +66,11 @@ def fill_states(
     if any(node.role == "delay" for node in schedule):
         return None
     filling = _Filling(graph, kept, integrals)
-    for node in schedule:
-        if node.operator is not None and node.operator.state_sort_keys() and node.id not in kept:
-            filling.value(node)
+    missing = [n for n in schedule if n.operator and n.operator.state_sort_keys() and n.id not in kept]
+    if report is not None:
+        filling.report_to(report, [*missing, *part.outputs.values()])
+    for node in missing:
+        filling.value(node)
     values = {name: filling.value(node) for name, node in part.outputs.items()}
     return Filled(filling.states, values)
 
@@ -72,6 +83,9 @@ class _Filling:
         self._integrals = dict(integrals)
         self._node_values: dict[str, Any] = {}
         self.states: dict[str, State] = {}
+        self._report: Activity | None = None
+        self._remaining: list[Node] = []
+        """For the report: the nodes that are still to be computed, inputs first."""
         for node in graph:
             if _is_stored_arrangement(node, kept) and node.inputs[0].kind == "delta":
                 spine = kept[node.id][0]
@@ -80,6 +94,39 @@ class _Filling:
             if node.id in self._integrals and (columns := _places(node)) is not None:
                 before, given = node.inputs[0], self._integrals[node.id]
                 self._integrals.setdefault(before.id, partial(_renamed, given, columns, before.schema))
+
+    def report_to(self, report: Activity, wanted: Iterable[Node]) -> None:
+        """Report on the computation of some nodes. Reads what is stored of their inputs, which they need first."""
+        needed: dict[str, Node] = {}
+        pending = list(wanted)
+        while pending:
+            node = pending.pop()
+            if node.id not in needed:
+                needed[node.id] = node
+                pending += self._needs(node)
+        for node in needed.values():
+            if not self._needs(node):
+                self.value(node)
+        self._report = report
+        self._remaining = sorted((n for n in needed.values() if n.id not in self._node_values), key=lambda n: n.order)
+        self._expect()
+
+    def _expect(self) -> None:
+        """Tell the report how many rows there are in all."""
+        assert self._report is not None
+        self._remaining = [n for n in self._remaining if n.id not in self._node_values]
+        expected: dict[str, int] = {}
+        total = self._report.done
+        for node in self._remaining:
+            rows = [self._rows(i, expected) for i in node.inputs]
+            expected[node.id] = max(rows, default=0)
+            total += sum(rows)
+        self._report.total = total
+
+    def _rows(self, node: Node, expected: Mapping[str, int]) -> int:
+        value = self._node_values.get(node.id)
+        # The result of a fixpoint has no rows of its own: what is taken out of it has.
+        return expected.get(node.id, 0) if value is None else int(getattr(value, "rows", 0))
 
     def value(self, node: Node) -> Any:
         """The integral of a node."""
@@ -94,6 +141,9 @@ class _Filling:
                 continue
             if last.id not in self._node_values:
                 self._node_values[last.id] = self._compute(last)
+                if self._report is not None:
+                    self._report.advance(sum(self._rows(i, {}) for i in self._needs(last)))
+                    self._expect()
             pending.pop()
         return self._node_values[node.id]
 

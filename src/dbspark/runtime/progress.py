@@ -7,6 +7,7 @@ listeners. The last `MAX_RECENT_PROGRESS` records are kept.
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
 from collections import deque
@@ -15,10 +16,28 @@ from datetime import UTC, datetime
 from time import perf_counter, time
 from typing import Any, NamedTuple, Protocol, SupportsInt
 
+from dbspark.notebook_html import html_rows, titled
+
 MAX_RECENT_PROGRESS = 100
 """Ticks whose progress is kept; Spark keeps as many of a query (`spark.sql.streaming.numRecentProgressUpdates`)."""
 
-Progress = dict[str, Any]
+
+class Progress(dict[str, Any]):
+    """The report on one tick: a dict that is legible where it is shown."""
+
+    def __repr__(self) -> str:
+        return json.dumps(self, indent=2, default=str)
+
+    def _repr_html_(self) -> str:
+        ms = self["durationMs"]
+        inputs = [(s["description"], f"{s['numInputRows']:,} rows in") for s in self["sources"]]
+        outputs = [(f"view {view}", f"{rows:,} rows changed") for view, rows in self["numOutputRows"].items()]
+        times = [(part, f"{ms[part]:,.3f} ms") for part in ("check", "compute", "commit")]
+        body = html_rows((("", ""), ("", "")), [*inputs, *outputs, *times], (False, True))
+        remark = f"{self['numInputRows']:,} rows in {ms['transaction']:,.3f} ms, {self['timestamp']}"
+        return titled(f"{self['name']}: tick {self['tick']}", remark, body)
+
+
 Listener = Callable[[Progress], None]
 
 _log = logging.getLogger("dbspark")
@@ -110,22 +129,24 @@ class ProgressMonitor:
     ) -> Progress:
         id, name = self._who()
         seconds, rows = timer.total, sum(table_row_counts.values())
-        return {
-            "id": id,
-            "runId": self.run_id,
-            "name": name,
-            "timestamp": datetime.fromtimestamp(timer.started_at, UTC).isoformat(timespec="milliseconds"),
-            "batchId": tick,
-            "tick": tick,
-            "numInputRows": rows,
-            "processedRowsPerSecond": round(rows / seconds, 3) if seconds else 0.0,
-            "durationMs": timer.durations(),
-            "sources": [{"description": f"table {t}", "numInputRows": n} for t, n in table_row_counts.items()],
-            "numOutputRows": {view: int(rows) for view, rows in view_row_counts.items()},
-            "stateOperators": [
-                {"operatorName": self._label(n), "numRowsTotal": r} for n, r in row_counts.rows().items()
-            ],
-        }
+        return Progress(
+            {
+                "id": id,
+                "runId": self.run_id,
+                "name": name,
+                "timestamp": datetime.fromtimestamp(timer.started_at, UTC).isoformat(timespec="milliseconds"),
+                "batchId": tick,
+                "tick": tick,
+                "numInputRows": rows,
+                "processedRowsPerSecond": round(rows / seconds, 3) if seconds else 0.0,
+                "durationMs": timer.durations(),
+                "sources": [{"description": f"table {t}", "numInputRows": n} for t, n in table_row_counts.items()],
+                "numOutputRows": {view: int(rows) for view, rows in view_row_counts.items()},
+                "stateOperators": [
+                    {"operatorName": self._label(n), "numRowsTotal": r} for n, r in row_counts.rows().items()
+                ],
+            }
+        )
 
 
 class TickTimer:

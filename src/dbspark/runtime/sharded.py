@@ -22,6 +22,7 @@ from dbspark.columnar import Batch, SortKey, merge
 from dbspark.errors import ConfigError
 from dbspark.operators.external_function import ExternalFunction
 from dbspark.operators.placement import SHARD, key_of
+from dbspark.reporting import activity
 from dbspark.runtime.balanced_joins import choose_policies
 from dbspark.runtime.exchange import ShuffleTransport, pickle_code
 from dbspark.runtime.level_plan import Level, Policies
@@ -139,7 +140,8 @@ class Sharded(Runtime):
     def add_views(self, names: Sequence[str], tick: int) -> None:
         self._plan_now = None
         self._balance(tick)  # a side of a join that gets another reader is partitioned by key again
-        self._fill(names, tick)
+        with activity(f"filling {', '.join(names)} on {self.shards} shards"):
+            self._fill(names, tick)
         self._views |= set(names)
         self._plan_now = None
 
