@@ -40,8 +40,8 @@ def test_nothing_has_changed_where_the_commit_fails(
             patched.setattr(pipe._store, "commit", failing)
             with pytest.raises(StoreError, match="the disk is full"):
                 change(pipe)
-        assert pipe.tables == ["orders", "customers", "spare"]
-        assert pipe.views == ["revenue", "big"]
+        assert list(pipe.tables) == ["orders", "customers", "spare"]
+        assert list(pipe.views) == ["revenue", "big"]
         assert pipe.explain("big") == explained
         with pipe.transaction() as tx:
             tx.insert("customers", [(1, "north")])
@@ -120,4 +120,4 @@ def test_a_location_keeps_its_name_and_id(tmp_path: Path, caplog: pytest.LogCapt
     assert "is the pipeline 'shop' and keeps that name; it was opened as 'store'" in caplog.text
     with dbspark.Pipeline("shop", location=location) as pipe:
         assert pipe.name == "shop"
-        assert pipe.tables == ["t", "u"]
+        assert list(pipe.tables) == ["t", "u"]

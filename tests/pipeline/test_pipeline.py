@@ -192,7 +192,7 @@ def test_views_are_filled_shared_and_dropped(spark: Any) -> None:
         assert rows(pipe.view("again").to_arrow()) == []
         pipe.drop_view("again")
         pipe.drop_table("orders")
-        assert pipe.tables == ["customers"]
+        assert list(pipe.tables) == ["customers"]
 
 
 def test_subscribers_hear_of_every_change_and_of_nothing_else(spark: Any) -> None:
@@ -222,7 +222,7 @@ def test_reopening_finds_everything(spark: Any, tmp_path: Path) -> None:
             dbspark.Pipeline("shop", location=where, spark=spark)
     for round_ in range(4):
         with dbspark.Pipeline("shop", location=where, spark=spark) as pipe:
-            assert pipe.tables == ["orders", "customers"]
+            assert list(pipe.tables) == ["orders", "customers"]
             for _ in range(3):
                 with pipe.transaction() as tx:
                     fresh = [(100 * pipe.tick + i, r.randrange(5), Decimal(r.randrange(50))) for i in range(4)]

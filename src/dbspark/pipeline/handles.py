@@ -14,9 +14,11 @@ from dbspark.columnar import Batch
 from dbspark.columnar.user_data import prepare
 from dbspark.connectors import sinks
 from dbspark.errors import DbsparkError, SchemaError
+from dbspark.pipeline.readings import Readings
 from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
 from dbspark.runtime.switch_interval import SHORT_TURNS
 from dbspark.runtime.tables import OperationKind
+from dbspark.sql.explain import Explanation
 from dbspark.sql.names import sql_name
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class PipelineCore(Protocol):
     _subscribers: tuple[Subscription, ...]
     tick: int
 
-    def explain(self, query: str | DataFrame) -> str: ...
+    def explain(self, query: str | DataFrame) -> Explanation: ...
 
     def _spark(self) -> SparkSession: ...
 
@@ -147,7 +149,7 @@ class Transaction:
         self.tick = self._pipe._commit(self._operations, offset)
 
 
-class _Readable:
+class _Readable(Readings):
     """The common part of tables and views: reading."""
 
     def __init__(self, pipe: PipelineCore, name: str, tick: int | None = None) -> None:
@@ -168,6 +170,11 @@ class _Readable:
         """The rows; a row of weight 2 appears twice."""
         return self._pipe._rows(self.name, self._tick)
 
+    def _batch(self) -> Batch:
+        pipe = self._pipe
+        with pipe._lock:
+            return pipe._readable(self.name).at(self._tick, pipe.tick)
+
     def df(self) -> DataFrame:
         """The rows as a Spark DataFrame."""
         return self._pipe._df(self.name, self.tick)
@@ -184,7 +191,8 @@ class _Readable:
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{f.name}: {f.type}" for f in self.schema)
-        return f"{type(self).__name__}({self.name!r}, {fields})"
+        at = "" if self._tick is None else f", as of tick {self._tick}"
+        return f"{type(self).__name__}({self.name!r}, {fields}{at})"
 
 
 class Table(_Readable):
@@ -199,7 +207,7 @@ class Table(_Readable):
 class View(_Readable):
     """A view of a pipeline."""
 
-    def explain(self) -> str:
+    def explain(self) -> Explanation:
         """How the view is maintained, operator by operator."""
         return self._pipe.explain(self.name)
 

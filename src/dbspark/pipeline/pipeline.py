@@ -39,9 +39,12 @@ from dbspark.columnar.user_data import system_zone
 from dbspark.connectors import sinks, streams
 from dbspark.errors import ConfigError, DbsparkError, StoreError, TimeError
 from dbspark.kernels import preload
+from dbspark.pipeline.display import pipeline_html
+from dbspark.pipeline.handle_mapping import HandleMapping
 from dbspark.pipeline.handles import Kind, Subscription, Table, Transaction, View, key_prefix
 from dbspark.pipeline.settings import known_options, parse_bytes, validated_maintenance, validated_settings
 from dbspark.pipeline.statements import execute
+from dbspark.reporting import activity
 from dbspark.runtime.catalog import decode_schema, decode_tables, encode_schema
 from dbspark.runtime.embedded import Embedded
 from dbspark.runtime.progress import Listener, Progress, ProgressMonitor, TickTimer
@@ -52,6 +55,7 @@ from dbspark.runtime.switch_interval import SHORT_TURNS
 from dbspark.runtime.tables import TableDefinition
 from dbspark.runtime.transport import Transport
 from dbspark.sql.analysis_session import query_over_frames
+from dbspark.sql.explain import Explanation
 from dbspark.sql.names import check_columns, check_name, find_name, is_case_sensitive, nearest, occurs_in
 from dbspark.sql.program import Maintenance, Program
 from dbspark.storage.files import LocalFiles
@@ -154,8 +158,11 @@ class Pipeline:
             tables = decode_tables(committed)
             for table in tables:
                 self._program.table(table.name, table.schema, table.primary_key)
-            for definition in committed.program["views"]:
-                self._define(definition)
+            views = committed.program["views"]
+            with activity(f"opening {self.name}", total=len(views), unit="views") as opening:
+                for definition in views:
+                    self._define(definition)
+                    opening.advance()
             preload.wait()
             runtime.recover(store, tables, committed.tick, committed.program)
             for view in self._definitions:
@@ -354,20 +361,25 @@ class Pipeline:
         return system_zone() if spark is None else str(spark.conf.get("spark.sql.session.timeZone"))
 
     @property
-    def tables(self) -> list[str]:
-        return list(self._state_reader.tables)
+    def tables(self) -> HandleMapping[Table]:
+        """The tables by name, in the order of their creation."""
+        return HandleMapping(lambda: self._state_reader.tables, self.table)
 
     @property
-    def views(self) -> list[str]:
-        return list(self._definitions)
+    def views(self) -> HandleMapping[View]:
+        """The views by name, in the order of their creation."""
+        return HandleMapping(lambda: self._definitions, self.view)
 
     def frame(self, name: str) -> DataFrame:
         """A DataFrame that stands for a table or view in the definition of another view; it has no rows."""
         self._compile()
         return self._program.frame(self._find(name, "table") or self._find(name, "view") or name)
 
-    def explain(self, query: str | DataFrame) -> str:
-        """How a view is maintained, or how a query would be: operator by operator, with the sizes of state."""
+    def explain(self, query: str | DataFrame) -> Explanation:
+        """How a view is maintained, or how a query would be: operator by operator, with the sizes of state.
+
+        The result is text; its method `to_svg` draws the circuit.
+        """
         self._compile()
         with self._lock:
             name = self._find(query, "view") if isinstance(query, str) else None
@@ -605,6 +617,11 @@ class Pipeline:
     def __repr__(self) -> str:
         where = "in memory" if self.location is None else f"{self.location}{', read only' if self.read_only else ''}"
         return f"Pipeline({self.name!r}, {where}: {len(self.tables)} tables, {len(self.views)} views, tick {self.tick})"
+
+    def _repr_html_(self) -> str:
+        with self._lock:
+            sizes = self._state_reader.sizes()
+        return pipeline_html(self, {**self.tables, **self.views}, sizes)
 
     # ------------------------------------------------------------------ inside
 
