@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
+from pyspark.sql import DataFrameReader
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -242,19 +243,36 @@ def register(spark: SparkSession, source: type[DbsparkSource]) -> None:
     if spark not in _REGISTERED:
         spark.dataSource.register(source)
         _REGISTERED.add(spark)
-    if DataStreamReader.format is _FORMAT:
-        DataStreamReader.format = _format  # type: ignore[method-assign]
+    register_when_read(source)
 
 
-_FORMAT = DataStreamReader.format
+def register_when_read(made: type[DbsparkSource]) -> None:
+    """Make the data source known to each session when it is first asked for a reader of it.
+
+    To register a source Spark starts a Python process that looks for sources in all packages. That takes more than a
+    second, and few programs read their location through Spark.
+    """
+    if DataFrameReader.format is not _FORMAT:
+        return
+
+    def format_of_rows(self: DataFrameReader, source: str) -> DataFrameReader:
+        if source.lower() == DbsparkSource.name():
+            register(self._spark, made)
+        return _FORMAT(self, source)
+
+    def format_of_changes(self: DataStreamReader, source: str) -> DataStreamReader:
+        if source.lower() != DbsparkSource.name():
+            return _STREAM_FORMAT(self, source)
+        register(self._spark, made)
+        return _STREAM_FORMAT(self, source).option("changes", "true")
+
+    format_of_rows.__doc__, format_of_changes.__doc__ = _FORMAT.__doc__, _STREAM_FORMAT.__doc__
+    DataFrameReader.format = format_of_rows  # type: ignore[method-assign]
+    DataStreamReader.format = format_of_changes  # type: ignore[method-assign]
 
 
-def _format(self: DataStreamReader, source: str) -> DataStreamReader:
-    made = _FORMAT(self, source)
-    return made.option("changes", "true") if source.lower() == DbsparkSource.name() else made
-
-
-_format.__doc__ = _FORMAT.__doc__
+_FORMAT = DataFrameReader.format
+_STREAM_FORMAT = DataStreamReader.format
 
 
 def _number(given: Any, name: str, least: int) -> int | None:
@@ -270,4 +288,13 @@ def _number(given: Any, name: str, least: int) -> int | None:
     return number
 
 
-__all__ = ["CommitTimes", "DbsparkSource", "HashRange", "ReadOptions", "ReadPartition", "SourceTable", "register"]
+__all__ = [
+    "CommitTimes",
+    "DbsparkSource",
+    "HashRange",
+    "ReadOptions",
+    "ReadPartition",
+    "SourceTable",
+    "register",
+    "register_when_read",
+]

@@ -633,9 +633,10 @@ class Pipeline:
             self._session = get_session(app_name=f"dbspark {self.name}", worker_slots=workers)
         spark = self._given_session if self._session is None else self._session.spark
         assert spark is not None
-        from dbspark.connectors.stored_tables import register
+        from dbspark.connectors.source import register_when_read
+        from dbspark.connectors.stored_tables import PipelineSource
 
-        register(spark)
+        register_when_read(PipelineSource)
         return spark
 
     def _check_open(self) -> None:
