@@ -1,9 +1,12 @@
 """Ways to read the rows of a table or view: as Arrow, as a frame of pandas or polars, or as text on a screen.
 
 All of them are made from one batch, which never changes: a reader that takes its time reads one tick, whatever is
-committed meanwhile. The batch is handed on chunk by chunk (`to_reader`), over the same memory where every row has
-weight 1. So `show` costs what it shows, and an Arrow consumer (`polars.DataFrame(view)`, `duckdb.from_arrow(view)`)
-never has two copies at once.
+committed meanwhile. Arrow consumers (`polars.DataFrame(view)`, `duckdb.from_arrow(view)`) get the chunks of the batch
+over the same memory, except where a row has another weight than 1, so they never have two copies at once. `show` costs
+what it shows.
+
+A reader holds its record batches before it is handed out: it is read by threads that are not Python's, on which nothing
+of ours may run.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class Readings:
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows as a stream of record batches; a row of weight 2 appears twice."""
         batch = self._batch()
-        return pa.RecordBatchReader.from_batches(batch.schema.arrow, _record_batches(batch))
+        return pa.Table.from_batches(list(_record_batches(batch)), batch.schema.arrow).to_reader()
 
     def to_pandas(self, **options: Any) -> pd.DataFrame:
         """The rows as a pandas DataFrame. `options` are those of `pyarrow.Table.to_pandas`."""
