@@ -1,6 +1,8 @@
 """Memory: batches free what they allocated, and keep alive what they read."""
 
 import gc
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -9,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from dbspark.columnar import Batch, Schema, SortKey, merge
-from dbspark.columnar.memory import allocated_bytes, int64s, uint64s
+from dbspark.columnar.memory import ThreadScratch, allocated_bytes, int64s, uint64s
 from tests.columnar.model import check, contents, plus
 from tests.strategies import table_of
 
@@ -103,3 +105,35 @@ def test_batches_can_be_built_and_merged_in_many_threads_at_once(threads: int) -
         again = merge([again, again.slice(0, 50), again.slice(100)])
     check(alone, contents(again))
     assert plus(contents(alone)) == contents(again)
+
+
+ON_FOREIGN_THREADS = """
+import ctypes
+from dbspark.columnar.memory import ThreadScratch
+
+scratch = ThreadScratch(64)
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+def use(_):
+    scratch.buffer[0] = 1
+
+libc = ctypes.CDLL(None)
+for _ in range(20):
+    thread = ctypes.c_ulong()
+    assert libc.pthread_create(ctypes.byref(thread), None, use, None) == 0
+    assert libc.pthread_join(thread, None) == 0
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="makes threads with libc")
+def test_threads_that_are_not_of_python_may_use_scratch_memory() -> None:
+    """duckdb reads Arrow streams on such threads, and Python forgets each of them when it leaves Python."""
+    done = subprocess.run([sys.executable, "-c", ON_FOREIGN_THREADS], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_scratch_memory_is_where_it_says() -> None:
+    scratch = ThreadScratch(100)
+    assert len(scratch.buffer) == 100
+    assert scratch.address == np.frombuffer(scratch.buffer, np.uint8).ctypes.data
+    assert scratch.address % 8 == 0

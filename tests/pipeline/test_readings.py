@@ -113,8 +113,8 @@ def test_show_prints_as_spark_does(pipe: dbspark.Pipeline, capsys: pytest.Captur
     )
     pipe.table("large").show(2)
     shown = capsys.readouterr().out.splitlines()
-    assert len(shown) == 8
-    assert shown[-2] == "only showing top 2 rows"
+    assert len(shown) == 7
+    assert shown[-1] == "only showing top 2 rows"
     pipe.table("large").show(0)
     assert "only showing top 0 rows" in capsys.readouterr().out
     pipe.table("empty").show()

@@ -36,11 +36,26 @@ Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 
-class ThreadScratch(threading.local):
-    """A scratch buffer that each thread allocates when it first uses it, and then keeps."""
+class ScratchMemory(bytearray):
+    """Memory at an address that does not change: it is never resized."""
+
+    __slots__ = ("address",)
 
     def __init__(self, size: int) -> None:
-        self.buffer = allocate(size)
+        super().__init__(size)
+        self.address: int = np.frombuffer(self, _BYTE).ctypes.data
+
+
+class ThreadScratch(threading.local):
+    """A scratch buffer that each thread allocates when it first uses it, and then keeps.
+
+    It is not a buffer of pyarrow. When a thread that is not Python's leaves Python, CPython clears what is local to the
+    thread, and crashes if a destructor asks for the interpreter's lock meanwhile (before 3.12), as those of pyarrow's
+    buffers do. duckdb reads Arrow streams on such threads.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.buffer = ScratchMemory(size)
         self.address: int = self.buffer.address
 
 

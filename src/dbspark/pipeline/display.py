@@ -33,7 +33,9 @@ def text_table(rows: pa.Table, width: int, more: bool) -> str:
     text = [rule, lines[0], rule, *lines[1:], rule]
     if more:
         text.append(f"only showing top {rows.num_rows} row{'' if rows.num_rows == 1 else 's'}")
-    return "\n".join(text) + "\n"
+    else:
+        text.append("")
+    return "\n".join(text)
 
 
 def html_table(title: str, remark: str, rows: pa.Table) -> str:
