@@ -282,7 +282,7 @@ def resume(stage: Stage, spark: SparkSession, emit: Emit, acknowledged: Sequence
         result = f"all {len(VIEWS)} views are still what they were then"
         emit(Showed(f"time travel to tick {tick}, before the kill", "; ".join(problems) or result, not problems))
         act.listen()
-        act.watch(pipe.views)
+        act.watch(list(pipe.views))
         emit(Held({name: rows.num_rows for name, rows in act.rows(found).items()}))
         act.shop.deliver(stage.workload.steps)
         act.shop.start(pipe)
