@@ -68,7 +68,7 @@ LAYERS = (
 """As the architecture has them: a package imports only from those before it."""
 
 
-ANYBODYS = ("errors", "identity", "lazy", "reporting")
+ANYBODYS = ("errors", "identity", "lazy", "notebook_html", "reporting")
 """Modules that every package may import."""
 NOBODYS = ("warm",)
 """Modules that no package imports, and that may import every one."""
