@@ -44,7 +44,7 @@ from dbspark.sql.plan_analysis import (
 from dbspark.sql.relations import MaintenanceMode, MaintenanceNote, Relation, Scope, positional_schema, reads_partitions
 from dbspark.sql.timewindows import pane
 
-FEW = 1_000
+MAX_BUCKETED_ROWS = 1_000
 """First rows that are looked for in buckets, on shards; there may be so many of each bucket."""
 
 
@@ -289,7 +289,7 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
         b = scope.builder
         exprs = [o.expr for o in node.order]
         limit = node.limit if node.limit is not None else (1 << 62)
-        bucket = self._bucket_below(node.child, scope) if limit + node.offset <= FEW else None
+        bucket = self._bucket_below(node.child, scope) if limit + node.offset <= MAX_BUCKETED_ROWS else None
         below = None if needed is None else needed.union(columns_in(exprs), () if bucket is None else (bucket,))
         # A limit counts rows, and which ones are the first may depend on any column: nothing is dropped below it.
         rel = self.relation(node.child, scope, below if node.order else None)

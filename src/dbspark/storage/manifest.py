@@ -118,7 +118,7 @@ class Manifest:
 
     def sealed(self) -> bytes:
         """The manifest and its trailer, as they end the file."""
-        text = dumped({
+        text = canonical_json({
             "tick": self.tick,
             "revision": self.revision,
             "time": self.time,
@@ -131,7 +131,7 @@ class Manifest:
         return text + _TRAILER.pack(len(text), zlib.crc32(text), FORMAT, _END)
 
 
-def dumped(value: Any) -> bytes:
+def canonical_json(value: Any) -> bytes:
     """JSON that is the same for the same value."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -161,7 +161,7 @@ def has_extents(name: str) -> bool:
     return name.startswith(PART_PREFIX) or version_of(name) is not None
 
 
-def opened(whole: pa.Buffer, where: str, owner: object) -> Manifest:
+def parse_manifest(whole: pa.Buffer, where: str, owner: object) -> Manifest:
     """The manifest at the end of a file; `where` is the file's name for the error."""
     try:
         if whole.size < len(MAGIC) + _TRAILER.size or whole.slice(0, len(MAGIC)).to_pybytes() != MAGIC:
@@ -215,6 +215,6 @@ def _from_json(data: dict[str, Any], owner: object) -> Manifest:
 
 
 __all__ = [
-    "FORMAT", "MAGIC", "PART_PREFIX", "Entry", "Manifest", "Place", "TraceRecord", "dumped", "has_extents", "name_of",
-    "opened", "record_from_json", "version_of",
+    "FORMAT", "MAGIC", "PART_PREFIX", "Entry", "Manifest", "Place", "TraceRecord", "canonical_json", "has_extents",
+    "name_of", "parse_manifest", "record_from_json", "version_of",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from dbspark.columnar.batch_file import open_batch
 from dbspark.errors import CorruptFileError
 from dbspark.storage.files import Files
 from dbspark.storage.manifest import Place, TraceRecord, has_extents
-from dbspark.storage.segment import checked, decode_batch
+from dbspark.storage.segment import decode_batch, verified_extent
 from dbspark.trace.spine import Spine
 
 
@@ -60,7 +60,7 @@ class ManifestReader:
         try:
             if place.file not in self._mapped:
                 self._mapped[place.file] = self._files.read(place.file)
-            return checked(self._mapped[place.file], place.at, place.size, place.check)
+            return verified_extent(self._mapped[place.file], place.at, place.size, place.check)
         except FileNotFoundError:
             raise CorruptFileError(f"{where} is missing") from None
         except ValueError as error:

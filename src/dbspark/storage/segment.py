@@ -130,7 +130,7 @@ class Segment:
         return at, size, f"{crc:08x}"
 
 
-def checked(whole: pa.Buffer, at: int, size: int, check: str) -> pa.Buffer:
+def verified_extent(whole: pa.Buffer, at: int, size: int, check: str) -> pa.Buffer:
     """An extent of a file, if it is what its checksum says."""
     if at + size > whole.size:
         raise ValueError(f"it ends at byte {whole.size}, inside an extent of {size} bytes at {at}")
@@ -144,10 +144,10 @@ __all__ = [
     "ALIGN",
     "Segment",
     "batch_bytes",
-    "checked",
     "decode_batch",
     "encode_batch",
     "part_bytes",
     "sort_key_from_json",
     "sort_key_to_json",
+    "verified_extent",
 ]

@@ -192,7 +192,7 @@ class Store:
 
     def _manifest(self, version: Version) -> Manifest:
         name = mf.name_of(*version)
-        return mf.opened(self.files.read(name), self.files.where(name), self._stored_files.owner)
+        return mf.parse_manifest(self.files.read(name), self.files.where(name), self._stored_files.owner)
 
     @property
     def writable(self) -> bool:
@@ -261,7 +261,7 @@ class Store:
     def _read_shape(self, reading: ManifestReader, manifest: Manifest) -> Any:
         shape = json.loads(reading.extent(manifest.shape).to_pybytes())
         sort_keys = [sort_key_from_json(a) for a in shape["sort_keys"]]
-        self._shape = _Shape(mf.dumped(shape["program"]), len(sort_keys), manifest.shape)
+        self._shape = _Shape(mf.canonical_json(shape["program"]), len(sort_keys), manifest.shape)
         self._stored_files.sort_keys = {a: i for i, a in enumerate(sort_keys)}
         return shape
 
@@ -289,8 +289,10 @@ class Store:
             given = Committed(
                 tick, dict(states), program, {} if offsets is None else offsets, {} if positions is None else positions
             )
-            mf.dumped([given.offsets, given.positions])  # what is not JSON is refused before anything is written
-            text = mf.dumped(program)
+            mf.canonical_json(
+                [given.offsets, given.positions]
+            )  # what is not JSON is refused before anything is written
+            text = mf.canonical_json(program)
             since, shared = (time.monotonic(), 0) if self._pending is None else self._pending[2:]
             self._pending = given, text, since, shared + 1
             seconds = self._group.seconds
@@ -363,7 +365,7 @@ class Store:
         known, sort_keys = self._shape, self._stored_files.sort_keys
         if known is not None and known.program == program and known.sort_keys == len(sort_keys):
             return known
-        kept = mf.dumped([sort_key_to_json(a) for a in sort_keys])
+        kept = mf.canonical_json([sort_key_to_json(a) for a in sort_keys])
         place = work.extent([b'{"sort_keys":', kept, b',"program":', program, b"}"])
         return _Shape(program, len(sort_keys), place)
 

@@ -21,7 +21,7 @@ from dbspark.storage.files import Files
 from dbspark.storage.manifest import MAGIC, Entry, Place, TraceRecord, has_extents
 from dbspark.storage.reading import seal_of
 from dbspark.storage.retirement import BATCH_PREFIX
-from dbspark.storage.segment import Segment, checked, encode_batch, part_bytes
+from dbspark.storage.segment import Segment, encode_batch, part_bytes, verified_extent
 from dbspark.trace.merge_state import MergeSource, MergeState
 from dbspark.trace.spine import Spine
 from dbspark.trace.time import Description
@@ -164,7 +164,7 @@ class CommitWriter:
     def _copy(self, name: str, places: list[Place]) -> bool:
         try:
             whole = self.stored_files.files.read(name)
-            extents = [checked(whole, p.at, p.size, p.check) for p in places]
+            extents = [verified_extent(whole, p.at, p.size, p.check) for p in places]
         except (OSError, ValueError) as error:  # it is no worse than before
             _log.warning("%s could not be copied from: %s", self.stored_files.files.where(name), error)
             return False

@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 
 from dbspark.sql.expressions.elements import (
     Elements,
+    concat_lists,
     equal_elements,
+    filter_lists,
     is_array,
     is_plain,
     is_searchable,
-    joined,
-    kept,
-    listed,
-    picked,
+    list_array,
+    take_or_null,
 )
 from dbspark.sql.expressions.logic import total_order
 from dbspark.sql.expressions.rules import (
@@ -59,7 +59,7 @@ def array_min(call: Call, args: Sequence[Compiled], context: Context) -> Compile
         values = elements.values
         order = _sorted(elements, values, call.name == "ArrayMax", False)
         at = np.append(order, 0)[np.minimum(elements.offsets[:-1], len(order))]
-        return picked(values, np.where(elements.lengths == 0, -1, at), elements.gone)
+        return take_or_null(values, np.where(elements.lengths == 0, -1, at), elements.gone)
 
     return null_intolerant_arrays(dtype.value_type, run, args)
 
@@ -73,7 +73,7 @@ def _sorting(args: Sequence[Compiled], descending: bool, nulls_first: bool) -> C
         elements = Elements(array)
         values = elements.values
         order = _sorted(elements, values, descending, nulls_first)
-        return listed(dtype, elements.lengths, values.take(pa.array(order)), elements.gone)
+        return list_array(dtype, elements.lengths, values.take(pa.array(order)), elements.gone)
 
     return null_intolerant_arrays(dtype, run, args[:1])
 
@@ -115,7 +115,7 @@ def reversed_lists(array: pa.Array) -> pa.Array:
     elements = Elements(array)
     offsets = elements.offsets
     order = np.repeat(offsets[1:] - 1, elements.lengths) - elements.place
-    return listed(array.type, elements.lengths, elements.values.take(pa.array(order)), elements.gone)
+    return list_array(array.type, elements.lengths, elements.values.take(pa.array(order)), elements.gone)
 
 
 def _codes(*columns: pa.Array) -> list[Vector]:
@@ -145,7 +145,7 @@ def array_distinct(call: Call, args: Sequence[Compiled], context: Context) -> Co
         elements = Elements(array)
         values = elements.values
         (codes,) = _codes(values)
-        return kept(dtype, elements, values, _distinct(elements.owner, codes), elements.gone)
+        return filter_lists(dtype, elements, values, _distinct(elements.owner, codes), elements.gone)
 
     return null_intolerant_arrays(dtype, run, args)
 
@@ -173,13 +173,13 @@ def array_sets(call: Call, args: Sequence[Compiled], context: Context) -> Compil
             unknown &= (left.lengths > 0) & (right.lengths > 0) & ~common
             return arrow_column(BOOLEAN, common, both(gone, unknown))
         if name == "ArrayUnion":
-            both_ = joined(dtype, [left, right], gone)
+            both_ = concat_lists(dtype, [left, right], gone)
             elements = Elements(both_)
             all_values = elements.values
             (codes,) = _codes(all_values)
-            return kept(dtype, elements, all_values, _distinct(elements.owner, codes), gone)
+            return filter_lists(dtype, elements, all_values, _distinct(elements.owner, codes), gone)
         keep = _distinct(left.owner, mine) & (np.isin(here, there) == (name == "ArrayIntersect"))
-        return kept(dtype, left, values, keep, gone)
+        return filter_lists(dtype, left, values, keep, gone)
 
     return null_intolerant_arrays(BOOLEAN if name == "ArraysOverlap" else dtype, run, args)
 
@@ -194,6 +194,6 @@ def array_remove(call: Call, args: Sequence[Compiled], context: Context) -> Comp
         elements = Elements(array)
         values = elements.values
         keep = ~equal_elements(values, value.take(pa.array(elements.owner)))
-        return kept(dtype, elements, values, keep, both(elements.gone, missing([value])))
+        return filter_lists(dtype, elements, values, keep, both(elements.gone, missing([value])))
 
     return null_intolerant_arrays(dtype, run, args)

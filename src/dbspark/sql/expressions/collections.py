@@ -18,17 +18,17 @@ from dbspark.sql.expressions.elements import (
     any_of,
     array_of,
     check_keys,
+    concat_lists,
     equal_elements,
+    filter_lists,
     first_of,
     is_array,
     is_plain,
     is_searchable,
-    joined,
-    kept,
-    listed,
+    list_array,
+    map_array,
     map_of,
-    mapped,
-    picked,
+    take_or_null,
 )
 from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context, Datum, constant, on_arrays, rule
 from dbspark.sql.expressions.strings import concat_strings
@@ -78,7 +78,7 @@ def create_array(call: Call, args: Sequence[Compiled], context: Context) -> Comp
         columns = [_fitted(a.array(frame), dtype) for a in args]
         order = (np.arange(many)[None, :] * frame.rows + np.arange(frame.rows)[:, None]).ravel()
         values = pa.concat_arrays(columns).take(pa.array(order)) if many > 1 else columns[0]
-        return listed(out, np.full(frame.rows, many), values)
+        return list_array(out, np.full(frame.rows, many), values)
 
     return Compiled(out, run, any(a.can_fail for a in args))
 
@@ -109,7 +109,7 @@ def create_map(call: Call, args: Sequence[Compiled], context: Context) -> Compil
         keys = pa.concat_arrays([_fitted(a.array(frame), key) for a in args[::2]]).take(order)
         values = pa.concat_arrays([_fitted(a.array(frame), value) for a in args[1::2]]).take(order)
         check_keys(keys, np.repeat(np.arange(frame.rows), many))
-        return mapped(out, np.full(frame.rows, many), keys, values)
+        return map_array(out, np.full(frame.rows, many), keys, values)
 
     return Compiled(out, run, True)
 
@@ -132,7 +132,7 @@ def get_array_struct_fields(call: Call, args: Sequence[Compiled], context: Conte
 
     def run(array: pa.Array) -> pa.Array:
         elements = Elements(array)
-        return listed(out, elements.lengths, elements.values.flatten()[at], elements.gone)
+        return list_array(out, elements.lengths, elements.values.flatten()[at], elements.gone)
 
     return null_intolerant_arrays(out, run, args)
 
@@ -189,7 +189,7 @@ def get_array_item(call: Call, args: Sequence[Compiled], context: Context) -> Co
             raise_where(
                 outside, gone, "[INVALID_ARRAY_INDEX] The index is out of bounds. Use the SQL function `get()`."
             )
-        return picked(elements.values, np.where(outside, -1, elements.offsets[:-1] + index), gone)
+        return take_or_null(elements.values, np.where(outside, -1, elements.offsets[:-1] + index), gone)
 
     return null_intolerant_arrays(dtype.value_type, run, args, fails)
 
@@ -215,7 +215,7 @@ def element_at(call: Call, args: Sequence[Compiled], context: Context) -> Compil
         if fails:
             raise_where(outside, gone, "[INVALID_ARRAY_INDEX_IN_ELEMENT_AT] The index is out of bounds.")
         begin = np.where(index > 0, -1, elements.lengths) + elements.offsets[:-1]
-        out = picked(elements.values, np.where(outside, -1, begin + index), gone)
+        out = take_or_null(elements.values, np.where(outside, -1, begin + index), gone)
         if blank:
             there = outside if gone is None else outside & ~gone
             out = pc.if_else(pa.array(there), "", out)
@@ -233,7 +233,7 @@ def get_map_value(call: Call, args: Sequence[Compiled], context: Context) -> Com
     def run(array: pa.Array, key: pa.Array) -> pa.Array:
         elements = Elements(array)
         match = equal_elements(elements.keys, key.take(pa.array(elements.owner)))
-        return picked(elements.values, first_of(match, elements), both(elements.gone, missing([key])))
+        return take_or_null(elements.values, first_of(match, elements), both(elements.gone, missing([key])))
 
     return null_intolerant_arrays(dtype.item_type, run, args)
 
@@ -296,7 +296,7 @@ def slice_(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
             outside = outside | gone
         taken = np.where(outside, 0, np.minimum(count, elements.lengths - first))
         at = np.repeat(elements.offsets[:-1] + first - (np.cumsum(taken) - taken), taken) + np.arange(taken.sum())
-        return listed(dtype, taken, elements.values.take(pa.array(at)), gone)
+        return list_array(dtype, taken, elements.values.take(pa.array(at)), gone)
 
     return null_intolerant_arrays(dtype, run, args, True)
 
@@ -313,7 +313,7 @@ def concat(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
 
     def run(*arrays: pa.Array) -> pa.Array:
         parts = [Elements(a) for a in arrays]
-        return joined(dtype, parts, missing(arrays))
+        return concat_lists(dtype, parts, missing(arrays))
 
     return on_arrays(dtype, run, args)
 
@@ -335,7 +335,7 @@ def flatten(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
             gone = both(gone, holed)
             values = values.filter(pa.array(~np.repeat(holed[outer.owner], inner.lengths)))
             lengths = np.where(holed, 0, lengths)
-        return listed(dtype.value_type, lengths, values, gone)
+        return list_array(dtype.value_type, lengths, values, gone)
 
     return null_intolerant_arrays(dtype.value_type, run, args)
 
@@ -352,8 +352,8 @@ def array_insert(call: Call, args: Sequence[Compiled], context: Context) -> Comp
 
     def run(array: pa.Array, value: pa.Array) -> pa.Array:
         many = Elements(array)
-        one = Elements(listed(dtype, np.ones(len(value), np.int64), value))
-        return joined(dtype, [one, many] if at == 1 else [many, one], many.gone)
+        one = Elements(list_array(dtype, np.ones(len(value), np.int64), value))
+        return concat_lists(dtype, [one, many] if at == 1 else [many, one], many.gone)
 
     return Compiled(
         dtype, lambda frame: run(args[0].array(frame), args[2].array(frame)), args[0].can_fail or args[2].can_fail
@@ -371,7 +371,7 @@ def array_repeat(call: Call, args: Sequence[Compiled], context: Context) -> Comp
     def run(frame: ColumnFrame) -> Datum:
         value = args[0].array(frame)
         at = pa.array(np.repeat(np.arange(frame.rows), count))
-        return listed(out, np.full(frame.rows, count), value.take(at))
+        return list_array(out, np.full(frame.rows, count), value.take(at))
 
     return Compiled(out, run, args[0].can_fail)
 
@@ -387,10 +387,10 @@ def array_join(call: Call, args: Sequence[Compiled], context: Context) -> Compil
         gone = both(elements.gone, missing([delimiter, *instead]))
         if instead:
             values = pc.coalesce(values, instead[0].take(pa.array(elements.owner)))
-            lists = listed(array.type, elements.lengths, values, gone)
+            lists = list_array(array.type, elements.lengths, values, gone)
             lists = lists if gone is None else _emptied(lists, gone)
         else:
-            lists = kept(array.type, elements, values, values.is_valid().to_numpy(zero_copy_only=False), gone)
+            lists = filter_lists(array.type, elements, values, values.is_valid().to_numpy(zero_copy_only=False), gone)
         return pc.binary_join(lists, delimiter)
 
     return null_intolerant_arrays(STRING, run, args)
@@ -400,7 +400,7 @@ def _emptied(lists: pa.Array, gone: Vector) -> pa.Array:
     """The same arrays without elements where a row is gone."""
     elements = Elements(lists)
     keep = ~gone[elements.owner]
-    return kept(lists.type, elements, elements.values, keep, gone)
+    return filter_lists(lists.type, elements, elements.values, keep, gone)
 
 
 @rule("Sequence")
@@ -427,7 +427,7 @@ def sequence(call: Call, args: Sequence[Compiled], context: Context) -> Compiled
         many = np.where(dead, 0, (high - low) // np.where(step == 0, 1, step) + 1)
         place = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
         values = np.repeat(low, many) + place * np.repeat(step, many)
-        return listed(out, many, arrow_column(dtype, values), gone)
+        return list_array(out, many, arrow_column(dtype, values), gone)
 
     return null_intolerant_arrays(out, run, args, True)
 
@@ -445,7 +445,7 @@ def map_side(call: Call, args: Sequence[Compiled], context: Context) -> Compiled
 
     def run(array: pa.Array) -> pa.Array:
         elements = Elements(array)
-        return listed(out, elements.lengths, elements.keys if keys else elements.values, elements.gone)
+        return list_array(out, elements.lengths, elements.keys if keys else elements.values, elements.gone)
 
     return null_intolerant_arrays(out, run, args)
 
@@ -461,6 +461,6 @@ def map_entries(call: Call, args: Sequence[Compiled], context: Context) -> Compi
     def run(array: pa.Array) -> pa.Array:
         elements = Elements(array)
         entries = pa.StructArray.from_arrays([elements.keys, elements.values], fields=fields)
-        return listed(out, elements.lengths, entries, elements.gone)
+        return list_array(out, elements.lengths, entries, elements.gone)
 
     return null_intolerant_arrays(out, run, args)

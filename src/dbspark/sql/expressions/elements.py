@@ -90,7 +90,7 @@ class Elements:
         return self.of(self.array.keys)
 
 
-def listed(dtype: pa.DataType, lengths: Vector, values: pa.Array, gone: Vector | None = None) -> pa.Array:
+def list_array(dtype: pa.DataType, lengths: Vector, values: pa.Array, gone: Vector | None = None) -> pa.Array:
     """A column of arrays from the elements of all rows."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -101,12 +101,12 @@ def listed(dtype: pa.DataType, lengths: Vector, values: pa.Array, gone: Vector |
     return pa.Array.from_buffers(dtype, len(lengths), buffers, children=[values])
 
 
-def mapped(
+def map_array(
     dtype: pa.DataType, lengths: Vector, keys: pa.Array, values: pa.Array, gone: Vector | None = None
 ) -> pa.Array:
     """A column of maps from the entries of all rows."""
     entries = pa.StructArray.from_arrays([keys, values], fields=[dtype.key_field, dtype.item_field])
-    return listed(dtype, lengths, entries, gone)
+    return list_array(dtype, lengths, entries, gone)
 
 
 def first_of(match: Vector, elements: Elements) -> Vector:
@@ -127,7 +127,7 @@ def truth_of(datum: Any) -> Vector:
     return pc.fill_null(datum, False).to_numpy(zero_copy_only=False)
 
 
-def picked(values: pa.Array, at: Vector, gone: Vector | None) -> pa.Array:
+def take_or_null(values: pa.Array, at: Vector, gone: Vector | None) -> pa.Array:
     """Values at places, NULL where the place is negative or the row is gone."""
     nothing = at < 0 if gone is None else (at < 0) | gone
     if not len(values):
@@ -146,13 +146,15 @@ def is_searchable(dtype: pa.DataType) -> bool:
     return is_plain(dtype) or bool(pa.types.is_floating(dtype))
 
 
-def kept(dtype: pa.DataType, elements: Elements, values: pa.Array, keep: Vector, gone: Vector | None) -> pa.Array:
+def filter_lists(
+    dtype: pa.DataType, elements: Elements, values: pa.Array, keep: Vector, gone: Vector | None
+) -> pa.Array:
     """Arrays of those elements that stay."""
     lengths = np.bincount(elements.owner[keep], minlength=elements.rows)
-    return listed(dtype, lengths, values.filter(pa.array(keep)), gone)
+    return list_array(dtype, lengths, values.filter(pa.array(keep)), gone)
 
 
-def joined(dtype: pa.DataType, parts: Sequence[Elements], gone: Vector | None) -> pa.Array:
+def concat_lists(dtype: pa.DataType, parts: Sequence[Elements], gone: Vector | None) -> pa.Array:
     """Arrays one after the other, row by row."""
     values = pa.concat_arrays([p.values for p in parts])
     sizes = np.stack([p.lengths for p in parts])
@@ -162,7 +164,7 @@ def joined(dtype: pa.DataType, parts: Sequence[Elements], gone: Vector | None) -
     begins = np.stack([p.offsets[:-1] + b for p, b in zip(parts, before, strict=True)])
     flat, starts = sizes.T.ravel(), begins.T.ravel()
     at = np.repeat(starts - (np.cumsum(flat) - flat), flat) + np.arange(int(flat.sum()))
-    return listed(dtype, sizes.sum(axis=0), values.take(pa.array(at)), gone)
+    return list_array(dtype, sizes.sum(axis=0), values.take(pa.array(at)), gone)
 
 
 def check_keys(keys: pa.Array, owner: Vector) -> None:
@@ -182,10 +184,10 @@ def without_nulls(columns: Sequence[pa.Array]) -> pa.Array:
     for column in columns:
         if column.type == pa.string():
             there = column.is_valid().to_numpy(zero_copy_only=False)
-            parts.append(Elements(listed(dtype, there.astype(np.int64), column.drop_null())))
+            parts.append(Elements(list_array(dtype, there.astype(np.int64), column.drop_null())))
         else:
             elements = Elements(column)
             values = elements.values
             keep = values.is_valid().to_numpy(zero_copy_only=False)
-            parts.append(Elements(kept(dtype, elements, values, keep, None)))
-    return joined(dtype, parts, None)
+            parts.append(Elements(filter_lists(dtype, elements, values, keep, None)))
+    return concat_lists(dtype, parts, None)

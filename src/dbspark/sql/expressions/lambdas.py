@@ -18,13 +18,13 @@ from dbspark.sql.expressions.elements import (
     any_of,
     array_of,
     check_keys,
+    filter_lists,
     is_array,
     is_plain,
-    kept,
-    listed,
+    list_array,
+    map_array,
     map_of,
-    mapped,
-    picked,
+    take_or_null,
     truth_of,
 )
 from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Datum, raw_rule
@@ -99,8 +99,8 @@ def array_transform(call: Call, compiler: Any) -> Compiled | None:
         place = arrow_column(INT, elements.place)
         made_ = body(frame, elements.owner, values, place)
         if call.name == "ArrayTransform":
-            return listed(out, elements.lengths, made_, elements.gone)
-        return kept(out, elements, values, truth_of(made_), elements.gone)
+            return list_array(out, elements.lengths, made_, elements.gone)
+        return filter_lists(out, elements, values, truth_of(made_), elements.gone)
 
     return Compiled(out, run, array.can_fail or body.can_fail)
 
@@ -162,7 +162,7 @@ def array_aggregate(call: Call, compiler: Any) -> Compiled | None:
             return done
         back = np.full(frame.rows, -1)
         back[live] = np.arange(len(live))
-        return picked(done, back, None)
+        return take_or_null(done, back, None)
 
     fails = array.can_fail or zero.can_fail or merge.can_fail or finish.can_fail
     return Compiled(finish.type, run, fails)
@@ -188,10 +188,10 @@ def zip_with(call: Call, compiler: Any) -> Compiled | None:
         owner = np.repeat(np.arange(frame.rows), lengths)
         place = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         sides = [
-            picked(e.values, np.where(place < e.lengths[owner], e.offsets[:-1][owner] + place, -1), None)
+            take_or_null(e.values, np.where(place < e.lengths[owner], e.offsets[:-1][owner] + place, -1), None)
             for e in (one, other)
         ]
-        return listed(out, lengths, body(frame, owner, *sides), gone)
+        return list_array(out, lengths, body(frame, owner, *sides), gone)
 
     return Compiled(out, run, left.can_fail or body.can_fail)
 
@@ -219,13 +219,13 @@ def map_transform(call: Call, compiler: Any) -> Compiled | None:
         keys, values, owner = elements.keys, elements.values, elements.owner
         made_ = body(frame, owner, keys, values)
         if name == "TransformValues":
-            return mapped(out, elements.lengths, keys, made_, elements.gone)
+            return map_array(out, elements.lengths, keys, made_, elements.gone)
         if name == "TransformKeys":
             check_keys(made_, owner)
-            return mapped(out, elements.lengths, made_, values, elements.gone)
+            return map_array(out, elements.lengths, made_, values, elements.gone)
         keep = truth_of(made_)
         at = pa.array(np.flatnonzero(keep))
         lengths = np.bincount(owner[keep], minlength=elements.rows)
-        return mapped(out, lengths, keys.take(at), values.take(at), elements.gone)
+        return map_array(out, lengths, keys.take(at), values.take(at), elements.gone)
 
     return Compiled(out, run, given.can_fail or body.can_fail or name == "TransformKeys")

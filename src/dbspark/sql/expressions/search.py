@@ -93,17 +93,17 @@ def like_many(call: Call, args: Sequence[Compiled], context: Context) -> Compile
     """Constant patterns, which Catalyst's JSON leaves out."""
     if call.origin is None or not all_of(args, STRING):
         return None
-    listed = call.origin.jvm().patterns()
-    given = [listed.apply(i) for i in range(listed.size())]
-    told = [None if g is None else patterns.like(str(g.toString()), "\\") for g in given]
-    if any(t is None and g is not None for t, g in zip(told, given, strict=True)):
+    java_patterns = call.origin.jvm().patterns()
+    given = [java_patterns.apply(i) for i in range(java_patterns.size())]
+    regexes = [None if g is None else patterns.like(str(g.toString()), "\\") for g in given]
+    if any(t is None and g is not None for t, g in zip(regexes, given, strict=True)):
         return None
     negated = call.name.startswith("Not")
     combine = pc.and_kleene if call.name.endswith("All") else pc.or_kleene
 
     def run(value: Datum) -> Datum:
         out: Datum | None = None
-        for pattern in told:
+        for pattern in regexes:
             one: Datum = pa.scalar(None, BOOLEAN) if pattern is None else pc.match_substring_regex(value, pattern)
             one = pc.invert(one) if negated else one
             out = one if out is None else combine(out, one)
@@ -177,7 +177,7 @@ def locate(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
     return by_pattern(INT, run, args[:2], [0], plain=plain)
 
 
-def _listed(lists: pa.Array) -> pa.Array:
+def _as_list_column(lists: pa.Array) -> pa.Array:
     """Lists with the field name that ours have."""
     return lists.cast(STRINGS)
 
@@ -194,14 +194,14 @@ def split(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | 
     splits = most - 1 if most > 0 else None
     if text:
         return null_intolerant_arrays(
-            STRINGS, lambda v: _listed(pc.split_pattern(v, text, max_splits=splits)), args[:1]
+            STRINGS, lambda v: _as_list_column(pc.split_pattern(v, text, max_splits=splits)), args[:1]
         )
     regex = patterns.java(pattern)
     if regex is None or regex.nullable or regex.ends:
         return None
-    told = regex.text()
+    regex_text = regex.text()
     return null_intolerant_arrays(
-        STRINGS, lambda v: _listed(pc.split_pattern_regex(v, told, max_splits=splits)), args[:1]
+        STRINGS, lambda v: _as_list_column(pc.split_pattern_regex(v, regex_text, max_splits=splits)), args[:1]
     )
 
 
@@ -212,7 +212,7 @@ def split_sql(call: Call, args: Sequence[Compiled], context: Context) -> Compile
 
     def run(delimiter: str, value: pa.Array) -> pa.Array:
         if delimiter:
-            return _listed(pc.split_pattern(value, delimiter))
+            return _as_list_column(pc.split_pattern(value, delimiter))
         gone = missing([value])
         offsets = pa.array(np.arange(len(value) + 1, dtype=np.int32))
         return pa.ListArray.from_arrays(offsets, value, type=STRINGS, mask=None if gone is None else pa.array(gone))
@@ -229,10 +229,10 @@ def regexp_extract(call: Call, args: Sequence[Compiled], context: Context) -> Co
     wanted = group.as_py()
     if regex is None or not 0 <= wanted <= regex.groups or wanted in regex.repeated:
         return None
-    told = regex.text(wanted)
+    regex_text = regex.text(wanted)
 
     def run(value: pa.Array) -> pa.Array:
-        found = pc.extract_regex(value, told)
+        found = pc.extract_regex(value, regex_text)
         part = found.field(0) if isinstance(found, pa.StructArray) else found.combine_chunks().field(0)
         text = pc.if_else(pc.is_valid(found), pc.fill_null(part, ""), "")
         return pc.if_else(pc.is_valid(value), text, pa.scalar(None, STRING))
@@ -251,5 +251,5 @@ def regexp_replace(call: Call, args: Sequence[Compiled], context: Context) -> Co
     put = patterns.replacement(new, regex.groups)
     if put is None or (regex.repeated and "\\" in put):
         return None
-    told = regex.text()
-    return null_intolerant(STRING, lambda v: pc.replace_substring_regex(v, told, put), args[:1])
+    regex_text = regex.text()
+    return null_intolerant(STRING, lambda v: pc.replace_substring_regex(v, regex_text, put), args[:1])
