@@ -63,7 +63,7 @@ class TableLeaves:
         self.spark = spark
         self._leaves: dict[str, Leaf] = {}
         self._scratch = ScratchSession(spark)
-        self._rdd = self._scratch.raising_rdd(NO_ROWS)
+        self._rdd = _raising_rdd(spark, NO_ROWS)
         self.declared: dict[int, Any] = {}
         """Spark types (JSON) that Arrow has no type for, by the expression id of the column."""
 
@@ -111,6 +111,15 @@ class TableLeaves:
     def analysis_session(self) -> AnalysisSession:
         """A new session in which queries over these tables are analysed."""
         return AnalysisSession(self.spark, {name: leaf.relation for name, leaf in self._leaves.items()})
+
+
+def _raising_rdd(spark: SparkSession, message: str) -> Any:
+    """An RDD that raises when it is run. It needs no plan, which would cost seconds in a new session."""
+
+    def fail(_: Any) -> Any:  # an inner function, which is pickled as it is: executors need not have dbspark
+        raise RuntimeError(message)
+
+    return spark.sparkContext.parallelize([0], 1).map(fail)._jrdd.rdd()
 
 
 class AnalysisSession:
@@ -216,13 +225,6 @@ class ScratchSession:
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark._jvm
         self._session: Any = spark._jsparkSession.newSession()
-
-    def raising_rdd(self, message: str) -> Any:
-        """An RDD that raises when it is run."""
-        conf = self._session.sessionState().conf()
-        for key, value in (("wholeStage", "false"), ("factoryMode", "NO_CODEGEN")):  # one row is not worth compiling
-            conf.setConfString(f"spark.sql.codegen.{key}", value)
-        return self._session.sql(f"SELECT raise_error('{message}')").queryExecution().toRdd()
 
     def relation(self, name: str, plan: Any) -> Any:
         rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self._session, plan)
