@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dbspark.cli.demo_data import VIEWS, Workload
-from dbspark.cli.demo_display import Screen, live_table, save_picture
+from dbspark.cli.demo_display import PICTURE_WIDTH, Screen, live_table, save_picture
 from dbspark.cli.demo_events import Event, Failed, Running, Showed, Ticked, Vulnerable, encode_event
 from dbspark.cli.demo_process import Child, raised
 from dbspark.cli.output import print_line
@@ -81,7 +81,7 @@ def run_demo(
     text = summary(screen, perf_counter() - begun, location, shards)
     print_line(console, text)
     if picture is not None:
-        save_picture(picture, live_table(figures), Text(), *screen.checks)
+        save_picture(picture, live_table(figures, PICTURE_WIDTH), Text(), *screen.checks)
         print_line(console, f"\nThe picture is in {picture}.")
     return right
 

@@ -32,8 +32,10 @@ LINE_S: Final = 5.0
 RATE_TICKS: Final = 30
 """Ticks over which rows a second are counted while they run."""
 SPARK_BARS: Final = "▁▂▃▄▅▆▇█"
-BARS_SHOWN: Final = 24
+BARS_SHOWN: Final = 48
 PICTURE_WIDTH: Final = 104
+WIDTH_BESIDES: Final = 66
+"""Of the table of views, without the column that says what they are; that one is cut on a narrow terminal."""
 
 
 class Figures:
@@ -155,11 +157,11 @@ def compared_line(figures: Figures, event: Compared) -> str:
     )
 
 
-def live_table(figures: Figures) -> RenderableType:
-    """The views, and how fast they are kept."""
+def live_table(figures: Figures, width: int) -> RenderableType:
+    """The views, and how fast they are kept, in so many columns of the terminal."""
     now = Table.grid(padding=(0, 3), expand=False)
     for _ in range(4):
-        now.add_column()
+        now.add_column(no_wrap=True)
     bold = "bold cyan"
 
     def figure(label: str, value: str, unit: str = "") -> Text:
@@ -177,32 +179,37 @@ def live_table(figures: Figures) -> RenderableType:
         figure("rows", "–" if last is None else f"{last.rows:,}", "" if last is None else f"of {last.table}"),
         figure("Spark anew", _text(figures.spark_s, 1), "s"),
         figure("ratio", "–" if figures.ratio is None else f"{figures.ratio:,.0f}x"),
-        Text(_bars([event.ms for event in figures.ticks[-BARS_SHOWN:]]), style="green"),
+    )
+    bars = Text.assemble(
+        ("ms of the last ticks ", "dim"), (_bars([event.ms for event in figures.ticks[-BARS_SHOWN:]]), "green")
     )
     views = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     views.add_column("view", style="bold", no_wrap=True)
     views.add_column("what it is", style="dim", no_wrap=True)
-    for heading in ("rows", "changed by the tick", "in all"):
-        views.add_column(heading, justify="right")
-    views.add_column("as Spark has it", justify="right")
+    for heading in ("rows", "last tick", "in all"):
+        views.add_column(heading, justify="right", no_wrap=True)
+    views.add_column("equal to Spark", justify="right", no_wrap=True)
     for name, (*_, what) in {**VIEWS, **LATER_VIEWS}.items():
         if name not in figures.held:
             continue
         changed = figures.last_changed.get(name, 0)
         same, style = _verdict(latest, name)
-        views.add_row(
-            name, what, f"{figures.held[name]:,}", Text(f"{changed:,}", style="yellow" if changed else "dim"),
-            f"{figures.changed.get(name, 0):,}", Text(same, style=style),
-        )  # fmt: skip
-    return Group(now, Text(), views)
+        row = [name, _short(what, width - WIDTH_BESIDES), f"{figures.held[name]:,}"]
+        moved = Text(f"{changed:,}", style="yellow" if changed else "dim")
+        views.add_row(*row, moved, f"{figures.changed.get(name, 0):,}", Text(same, style=style))
+    return Group(now, bars, Text(), views)
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
 
 
 def _verdict(latest: Compared | None, name: str) -> tuple[str, str]:
     if latest is None or (name in LATER_VIEWS and latest.views == len(VIEWS)):
         return "–", "dim"
     if any(line.startswith(f"{name}: ") for line in latest.problems):
-        return f"DIFFERS at tick {latest.tick}", "bold red"
-    return f"equal at tick {latest.tick}", "green"
+        return f"DIFFERS, tick {latest.tick}", "bold red"
+    return f"tick {latest.tick}", "green"
 
 
 def _bars(values: Sequence[float]) -> str:
@@ -275,7 +282,7 @@ class Screen:
             return
         parts: list[RenderableType] = []
         if self.figures.held:
-            parts += [Text(), live_table(self.figures)]
+            parts += [Text(), live_table(self.figures, self.console.width)]
         if self.figures.work is not None:
             seconds = perf_counter() - self.figures.work_begun
             doing = f"{self.figures.work} … {seconds:.1f} s"
@@ -298,4 +305,4 @@ def save_picture(file: Path, *parts: RenderableType) -> None:
         )
 
 
-__all__ = ["Figures", "Screen", "compared_line", "live_table", "save_picture"]
+__all__ = ["PICTURE_WIDTH", "Figures", "Screen", "compared_line", "live_table", "save_picture"]
