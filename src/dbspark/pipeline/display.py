@@ -71,6 +71,11 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     return values
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things: `1 row`, `2,000 rows`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def escaped(text: str) -> str:
     """Text without characters that would break a line or move the cursor."""
     return text.translate(_CONTROLS)
@@ -126,4 +131,4 @@ def _padded(text: str, size: int, width: int) -> str:
     return text + blanks if width == 0 else blanks + text
 
 
-__all__ = ["DEFAULT_WIDTH", "cells", "escaped", "html_table", "pipeline_html", "text_table"]
+__all__ = ["DEFAULT_WIDTH", "cells", "counted", "escaped", "html_table", "pipeline_html", "text_table"]

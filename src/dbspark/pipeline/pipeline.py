@@ -39,7 +39,7 @@ from dbspark.columnar.user_data import system_zone
 from dbspark.connectors import sinks, streams
 from dbspark.errors import ConfigError, DbsparkError, StoreError, TimeError
 from dbspark.kernels import preload
-from dbspark.pipeline.display import pipeline_html
+from dbspark.pipeline.display import counted, pipeline_html
 from dbspark.pipeline.handle_mapping import HandleMapping
 from dbspark.pipeline.handles import Kind, Subscription, Table, Transaction, View, key_prefix
 from dbspark.pipeline.settings import known_options, parse_bytes, validated_maintenance, validated_settings
@@ -616,7 +616,8 @@ class Pipeline:
 
     def __repr__(self) -> str:
         where = "in memory" if self.location is None else f"{self.location}{', read only' if self.read_only else ''}"
-        return f"Pipeline({self.name!r}, {where}: {len(self.tables)} tables, {len(self.views)} views, tick {self.tick})"
+        held = f"{counted(len(self.tables), 'table')}, {counted(len(self.views), 'view')}"
+        return f"Pipeline({self.name!r}, {where}: {held}, tick {self.tick})"
 
     def _repr_html_(self) -> str:
         with self._lock:

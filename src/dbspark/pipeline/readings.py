@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from dbspark.columnar import Batch
 from dbspark.errors import ConfigError, DbsparkError
-from dbspark.pipeline.display import DEFAULT_WIDTH, html_table, text_table
+from dbspark.pipeline.display import DEFAULT_WIDTH, counted, html_table, text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,27 +79,27 @@ class Readings:
         if not isinstance(truncate, int) or truncate < 0:
             raise ConfigError(f"show: truncate is {truncate!r}; it is True, False or a number of characters")
         width = DEFAULT_WIDTH if truncate is True else int(truncate)
-        rows, more = self._first(n)
+        rows, more = _first_rows(self._batch(), n)
         print(text_table(rows, width, more))  # noqa: T201 (that is what it is for)
 
-    def _first(self, n: int) -> tuple[pa.Table, bool]:
-        """Some `n` rows, and whether there are more."""
-        batch = self._batch()
-        found, parts = 0, []
-        for part in _record_batches(batch):
-            parts.append(part.slice(0, n - found))
-            found += part.num_rows
-            if found > n:
-                break
-        return pa.Table.from_batches(parts, batch.schema.arrow), found > n
-
     def _repr_html_(self) -> str:
-        batch = self._batch()
-        rows, _ = self._first(HTML_ROWS)
+        tick, batch = self.tick, self._batch()
+        rows, _ = _first_rows(batch, HTML_ROWS)
         total = int(np.maximum(batch.weights(), 0).sum())
         shown = f", {rows.num_rows} of them shown" if rows.num_rows < total else ""
-        count = f"{total:,} row{'' if total == 1 else 's'}{shown}"
-        return html_table(f"{type(self).__name__} {self.name}", f"tick {self.tick}: {count}", rows)
+        count = f"{counted(total, 'row')}{shown}"
+        return html_table(f"{type(self).__name__} {self.name}", f"tick {tick}: {count}", rows)
+
+
+def _first_rows(batch: Batch, n: int) -> tuple[pa.Table, bool]:
+    """Some `n` rows, and whether there are more."""
+    found, parts = 0, []
+    for part in _record_batches(batch):
+        parts.append(part.slice(0, n - found))
+        found += part.num_rows
+        if found > n:
+            break
+    return pa.Table.from_batches(parts, batch.schema.arrow), found > n
 
 
 def _record_batches(batch: Batch) -> Iterator[pa.RecordBatch]:

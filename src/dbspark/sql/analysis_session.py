@@ -73,14 +73,16 @@ class TableLeaves:
 
         spark = self.spark
         jvm: Any = spark._jvm
-        empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), struct, verifySchema=False)
-        leaf = empty._jdf.queryExecution().analyzed()
         number = next(_NUMBERS)
         none = jvm.scala.Option.empty()
         numbered = jvm.org.apache.spark.sql.execution.LogicalRDD(
-            leaf.output(), self._rdd,
+            jvm.org.apache.spark.sql.catalyst.types.DataTypeUtils.toAttributes(
+                spark._jsparkSession.parseDataType(struct.json())
+            ),
+            self._rdd,
             jvm.org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning(number),
-            leaf.outputOrdering(), False, none, spark._jsparkSession, none, none, False,
+            jvm.org.apache.spark.api.python.PythonUtils.toSeq(jvm.java.util.ArrayList()),
+            False, none, spark._jsparkSession, none, none, False,
         )  # fmt: skip
         frame = DataFrame(jvm_dataframe(spark, numbered), spark)
         self._leaves[name] = Leaf(number, frame, self._scratch.relation(name, numbered))
