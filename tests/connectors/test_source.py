@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 import dbspark
+from dbspark.connectors import source
 from dbspark.connectors.stored_tables import PipelineSource
 from dbspark.errors import TimeError
 
@@ -179,3 +180,15 @@ def test_spark_finds_the_source_by_itself() -> None:
     found = importlib.import_module("pyspark_dbspark").DefaultSource
     assert found is PipelineSource
     assert found.name() == "dbspark"
+
+
+def test_a_session_registers_the_source_when_it_first_reads_it(spark: Any) -> None:
+    """To register it takes seconds in a new JVM: Spark starts a Python process that looks for data sources."""
+    session = spark.newSession()
+    with dbspark.Pipeline("quick", spark=session) as pipe:
+        pipe.create_table("t", "k INT")
+        pipe.create_view("v", "SELECT k FROM t")
+    session.read.format("csv")
+    assert session not in source._REGISTERED
+    session.read.format("DBSPARK")
+    assert session in source._REGISTERED
