@@ -38,7 +38,7 @@ def test_readers_show_a_tick_until_they_are_refreshed(spark: Any, tmp_path: Path
                 assert rows(reader.view("revenue").to_arrow()) == [("north", 1, 1), ("south", 1, 1)]
                 assert rows(reader.view("revenue").as_of(1).to_arrow()) == [("north", 1, 1)]
             assert one.refresh() == 42
-            assert one.views == ["revenue", "regions"]
+            assert list(one.views) == ["revenue", "regions"]
             assert rows(one.view("regions").to_arrow()) == [(3,)]
             assert rows(one.view("revenue").as_of(1).to_arrow()) == [("north", 1, 1)]
             assert one.view("revenue").changes(since=40).num_rows == 4
@@ -58,7 +58,7 @@ def test_readers_show_a_tick_until_they_are_refreshed(spark: Any, tmp_path: Path
             pipe.drop_view("regions")
             pipe.drop_view("revenue")
             one.refresh()
-            assert one.views == []
+            assert list(one.views) == []
         assert pipe.refresh() == pipe.tick == 42
     assert not list((tmp_path / "shop").glob("pin-*")), "readers leave nothing behind"
 
