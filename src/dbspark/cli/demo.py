@@ -35,7 +35,7 @@ from dbspark.cli.output import print_line
 from dbspark.errors import ConfigError
 
 EMBEDDED: Final = Workload(rows=200_000, steps=90)
-SHARDED: Final = Workload(rows=50_000, steps=3)
+SHARDED: Final = Workload(rows=50_000, steps=2)
 """A tick on shards takes seconds here: with two cores it is about what shards are, not how fast they are."""
 LEAST_EMBEDDED_STEPS: Final = 36
 """The first act has three rounds, and the last one has to be long enough to be killed in."""
@@ -160,7 +160,7 @@ def summary(screen: Screen, seconds: float, location: str | None, shards: int | 
     if ours is not None and most is not None:
         lines.append(
             f"  {len(figures.ticks)} ticks of {figures.rows_a_tick:,.0f} changed rows: {ours:,.1f} ms each "
-            f"(p99 {most:,.1f}) for all {len(VIEWS)} views, on disk when it returns"
+            f"(p99 {most:,.1f}) for all {len(VIEWS)} views{'' if shards else ', on disk when they return'}"
         )
     if spark is not None and ratio is not None:
         lines.append(f"  Spark needs {spark:,.1f} s at its best to compute them anew: {ratio:,.0f} times as long")

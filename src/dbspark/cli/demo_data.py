@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SEED: Final = 7
 """Of the random numbers: every demo of the same size has the same shop."""
 SMALL_TABLE_STEPS: Final = 10
-"""Orders change in every step; customers and products in every tenth, since people move less often than they buy."""
+"""Orders change in every step; customers and products in the first of ten: people move less often than they buy."""
 
 CATEGORIES: Final = ("books", "games", "music", "tools", "toys")
 REGIONS: Final = ("north", "south", "east", "west")
@@ -229,7 +229,7 @@ def steps(workload: Workload) -> Iterator[Step]:
     for table, keys in ((customers, ids), (products, np.arange(things)), (orders, np.flatnonzero(there))):
         yield Step(0, table.name, table.at(keys, "insert"))
     for number in range(1, workload.steps + 1):
-        if number % SMALL_TABLE_STEPS == 0:
+        if number % SMALL_TABLE_STEPS == 1:
             moving = random.choice(people, max(1, workload.changes // 200), replace=False)
             moved = customers.change(
                 moving, region=random.integers(0, len(REGIONS), len(moving)), referred_by=referrers(moving)
