@@ -7,6 +7,8 @@ resolved on first use (PEP 562), so a program pays only for the parts that it to
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from dbspark import errors
+from dbspark.errors import *  # noqa: F403 they are few, and all are for users
 from dbspark.errors import DbsparkError
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ __all__ = [
     "DbsparkError", "IndexedZSet", "Pipeline", "Subscription", "Table", "Transaction", "View", "ZSet", "__version__",
     "register",
 ]  # fmt: skip
+__all__ += [name for name in errors.__all__ if name not in __all__]
 
 _LAZY = {
     "IndexedZSet": "dbspark.zset",

@@ -5,17 +5,23 @@ is whole sentences that say what happened, where (table, column, setting, path) 
 subclasses are few: one is added only where a caller would handle the error differently.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+
 __all__ = [
     "CircuitError",
     "ConfigError",
     "CorruptFileError",
     "DbsparkError",
+    "EvaluationError",
     "JavaNotFoundError",
     "LockError",
     "SchemaError",
     "SparkStartError",
     "StoreError",
     "TimeError",
+    "TransactionError",
     "UnknownBackendError",
     "WeightOverflowError",
 ]
@@ -43,6 +49,33 @@ class SparkStartError(DbsparkError):
 
 class SchemaError(DbsparkError):
     """Data does not fit a schema; the message names the column, the expected and the given type."""
+
+
+class TransactionError(DbsparkError):
+    """A transaction that violates a table. Nothing of it was applied; the message names the table and a row."""
+
+
+class EvaluationError(DbsparkError):
+    """What Spark would raise when it evaluates an expression: overflow, division by zero, a cast that fails.
+
+    Where a view fails, the message names the view, the expression and a row; nothing of the transaction was applied.
+    """
+
+    describe: Callable[[], str] | None = None
+    """Finds the expression and a row that shows the error; called at most once, and only if somebody will read it."""
+    view: str | None = None
+    """The view that the message names."""
+    node: str | None = None
+    """The id of the node that failed, where a task knows no more."""
+
+    def of_view(self, view: str | None) -> EvaluationError:
+        """The same error with all that is known of its place in the message."""
+        if self.view is not None or (view is None and self.describe is None):
+            return self
+        place = "" if self.describe is None else self.describe()
+        error = EvaluationError(("" if view is None else f"view {view!r}: ") + str(self) + place)
+        error.view = view
+        return error
 
 
 class CircuitError(DbsparkError):

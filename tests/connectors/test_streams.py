@@ -13,8 +13,7 @@ import pytest
 
 import dbspark
 from dbspark.connectors.streams import Streams, as_operation
-from dbspark.errors import ConfigError, SchemaError
-from dbspark.runtime.tables import TransactionError
+from dbspark.errors import ConfigError, SchemaError, TransactionError
 
 NOW = {"availableNow": True}
 ORDERS = "id BIGINT NOT NULL, region STRING, amount BIGINT"

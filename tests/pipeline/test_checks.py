@@ -10,7 +10,8 @@ import pytest
 
 import dbspark
 from dbspark.columnar.sort_key import weakened_hash
-from dbspark.runtime.tables import MIN_BACKGROUND_CHECK_ROWS, TransactionError
+from dbspark.errors import TransactionError
+from dbspark.runtime.tables import MIN_BACKGROUND_CHECK_ROWS
 from dbspark.trace.write_buffer import LIMITS
 
 ALL = 0xFFFFFFFFFFFFFFFF

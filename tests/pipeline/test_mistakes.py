@@ -85,10 +85,7 @@ class TestOptions:
             (lambda: pipe.create_view("w", "SELECT 1", maintenence="auto"), "did you mean 'maintenance'"),
             (lambda: pipe.create_table("w", "a INT", primry_key=["a"]), "did you mean 'primary_key'"),
             (lambda: dbspark.Pipeline("x", spark=spark, config={"histroy": 5}), "did you mean 'history'"),
-            (
-                lambda: dbspark.Pipeline("x", spark=spark, config={"history": "x"}),
-                "history is 'x', which is not a number",
-            ),
+            (lambda: dbspark.Pipeline("x", spark=spark, config={"history": "x"}), "history is 'x', which is not"),
             (lambda: dbspark.Pipeline("x", spark=spark, config="x"), "give a dict of settings"),
             (lambda: pipe.view("v").write_stream(lambda r, t: None, nmae="x"), "did you mean 'name'"),
             (lambda: pipe.view("v").write_stream("console"), "takes a function of"),

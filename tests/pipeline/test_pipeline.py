@@ -13,8 +13,7 @@ import pytest
 
 import dbspark
 from dbspark.columnar.block_allocator import PROCESS_ALLOCATOR
-from dbspark.errors import ConfigError, DbsparkError, LockError, SchemaError, TimeError
-from dbspark.runtime.tables import TransactionError
+from dbspark.errors import ConfigError, DbsparkError, LockError, SchemaError, TimeError, TransactionError
 
 ORDERS = "id BIGINT NOT NULL, customer BIGINT, amount DECIMAL(12,2)"
 CUSTOMERS = "customer BIGINT, region STRING"

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 import dbspark
+from dbspark.errors import TransactionError
 from dbspark.runtime import exchange as superstep
-from dbspark.runtime.tables import TransactionError
 from tests.circuit.test_nested import closure
 from tests.sql.oracle import difference, rows_of
 

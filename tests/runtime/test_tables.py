@@ -14,10 +14,11 @@ from dbspark.circuit import Builder, Circuit
 from dbspark.circuit.vm import TableConstraint
 from dbspark.columnar import Schema
 from dbspark.columnar.sort_key import weakened_hash
+from dbspark.errors import TransactionError
 from dbspark.kernels.preload import compile_operator_vm
 from dbspark.runtime import tables as changes
 from dbspark.runtime.embedded import STATE_SPINE_CONFIG
-from dbspark.runtime.tables import Operation, TableDefinition, TableState, TransactionError
+from dbspark.runtime.tables import Operation, TableDefinition, TableState
 from dbspark.trace.config import DEFAULT
 from dbspark.trace.history import History
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dbspark.errors import DbsparkError, SchemaError
-from dbspark.runtime.tables import TransactionError
+from dbspark.errors import DbsparkError, SchemaError, TransactionError
 from dbspark.runtime.task import failure, raise_first
 
 

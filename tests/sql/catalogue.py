@@ -24,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar.schema import Schema
-from dbspark.errors import DbsparkError
+from dbspark.errors import DbsparkError, EvaluationError
 from dbspark.sql.analysis_session import TableLeaves
 from dbspark.sql.catalyst import EXCLUDED_RULES, read_plan
 from dbspark.sql.expressions.compiler import ExpressionCompiler
-from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context, EvaluationError
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context
 from dbspark.sql.plan import Call, Project, Table
 from dbspark.sql.types import from_json, with_nullable_children
 

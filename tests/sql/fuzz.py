@@ -26,8 +26,8 @@ from pyspark.errors import PySparkException
 
 from dbspark.columnar.frames import arrow_of
 from dbspark.columnar.schema import Schema
+from dbspark.errors import EvaluationError
 from dbspark.sql.catalyst import EXCLUDED_RULES
-from dbspark.sql.expressions.rules import EvaluationError
 from dbspark.sql.program import Program
 from tests.sql.generator import Case, Change, Row, Tree, make_case, smaller
 from tests.sql.oracle import difference, frozen, rows_of

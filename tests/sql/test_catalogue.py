@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from dbspark.errors import EvaluationError
 from dbspark.sql.expressions.compiler import ExpressionCompiler, evaluate_rows
-from dbspark.sql.expressions.rules import Compiled, Context, EvaluationError
+from dbspark.sql.expressions.rules import Compiled, Context
 from dbspark.sql.plan import Call, Column
 from tests.sql.catalogue import TIMEZONE, Answer, Example, Oracle, Ours, check, examples, settings
 

@@ -16,8 +16,7 @@ from pyspark.errors import PySparkException
 
 from dbspark.columnar.frames import arrow_of
 from dbspark.columnar.schema import Schema
-from dbspark.errors import DbsparkError
-from dbspark.sql.expressions.rules import EvaluationError
+from dbspark.errors import DbsparkError, EvaluationError
 from dbspark.sql.program import Program
 from tests.sql.oracle import Oracle, as_table, difference, frozen, rows_of
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from dbspark.errors import DbsparkError, SchemaError
-from dbspark.sql.expressions.rules import EvaluationError
+from dbspark.errors import DbsparkError, EvaluationError, SchemaError
 from dbspark.sql.program import Program
 from tests.sql.oracle import Oracle
 

@@ -15,9 +15,8 @@ import pytest
 import dbspark
 from dbspark.columnar import Schema, SortKey
 from dbspark.columnar.delta import Delta
-from dbspark.errors import WeightOverflowError
+from dbspark.errors import TransactionError, WeightOverflowError
 from dbspark.runtime.embedded import HISTORY_SPINE_CONFIG
-from dbspark.runtime.tables import TransactionError
 from dbspark.trace import write_buffer
 from dbspark.trace.history import History
 from dbspark.trace.write_buffer import LIMITS, validate

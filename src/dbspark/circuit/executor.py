@@ -19,7 +19,7 @@ from dbspark.circuit.graph import Graph, Node
 from dbspark.circuit.vm import BufferedTick, OperatorVM, StateRowCounts, TableConstraint
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import ChunkedDelta, Delta
-from dbspark.errors import CircuitError
+from dbspark.errors import CircuitError, EvaluationError
 from dbspark.kernels.preload import operator_vm_ready
 from dbspark.operators.arranged import State
 from dbspark.trace.background_merges import BackgroundMerges
@@ -119,10 +119,13 @@ class Circuit:
         for name, node in self._sources.items():
             change = inputs.get(name)
             values[node.id] = Delta.empty(node.schema) if change is None else as_delta(change, node)
-        states, results, delay_values, buffered, flush = self._run_vm(values, in_order, checks) or self._run_operators(
-            values
-        )
-        outputs = {name: finished(value) for name, value in results.items()}
+        states, results, delay_values, buffered, flush = self._run_nodes(values, in_order, checks)
+        outputs: dict[str, Any] = {}
+        for name, value in results.items():
+            try:
+                outputs[name] = finished(value)
+            except Exception as error:
+                raise _of_view(error, name) from error
         # Nothing above has changed anything. Inserting may fail: for want of memory, or because a background merge has.
         before = self.snapshot()
         try:
@@ -136,6 +139,19 @@ class Circuit:
         self._delay_values = delay_values
         self.tick_number += 1
         return outputs
+
+    def _run_nodes(
+        self, values: dict[str, Any], in_order: Collection[str], checks: dict[str, Any] | None
+    ) -> TickResult:
+        """By the VM, or every operator by itself; an error of an expression names the view."""
+        before = dict(values)
+        try:
+            small = self._run_vm(values, in_order, checks)
+        except Exception as error:
+            if _of_view(error, "") is not error:
+                self._run_operators(before)  # raises the same error, of the operator that it comes from
+            raise
+        return small or self._run_operators(values)
 
     def _run_vm(
         self, values: dict[str, Any], in_order: Collection[str], checks: dict[str, Any] | None
@@ -168,7 +184,10 @@ class Circuit:
                 values[node.id] = Delta.empty(node.schema)
                 continue
             before = before_all[node.id]
-            state, values[node.id] = node.operator.step(before, inputs)
+            try:
+                state, values[node.id] = node.operator.step(before, inputs)
+            except Exception as error:
+                raise _of_view(error, self.graph.output_of(node.id)) from error
             if state is not before:
                 states[node.id] = state
         held = {n.id: values[n.inputs[0].id] for n in self._delays}
@@ -249,6 +268,14 @@ class Circuit:
             if self._states[node.id]:
                 out[f"{node.label} #{node.id[:6]}"] = rows
         return out
+
+
+def _of_view(error: Exception, view: str | None) -> Exception:
+    """The error of an expression, ours or Spark's, with the view in it; any other error as it is."""
+    if type(error).__module__.startswith("pyspark."):
+        text = str(error).partition("JVM stacktrace:")[0].strip()
+        return EvaluationError(f"in a part that Spark evaluates: {text}").of_view(view)
+    return error.of_view(view) if isinstance(error, EvaluationError) else error
 
 
 def _seed(node: Node) -> Any:

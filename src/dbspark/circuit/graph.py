@@ -199,6 +199,10 @@ class Graph:
                 pending += node.inputs
         return out
 
+    def output_of(self, node_id: str) -> str | None:
+        """The first output, in the order in which they were made, that depends on a node."""
+        return next((name for name, node in self.outputs.items() if node_id in self.needed_by([node])), None)
+
     def pruned(self) -> Graph:
         """Without nodes that no output depends on; sources stay."""
         needed = self.needed()

@@ -37,7 +37,7 @@ from dbspark.columnar.memory import reserve
 from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.columnar.user_data import system_zone
 from dbspark.connectors import sinks, streams
-from dbspark.errors import ConfigError, DbsparkError, StoreError, TimeError
+from dbspark.errors import ConfigError, DbsparkError, EvaluationError, StoreError, TimeError
 from dbspark.kernels import preload
 from dbspark.pipeline.display import counted, pipeline_html
 from dbspark.pipeline.handle_mapping import HandleMapping
@@ -270,7 +270,10 @@ class Pipeline:
                     check_columns(f"view {name!r}", plan.schema.names, self._case_sensitive())
                     self._definitions[name] = self._definition(query, maintenance, recursive)
                 preload.wait()  # filling needs the kernels, and no tick should have to wait for them
-                self._runtime.add_views(names, self.tick)
+                try:
+                    self._runtime.add_views(names, self.tick)
+                except EvaluationError as error:
+                    raise error.of_view(names[0] if len(names) == 1 else None) from error
                 self._commit_definitions()
             _log.info("view %s: %.0f ms", ", ".join(names), 1e3 * (perf_counter() - begun))
             return [View(self, name) for name in names]

@@ -17,6 +17,7 @@ from dbspark.circuit.graph import Graph
 from dbspark.circuit.vm import TableConstraint
 from dbspark.columnar import Batch, SortKey
 from dbspark.columnar.delta import Delta
+from dbspark.errors import TransactionError
 from dbspark.operators.arranged import State
 from dbspark.reporting import Activity, activity
 from dbspark.runtime.fill import Integral, fill_states
@@ -25,14 +26,7 @@ from dbspark.runtime.reslicing import reorder_spine, unsharded_states
 from dbspark.runtime.runtime import Outcome, Runtime
 from dbspark.runtime.sizes import sizes_of
 from dbspark.runtime.state import difference, outputs_of, restore, stale_views, state_of, warn_of_refill
-from dbspark.runtime.tables import (
-    ConstraintCheck,
-    Operation,
-    OperationKind,
-    TableDefinition,
-    TableState,
-    TransactionError,
-)
+from dbspark.runtime.tables import ConstraintCheck, Operation, OperationKind, TableDefinition, TableState
 from dbspark.sql.explain import Size
 from dbspark.sql.program import Program
 from dbspark.storage.store import Store

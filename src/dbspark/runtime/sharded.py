@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from dbspark.circuit.graph import Graph
 from dbspark.columnar import Batch, SortKey, merge
-from dbspark.errors import ConfigError
+from dbspark.errors import ConfigError, EvaluationError
 from dbspark.operators.external_function import ExternalFunction
 from dbspark.operators.placement import SHARD, key_of
 from dbspark.reporting import activity
@@ -273,7 +273,10 @@ class Sharded(Runtime):
         """Run levels, and replace the records of the traces that the shards report."""
         if state is None:
             state = None if records is self._records else self._records
-        out = self._get_transport().run(LevelsRun(context, plan, records, rows, frames, state, tables))
+        try:
+            out = self._get_transport().run(LevelsRun(context, plan, records, rows, frames, state, tables))
+        except EvaluationError as error:
+            raise error.of_view(None if error.node is None else plan.graph.output_of(error.node)) from error
         records_after = {name: dict(by_shard) for name, by_shard in self._records.items()}
         for report in out.reports:
             shard = report["shard"]

@@ -28,7 +28,7 @@ from dbspark.columnar.memory import copy_record_batch
 from dbspark.columnar.rows import encode_rows, row_normaliser
 from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_batch import MAX_SORT_ROWS
-from dbspark.errors import DbsparkError, SchemaError
+from dbspark.errors import SchemaError, TransactionError
 from dbspark.kernels.memory.layout import WEIGHT
 from dbspark.kernels.vm.constraints import violates_constraints
 from dbspark.operators.keys import distinct_keys
@@ -46,10 +46,6 @@ MIN_BACKGROUND_CHECK_ROWS = 4096
 """Deltas with at least so many rows are checked on another thread while the circuit runs; for fewer it does not pay."""
 
 OperationKind = Literal["insert", "delete", "upsert", "delete keys", "apply"]
-
-
-class TransactionError(DbsparkError):
-    """A transaction that violates a table. Nothing of it was applied; the message names the table and a row."""
 
 
 class Operation(NamedTuple):

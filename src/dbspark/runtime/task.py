@@ -21,7 +21,7 @@ import pyarrow as pa
 from dbspark.columnar import Batch, SortKey, merge
 from dbspark.columnar.delta import Delta
 from dbspark.columnar.schema import Schema
-from dbspark.errors import DbsparkError
+from dbspark.errors import DbsparkError, EvaluationError
 from dbspark.operators.arranged import Arranged, State
 from dbspark.operators.operator import Arrange
 from dbspark.runtime.level_plan import Level, NodeStep
@@ -217,12 +217,21 @@ class LevelTask:
             return
         arguments = [i.arranged() if isinstance(i, _LazyArrangement) else i for i in inputs]
         if not step.operator.state_sort_keys():
-            _, self.values[step.id] = step.operator.step((), arguments)
+            _, self.values[step.id] = self._stepped(step, (), arguments)
             return
         before = self.state(step.id, step.operator.state_sort_keys())
-        after, self.values[step.id] = step.operator.step(before, arguments)
+        after, self.values[step.id] = self._stepped(step, before, arguments)
         if after is not before:
             self.set_state(step.id, after)
+
+    def _stepped(self, step: NodeStep, before: State, arguments: Sequence[Any]) -> tuple[State, Any]:
+        """What the operator gives; an error of an expression says of which node it is."""
+        try:
+            return step.operator.step(before, arguments)
+        except EvaluationError as error:
+            described = error.of_view(None)
+            described.node = step.id
+            raise described from error
 
     def _nothing(self, step: NodeStep, inputs: Sequence[Any]) -> Any:
         if inputs and isinstance(inputs[0], dict):  # the result of a fixpoint
@@ -260,18 +269,21 @@ class _LazyArrangement:
 
 
 def failure(error: DbsparkError, level: int, shard: int) -> bytes:
-    """An error as a payload: the names of its types in `dbspark.errors`, and its message."""
+    """An error as a payload: the names of its types in `dbspark.errors`, its message, and the node it comes from."""
     type_names = [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, DbsparkError)]
-    return json.dumps([level, shard, type_names, str(error)]).encode()
+    return json.dumps([level, shard, type_names, str(error), getattr(error, "node", None)]).encode()
 
 
 def raise_first(payloads: Iterable[bytes]) -> None:
     """Raise the error of the first level, and in it of the first shard, if there is any."""
     found = sorted((json.loads(p) for p in payloads), key=lambda e: e[:2])
     if found:
-        _, _, type_names, message = found[0]
+        _, _, type_names, message, node = found[0]
         known = {kind.__name__: kind for kind in _error_types(DbsparkError)}
-        raise next(known[name] for name in type_names if name in known)(message)
+        error = next(known[name] for name in type_names if name in known)(message)
+        if isinstance(error, EvaluationError):
+            error.node = node
+        raise error
 
 
 def _error_types(kind: type[DbsparkError]) -> Iterator[type[DbsparkError]]:

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbspark.errors import EvaluationError
 from dbspark.operators.function import Columns
 from dbspark.operators.linear import true_rows
 from dbspark.sql import generators
 from dbspark.sql.expressions.logic import scattered
-from dbspark.sql.expressions.rules import ColumnFrame, Compiled, EvaluationError
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled
 
 
 def map_function(compiled: Sequence[Compiled]) -> Callable[[Columns], list[pa.Array]]:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbspark.errors import EvaluationError
 from dbspark.sql.expressions.decimals import (
     _scaled,
     decimal_add,
@@ -41,17 +42,7 @@ from dbspark.sql.expressions.operands import (
     valid_of,
     values_of,
 )
-from dbspark.sql.expressions.rules import (
-    ColumnFrame,
-    Compiled,
-    Context,
-    Datum,
-    EvaluationError,
-    as_array,
-    calling,
-    raw_rule,
-    rule,
-)
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context, Datum, as_array, calling, raw_rule, rule
 from dbspark.sql.plan import Call
 from dbspark.sql.types import from_json
 

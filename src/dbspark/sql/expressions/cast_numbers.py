@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbspark.errors import EvaluationError
 from dbspark.sql.expressions.cast_results import TOO_LARGE, Caster, masked
 from dbspark.sql.expressions.decimals import decimals, fitted, fitted_integers, unscaled
 from dbspark.sql.expressions.operands import OUT_OF_RANGE, EvalMode, valid_of, values_of
-from dbspark.sql.expressions.rules import EvaluationError
 from dbspark.sql.expressions.zones import SECOND
 
 

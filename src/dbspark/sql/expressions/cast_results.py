@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbspark.errors import EvaluationError
 from dbspark.sql.expressions.operands import EvalMode
-from dbspark.sql.expressions.rules import EvaluationError
 
 Caster = Callable[[pa.Array], pa.Array]
 """From a column of one type to a column of another."""
@@ -20,11 +20,16 @@ BLANK = "".join(map(chr, [*range(0x21), 0x7F]))
 """What Spark strips from strings before it reads them."""
 
 
+def text_of(value: bytes) -> str:
+    """The text of bytes that should be UTF-8, for errors."""
+    return value.decode("utf-8", "replace")
+
+
 def refused(value: pa.Array, found: pa.Array, target: pa.DataType, mode: EvalMode) -> pa.Array:
     """What was read; where nothing was, an error in ANSI mode."""
     if mode == "ANSI" and found.null_count != value.null_count:
         bad = value.filter(pc.and_(pc.is_valid(value), pc.is_null(found)))
-        shown = bad[:1].view(pa.binary())[0].as_py() if pa.types.is_string(value.type) else bad[0]
+        shown = text_of(bad[:1].view(pa.binary())[0].as_py()) if pa.types.is_string(value.type) else str(bad[0])
         raise EvaluationError(INVALID.format(shown, value.type, target))
     return found
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dbspark.sql.expressions.rules import Compiled, EvaluationError, constant
+from dbspark.errors import EvaluationError
+from dbspark.sql.expressions.rules import Compiled, constant
 from dbspark.sql.expressions.vectors import Vector, missing, null_intolerant_arrays, numbers
 
 STRING = pa.string()

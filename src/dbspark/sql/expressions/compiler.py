@@ -7,12 +7,14 @@ import pkgutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 import dbspark.sql.expressions as package
-from dbspark.errors import DbsparkError
+from dbspark.errors import DbsparkError, EvaluationError
+from dbspark.sql.expression_text import columns_of, sql_text
 from dbspark.sql.expressions.rules import RAW_RULES, RULES, ColumnFrame, Compiled, Context, Datum, constant
 from dbspark.sql.plan import Call, Column, Constant, Expr, Subquery
 
@@ -67,7 +69,24 @@ class ExpressionCompiler:
         if isinstance(expr, Subquery):
             raise DbsparkError("a scalar subquery is a column by the time expressions are compiled")
         found = self._by_rule(expr)
-        return self.elsewhere(expr, self) if found is None else found
+        if found is None:
+            return self.elsewhere(expr, self)
+        return self._locating(found, expr) if found.can_fail and found.constant is None else found
+
+    def _locating(self, given: Compiled, expr: Call) -> Compiled:
+        """The same expression; its errors can say which it is, and find a row that shows them."""
+        places = {c.name: self.positions[c.id] for c in columns_of(expr) if c.id in self.positions}
+        text, evaluate = sql_text(expr), given.run
+
+        def run(frame: ColumnFrame) -> Datum:
+            try:
+                return evaluate(frame)
+            except EvaluationError as error:
+                if error.describe is None:
+                    error.describe = partial(_failing_row, text, places, evaluate, frame)
+                raise
+
+        return replace(given, run=run)
 
     def type_of(self, expr: Expr) -> pa.DataType | None:
         """The type of an expression, None where Spark has to evaluate some of it."""
@@ -104,6 +123,24 @@ class ExpressionCompiler:
             return None
         # Where a part has no rule, Spark evaluates the part, not the whole.
         return known(call, [self.compile(arg) for arg in call.args], self.context)
+
+
+def _failing_row(
+    text: str, places: Mapping[str, int], evaluate: Callable[[ColumnFrame], Datum], frame: ColumnFrame
+) -> str:
+    """The expression and the first row on which it fails, as the end of an error; found by halving."""
+    first, rows = 0, frame.rows
+    while rows > 1 and places:
+        half = rows // 2
+        try:
+            evaluate(frame.at(pa.array(range(first, first + half), pa.int64())))
+            first, rows = first + half, rows - half
+        except EvaluationError:
+            rows = half
+    if not places or not rows:
+        return f", in {text}"
+    values = ", ".join(f"{name} = {frame.columns[at][first].as_py()!r}" for name, at in places.items())
+    return f", in {text}; a row that shows it has {values}"
 
 
 def repeated(exprs: Sequence[Expr]) -> dict[int, int]:

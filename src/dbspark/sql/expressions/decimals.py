@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbspark.errors import EvaluationError
 from dbspark.sql.expressions.operands import (
     AWAY,
     OUT_OF_RANGE,
@@ -26,7 +27,7 @@ from dbspark.sql.expressions.operands import (
     nonzero,
     valid_of,
 )
-from dbspark.sql.expressions.rules import Datum, EvaluationError, as_array
+from dbspark.sql.expressions.rules import Datum, as_array
 from dbspark.sql.plan import Call
 
 

@@ -9,10 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbspark.errors import EvaluationError
 from dbspark.sql.expressions.logic import total_order
-from dbspark.sql.expressions.rules import (
-    EvaluationError,
-)
 from dbspark.sql.expressions.vectors import (
     Vector,
     missing,

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dbspark.sql.expressions.rules import Context, Datum, EvaluationError, as_array
+from dbspark.errors import EvaluationError
+from dbspark.sql.expressions.rules import Context, Datum, as_array
 from dbspark.sql.plan import Call
 
 EvalMode: TypeAlias = Literal["ANSI", "LEGACY", "TRY"]

@@ -21,14 +21,9 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from dbspark.errors import DbsparkError
 from dbspark.sql.plan import Call
 
 Datum: TypeAlias = pa.Array | pa.Scalar
-
-
-class EvaluationError(DbsparkError):
-    """What Spark would raise when it evaluates the expression: overflow, division by zero, a cast that fails."""
 
 
 @dataclass(frozen=True, slots=True)

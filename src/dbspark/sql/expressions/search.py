@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbspark.errors import EvaluationError
 from dbspark.sql.expressions import patterns
 from dbspark.sql.expressions.characters import (
     BOOLEAN,
@@ -21,7 +22,7 @@ from dbspark.sql.expressions.characters import (
     occurrences,
     offsets_and_bytes,
 )
-from dbspark.sql.expressions.rules import Compiled, Context, Datum, EvaluationError, constant, rule
+from dbspark.sql.expressions.rules import Compiled, Context, Datum, constant, rule
 from dbspark.sql.expressions.vectors import (
     Vector,
     arrow_column,

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dbspark.errors import EvaluationError
 from dbspark.sql.expressions.characters import (
     BINARY,
     INT,
@@ -22,17 +23,7 @@ from dbspark.sql.expressions.characters import (
     strings,
 )
 from dbspark.sql.expressions.elements import without_nulls
-from dbspark.sql.expressions.rules import (
-    ColumnFrame,
-    Compiled,
-    Context,
-    Datum,
-    EvaluationError,
-    as_array,
-    calling,
-    constant,
-    rule,
-)
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Context, Datum, as_array, calling, constant, rule
 from dbspark.sql.expressions.vectors import (
     Vector,
     arrow_column,

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dbspark.errors import EvaluationError
 from dbspark.sql.expressions.logic import scattered
-from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Datum, EvaluationError, as_array, calling, constant
+from dbspark.sql.expressions.rules import ColumnFrame, Compiled, Datum, as_array, calling, constant
 
 Vector: TypeAlias = Any
 """A numpy array."""
