@@ -17,6 +17,7 @@ __all__ = [
     "EvaluationError",
     "JavaNotFoundError",
     "LockError",
+    "OpenAnswerWarning",
     "SchemaError",
     "SparkStartError",
     "StoreError",
@@ -76,6 +77,10 @@ class EvaluationError(DbsparkError):
         error = EvaluationError(("" if view is None else f"view {view!r}: ") + str(self) + place)
         error.view = view
         return error
+
+
+class OpenAnswerWarning(UserWarning):
+    """A view is defined by a query that has more than one right answer, so Spark's own may differ from the view's."""
 
 
 class CircuitError(DbsparkError):

@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 
 import dbspark
+from dbspark.connectors import sinks
 from dbspark.connectors.feed import WEIGHT
 from dbspark.errors import ConfigError, TimeError
 from tests.pipeline.queries import tables, without_spark
 
 __all__ = ["without_spark"]
 HISTORY = 4
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "RETRY", sinks.RetryPolicy(attempts=3, first_pause=0.0))
 
 
 def shop(location: Path | None = None, **more: Any) -> dbspark.Pipeline:

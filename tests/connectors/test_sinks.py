@@ -11,8 +11,15 @@ import pyarrow as pa
 import pytest
 
 import dbspark
+from dbspark.cli.status import read_status
+from dbspark.connectors import sinks
 from dbspark.connectors.feed import feed_schema, to_feed, to_inserts
 from dbspark.errors import ConfigError, SchemaError
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "RETRY", sinks.RetryPolicy(attempts=3, first_pause=0.0))
 
 
 def shop(spark: Any, location: Path | None = None) -> dbspark.Pipeline:
@@ -106,11 +113,57 @@ def test_a_failing_function_gets_its_tick_again(spark: Any, tmp_path: Path) -> N
             feed.processAllAvailable()
         insert(pipe, (4, "south"))  # ticks go on
         assert pipe.tick == 3
+        failed = "failed after 3 attempt(s), tick 1: OSError: the sink is full"
+        assert feed.status == pipe.status["sinks"]["plain.full"] == failed
+        assert read_status(str(location)).sinks == {"plain.full": failed}
     with shop(spark, location) as pipe:
         feed = pipe.view("plain").write_stream(sink, name="full")
         feed.processAllAvailable()
         assert sink.ticks == [1, 2, 3]
+        assert pipe.status["sinks"] == {"plain.full": "running, tick 3"}
         assert sink.total() == held(pipe.view("plain")) == Counter({("north",): 3, ("south",): 1})
+    assert read_status(str(location)).sinks == {"plain.full": "tick 3"}
+
+
+def test_a_sink_that_recovers_misses_nothing(spark: Any, caplog: pytest.LogCaptureFixture) -> None:
+    sink, fails, said = Sink(), [OSError("busy"), OSError("still busy")], []
+
+    def sometimes(df: Any, tick: int) -> None:
+        if tick == 2 and fails:
+            said.append(pipe.status["sinks"]["plain.sink"])
+            raise fails.pop(0)
+        sink(df, tick)
+
+    with shop(spark) as pipe, caplog.at_level("WARNING", "dbspark"):
+        feed = pipe.view("plain").write_stream(sometimes, since=0)
+        insert(pipe, (1, "north"))
+        feed.processAllAvailable()
+        insert(pipe, (2, "south"))
+        insert(pipe, (3, "south"))
+        feed.processAllAvailable()
+        assert sink.ticks == [1, 2, 3]
+        assert feed.status == "running, tick 3"
+    assert said[0] == "running, tick 1"
+    assert said[1] == "trying again after 1 failed attempt(s), tick 1: OSError: busy"
+    assert "feed plain.sink failed at tick 2 (attempt 2 of 3), and is tried again in 0 s: OSError: still" in caplog.text
+
+
+def test_pauses_grow_to_a_limit_and_end_with_the_feed(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = sinks.RetryPolicy(first_pause=1.0, max_pause=5.0)
+    assert [policy.pause(n) for n in range(1, 6)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+    monkeypatch.setattr(sinks, "RETRY", sinks.RetryPolicy(first_pause=3600.0, max_pause=3600.0))
+    failed = threading.Event()
+
+    def fails(df: Any, tick: int) -> None:
+        failed.set()
+        raise OSError("down")
+
+    with shop(spark) as pipe:
+        feed = pipe.view("plain").write_stream(fails, since=0)
+        insert(pipe, (1, "north"))
+        assert failed.wait(60)
+        feed.stop()
+        assert feed.exception() is None
 
 
 def test_a_format_is_written_once_though_a_crash_forgets_the_position(spark: Any, tmp_path: Path) -> None:

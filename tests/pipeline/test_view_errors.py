@@ -87,4 +87,4 @@ def test_all_errors_are_importable() -> None:
     import dbspark.errors
 
     for name in dbspark.errors.__all__:
-        assert issubclass(getattr(dbspark, name), DbsparkError)
+        assert issubclass(getattr(dbspark, name), DbsparkError | UserWarning)

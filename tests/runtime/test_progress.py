@@ -89,7 +89,7 @@ def test_status_and_listeners(caplog: pytest.LogCaptureFixture) -> None:
         pipe.add_listener(listener)
         assert pipe.is_active
         assert pipe.status == {
-            "message": "Waiting for a transaction", "isDataAvailable": False, "isTriggerActive": False,
+            "message": "Waiting for a transaction", "isDataAvailable": False, "isTriggerActive": False, "sinks": {},
         }  # fmt: skip
         with caplog.at_level(logging.ERROR, "dbspark"):
             applied(pipe, (1, "x"))

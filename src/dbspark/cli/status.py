@@ -1,12 +1,13 @@
 """The status of a location, read from its files alone: without Spark, and without a lock."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.fs as pafs
 from rich.console import Console
 
 from dbspark.cli.output import print_line, show_rows
+from dbspark.connectors.sinks import describe_position
 from dbspark.runtime.reslicing import split_trace_name
 from dbspark.sql.explain import in_bytes
 from dbspark.storage.files import Files, RemoteFiles
@@ -37,6 +38,8 @@ class Status:
     """The process that holds the lock for writing."""
     shards: int | None = None
     """The number of shards; None for an embedded pipeline."""
+    sinks: dict[str, str] = field(default_factory=dict)
+    """By view and name of a sink, how far it is and what it failed with, as of the last commit."""
 
 
 def read_status(location: str) -> Status:
@@ -58,7 +61,8 @@ def read_status(location: str) -> Status:
         oldest = min(store.ticks(), default=found.tick)
         writer = _writer(store.files)
         return Status(
-            program["name"], found.tick, oldest, rows, queries, len(sizes), sum(sizes), writer, shards
+            program["name"], found.tick, oldest, rows, queries, len(sizes), sum(sizes), writer, shards,
+            {key: describe_position(position) for key, position in found.positions.items()},
         )  # fmt: skip
 
 
@@ -73,6 +77,8 @@ def show_status(location: str, console: Console) -> None:
         print_line(console, f"Open for writing by {status.writer}")
     rows = [(name, kind, f"{count:,}" if console.is_terminal else count) for (kind, name), count in status.rows.items()]
     show_rows(console, ("name", "kind", "rows"), rows, {2})
+    for key, place in status.sinks.items():
+        print_line(console, f"Sink {key}: {place}")
 
 
 def _rows(spine: Spine) -> int:

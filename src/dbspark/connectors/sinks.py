@@ -9,6 +9,10 @@ pipeline is closed; after a restart it continues from there. Delivery guarantees
 * A *format* is written exactly once: a tick is a folder `tick=N`, and a repetition replaces the folder by one with the
   same changes (only `_commit_timestamp` may have been forgotten).
 
+A sink that raises gets the same tick again, after pauses that grow (`RetryPolicy`). When it has failed too often, the
+feed stops with the error; it goes on from the same tick when it is started again. What fails is kept beside the
+position, so that the status of the pipeline, and of its location, says so.
+
 A feed may fall behind by any number of ticks: the pipeline keeps the history of the view from the oldest position of
 its sinks on, whether they run or not, and drops it as positions advance. Positions and histories are committed in one
 manifest, so the ticks that a sink has not read are there when the location is opened again.
@@ -43,7 +47,29 @@ _MAX_COMMIT_TIMES = 1 << 14
 """Commit times that a feed remembers, for `_commit_timestamp`."""
 
 Position = dict[str, Any]
-"""`tick`: the last delivered tick; with `snapshot`, the rows of the view at that tick are still to be delivered."""
+"""`tick`: the last delivered tick; with `snapshot`, the rows of the view at that tick are still to be delivered; with
+`failure`, how the delivery of the next tick has failed: its `error`, the number of `attempts`, and whether it has
+`stopped`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a sink that fails is tried, and how long the pauses between are."""
+
+    attempts: int = 8
+    """Deliveries of one tick before the feed stops; with the pauses below, over half a minute."""
+    first_pause: float = 0.25
+    """Seconds before the second attempt; each further pause is twice as long."""
+    max_pause: float = 30.0
+    """Seconds of the longest pause."""
+
+    def pause(self, failed: int) -> float:
+        """Seconds to wait after so many failed attempts."""
+        return float(min(self.max_pause, self.first_pause * 2 ** (failed - 1)))
+
+
+RETRY = RetryPolicy()
+"""The policy of feeds that are started without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +83,7 @@ class ChangeSource:
     times: Callable[[], Mapping[int, float]]
     """The commit times of earlier ticks, as far as they are stored."""
     save: Callable[[Position], None]
-    """Save a position with the next commit."""
+    """Save a position with the next commit, or at once if the feed has stopped with it."""
 
 
 class Feed:
@@ -74,6 +100,7 @@ class Feed:
         self._position = position
         self._times: dict[int, float] = dict(origin.times())
         self._error: BaseException | None = None
+        self._retry = RETRY
         self._stopping = False
         self._state = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"dbspark feed {name}", daemon=True)
@@ -90,6 +117,11 @@ class Feed:
     @property
     def isActive(self) -> bool:
         return self._thread.is_alive()
+
+    @property
+    def status(self) -> str:
+        """How far it is, and what it fails with, in one line."""
+        return describe_position(self._position, self.isActive)
 
     def exception(self) -> BaseException | None:
         """The error that ended it, if one did."""
@@ -119,8 +151,7 @@ class Feed:
             self._thread.join()
 
     def __repr__(self) -> str:
-        state = "running" if self.isActive else "failed" if self._error is not None else "stopped"
-        return f"Feed({self.name!r}, {state}, tick {self.position})"
+        return f"Feed({self.name!r}, {self.status})"
 
     # ------------------------------------------------------------------ inside
 
@@ -141,8 +172,8 @@ class Feed:
                 for tick, changes in self._pending_ticks():
                     if self._stopping:
                         return
-                    if len(changes):
-                        self._deliver(changes, tick)
+                    if len(changes) and not self._delivered(changes, tick):
+                        return
                     self._advance(tick)
                 if self._stopping:
                     return
@@ -150,10 +181,43 @@ class Feed:
             # The ticks are committed; the error concerns the sink only.
             _log.exception("feed %s stops after tick %d", self.name, self.position)
             self._error = error
+            self._record_failure(error, int(self._position.get("failure", {}).get("attempts", 0)) + 1, True)
         finally:
             with self._state:
                 self._stopping = True
                 self._state.notify_all()
+
+    def _delivered(self, changes: pa.Table, tick: int) -> bool:
+        """Deliver the changes of a tick, again if the sink fails; False if the feed is stopped meanwhile."""
+        attempt = 1
+        while True:
+            try:
+                self._deliver(changes, tick)
+                return True
+            except Exception as error:
+                if attempt >= self._retry.attempts:
+                    raise
+                pause = self._retry.pause(attempt)
+                _log.warning(
+                    "feed %s failed at tick %d (attempt %d of %d), and is tried again in %.3g s: %s: %s",
+                    self.name, tick, attempt, self._retry.attempts, pause, type(error).__name__, _first_line(error),
+                )  # fmt: skip
+                self._record_failure(error, attempt, False)
+            with self._state:
+                if self._state.wait_for(lambda: self._stopping, pause):
+                    return False
+            attempt += 1
+
+    def _record_failure(self, error: BaseException, attempts: int, stopped: bool) -> None:
+        """Keep beside the position what the sink fails with."""
+        failure = {"error": f"{type(error).__name__}: {_first_line(error)}", "attempts": attempts, "stopped": stopped}
+        position = {**self._position, "failure": failure}
+        try:
+            self._source.save(position)
+        except Exception:  # the log has the error of the sink, which is the one that matters
+            _log.exception("the failure of feed %s could not be stored", self.name)
+        with self._state:
+            self._position = position
 
     def _pending_ticks(self) -> Iterator[tuple[int, pa.Table]]:
         """The feeds to deliver, by tick; the latest tick is included without changes too, to advance the position."""
@@ -174,6 +238,21 @@ class Feed:
         with self._state:
             self._position = position
             self._state.notify_all()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0][:300]
+
+
+def describe_position(position: Position, running: bool | None = None) -> str:
+    """A position in one line; `running` is None where only the position is known, as from the files."""
+    tick = "before its first rows" if position.get("snapshot") else f"tick {position['tick']}"
+    failure = position.get("failure")
+    if failure is None:
+        return tick if running is None else f"{'running' if running else 'stopped'}, {tick}"
+    if failure["stopped"]:
+        return f"failed after {failure['attempts']} attempt(s), {tick}: {failure['error']}"
+    return f"trying again after {failure['attempts']} failed attempt(s), {tick}: {failure['error']}"
 
 
 def make_sink(
@@ -205,4 +284,4 @@ def make_sink(
     return write
 
 
-__all__ = ["ChangeSource", "Feed", "Position", "make_sink"]
+__all__ = ["RETRY", "ChangeSource", "Feed", "Position", "RetryPolicy", "describe_position", "make_sink"]

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import uuid
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
@@ -37,7 +38,8 @@ from dbspark.columnar.memory import reserve
 from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.columnar.user_data import system_zone
 from dbspark.connectors import sinks, streams
-from dbspark.errors import ConfigError, DbsparkError, EvaluationError, StoreError, TimeError
+from dbspark.connectors.sinks import describe_position
+from dbspark.errors import ConfigError, DbsparkError, EvaluationError, OpenAnswerWarning, StoreError, TimeError
 from dbspark.kernels import preload
 from dbspark.pipeline.display import counted, pipeline_html
 from dbspark.pipeline.handle_mapping import HandleMapping
@@ -276,7 +278,14 @@ class Pipeline:
                     raise error.of_view(names[0] if len(names) == 1 else None) from error
                 self._commit_definitions()
             _log.info("view %s: %.0f ms", ", ".join(names), 1e3 * (perf_counter() - begun))
+            self._warn_of_open_answers(names)
             return [View(self, name) for name in names]
+
+    def _warn_of_open_answers(self, names: Sequence[str]) -> None:
+        for name in names:
+            for sentence in self._program.views[name].open_answers:
+                message = f"view {name!r}: Spark's own answer may differ: {sentence}"
+                warnings.warn(message, OpenAnswerWarning, stacklevel=5)
 
     def drop_view(self, name: str) -> None:
         """Drop a view with the state that only it needs, and stop and forget its sinks."""
@@ -491,8 +500,13 @@ class Pipeline:
 
     @property
     def status(self) -> dict[str, Any]:
-        """The current status, as of a `StreamingQuery`: `message`, `isDataAvailable`, `isTriggerActive`."""
-        return self._monitor.status(self.is_active)
+        """The current status, as of a `StreamingQuery`: `message`, `isDataAvailable`, `isTriggerActive`; and `sinks`,
+        by view and name, how far each is and what it fails with."""
+        sinks_now = {
+            key: self._feeds[key].status if key in self._feeds else describe_position(position, False)
+            for key, position in self._positions.items()
+        }
+        return {**self._monitor.status(self.is_active), "sinks": sinks_now}
 
     @property
     def last_progress(self) -> Progress | None:
@@ -703,6 +717,8 @@ class Pipeline:
                 with self._lock:
                     self._positions = {**self._positions, key: position}
                     self._runtime.hold(view, self._oldest_unread_tick(view))
+                    if position.get("failure", {}).get("stopped") and not self._closed:
+                        self._commit_definitions()  # for whoever asks for the status of the location
 
             origin = sinks.ChangeSource(
                 lambda since, upto: self.view(view).changes(since, upto),

@@ -36,7 +36,7 @@ from dbspark.sql.catalyst_tree import (
     value_of,
     window_in,
 )
-from dbspark.sql.determinism import not_deterministic, not_deterministic_names
+from dbspark.sql.determinism import not_deterministic, not_deterministic_names, open_answers
 from dbspark.sql.distinct_aggregates import in_order
 from dbspark.sql.types import from_json
 
@@ -498,6 +498,8 @@ class AnalyzedQuery:
     remarks: tuple[str, ...]
     declared: tuple[Any, ...] = ()
     """The Spark types of the columns, as JSON."""
+    open_answers: tuple[str, ...] = ()
+    """What in it has more than one right answer (`dbspark.sql.determinism`)."""
 
 
 def read_plan(tables: TableLeaves, query: str | DataFrame) -> AnalyzedQuery:
@@ -524,7 +526,7 @@ def read_plan(tables: TableLeaves, query: str | DataFrame) -> AnalyzedQuery:
     node = reader.node(parse_tree(json.loads(plan.toJSON()), JvmReference(None, plan)))
     output = plan.output()
     declared = tuple(_declared(output.apply(i)) for i in range(output.size()))
-    return AnalyzedQuery(node, _columns_of(output), tuple(reader.remarks), declared)
+    return AnalyzedQuery(node, _columns_of(output), tuple(reader.remarks), declared, tuple(open_answers(analyzed)))
 
 
 def _optimized(session: AnalysisSession, analyzed: Any) -> Any:

@@ -51,6 +51,8 @@ class ViewPlan:
     notes: tuple[MaintenanceNote, ...]
     reads: frozenset[str] = frozenset()
     """The tables and views in its query."""
+    open_answers: tuple[str, ...] = ()
+    """What in it has more than one right answer, as sentences."""
 
     @property
     def incremental(self) -> bool:
@@ -124,7 +126,8 @@ class Program:
         columns = given.columns
         positions = [rel.position(c.id) for c in columns]
         stream = self._finished(rel.stream, positions, [c.name for c in columns], given.declared)
-        return self._define(name, query, stream, compiler.notes, maintenance, tables_read(given.plan))
+        reads = tables_read(given.plan)
+        return self._define(name, query, stream, compiler.notes, maintenance, reads, given.open_answers)
 
     def recursive_views(
         self, views: Mapping[str, tuple[str | DataFrame, SchemaLike]], *, maintenance: Maintenance = "auto"
@@ -157,7 +160,8 @@ class Program:
             stream = self._finished(made[name], range(schema.columns), schema.names, read[name].declared)
             self.leaves.remove(name)
             reads = frozenset().union(*(tables_read(found.plan) for found in read.values())) - set(views)
-            out.append(self._define(name, query, stream, compiler.notes, maintenance, reads))
+            answers = read[name].open_answers
+            out.append(self._define(name, query, stream, compiler.notes, maintenance, reads, answers))
         return out
 
     def frame(self, name: str) -> DataFrame:
@@ -203,10 +207,10 @@ class Program:
 
     def _define(
         self, name: str, query: str | DataFrame, stream: Stream, notes: list[MaintenanceNote], maintenance: Maintenance,
-        reads: frozenset[str],
+        reads: frozenset[str], open_answers: tuple[str, ...] = (),
     ) -> ViewPlan:  # fmt: skip
         text = query if isinstance(query, str) else "a DataFrame"
-        made = ViewPlan(name, text, stream.schema, tuple(notes), reads)
+        made = ViewPlan(name, text, stream.schema, tuple(notes), reads, open_answers)
         if maintenance == "incremental" and not made.incremental:
             wrong = "; ".join(str(n) for n in notes if n.mode != "incremental")
             whole = "; ".join(str(n) for n in notes if n.mode == "incremental" and n.cost == "partition")
