@@ -65,7 +65,10 @@ def not_deterministic(name: str) -> DbsparkError:
 
 # ---------------------------------------------------------------------------------------------- open answers
 
-_OPEN = re.compile(r"\b(first|last|any_value|first_value|last_value|collect_list|array_agg|listagg|string_agg)\b|limit\b", re.IGNORECASE)
+_OPEN = re.compile(
+    r"\b(first|last|any_value|first_value|last_value|collect_list|array_agg|listagg|string_agg)\b|limit\b",
+    re.IGNORECASE,
+)
 _FIRST = "min_by(x, y) or max_by(x, y) with a column y that tells the rows apart"
 _INSTEAD = {
     "First": _FIRST, "Last": _FIRST, "AnyValue": _FIRST,
