@@ -52,13 +52,13 @@ def _is_operator(expr: Expr) -> bool:
     return isinstance(expr, Call) and expr.name in _OPERATORS
 
 
-def columns_of(expr: Expr) -> Iterator[Column]:
+def columns_read(expr: Expr) -> Iterator[Column]:
     """The columns that an expression reads, in their order."""
     if isinstance(expr, Column):
         yield expr
     elif isinstance(expr, Call):
         for arg in expr.args:
-            yield from columns_of(arg)
+            yield from columns_read(arg)
 
 
-__all__ = ["columns_of", "sql_text"]
+__all__ = ["columns_read", "sql_text"]

@@ -20,7 +20,7 @@ BLANK = "".join(map(chr, [*range(0x21), 0x7F]))
 """What Spark strips from strings before it reads them."""
 
 
-def text_of(value: bytes) -> str:
+def decoded_text(value: bytes) -> str:
     """The text of bytes that should be UTF-8, for errors."""
     return value.decode("utf-8", "replace")
 
@@ -29,7 +29,7 @@ def refused(value: pa.Array, found: pa.Array, target: pa.DataType, mode: EvalMod
     """What was read; where nothing was, an error in ANSI mode."""
     if mode == "ANSI" and found.null_count != value.null_count:
         bad = value.filter(pc.and_(pc.is_valid(value), pc.is_null(found)))
-        shown = text_of(bad[:1].view(pa.binary())[0].as_py()) if pa.types.is_string(value.type) else str(bad[0])
+        shown = decoded_text(bad[:1].view(pa.binary())[0].as_py()) if pa.types.is_string(value.type) else str(bad[0])
         raise EvaluationError(INVALID.format(shown, value.type, target))
     return found
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dbspark.errors import DbsparkError, EvaluationError
-from dbspark.sql.expressions.cast_results import BLANK, INVALID, Caster, masked, refused, text_of
+from dbspark.sql.expressions.cast_results import BLANK, INVALID, Caster, decoded_text, masked, refused
 from dbspark.sql.expressions.decimals import fitted, fitted_integers
 from dbspark.sql.expressions.operands import EvalMode, valid_of
 from dbspark.sql.expressions.zones import DAY, SECOND, Zone, zone
@@ -198,7 +198,7 @@ def _string_to_decimal(target: pa.DataType, mode: EvalMode) -> Caster:
         texts = strings.take(others).view(pa.binary()).to_pylist()
         found = [slow(x.decode("utf-8", "replace")) for x in texts]
         if mode == "ANSI" and None in found:
-            raise EvaluationError(INVALID.format(text_of(texts[found.index(None)]), v.type, target))
+            raise EvaluationError(INVALID.format(decoded_text(texts[found.index(None)]), v.type, target))
         valid = np.array([x is not None for x in found])
         rest = fitted_integers(np.array([x or 0 for x in found], object), valid, target, mode)
         where = np.full(len(strings), -1)

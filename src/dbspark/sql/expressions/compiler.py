@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import dbspark.sql.expressions as package
 from dbspark.errors import DbsparkError, EvaluationError
-from dbspark.sql.expression_text import columns_of, sql_text
+from dbspark.sql.expression_text import columns_read, sql_text
 from dbspark.sql.expressions.rules import RAW_RULES, RULES, ColumnFrame, Compiled, Context, Datum, constant
 from dbspark.sql.plan import Call, Column, Constant, Expr, Subquery
 
@@ -75,7 +75,7 @@ class ExpressionCompiler:
 
     def _locating(self, given: Compiled, expr: Call) -> Compiled:
         """The same expression; its errors can say which it is, and find a row that shows them."""
-        places = {c.name: self.positions[c.id] for c in columns_of(expr) if c.id in self.positions}
+        places = {c.name: self.positions[c.id] for c in columns_read(expr) if c.id in self.positions}
         text, evaluate = sql_text(expr), given.run
 
         def run(frame: ColumnFrame) -> Datum:
