@@ -36,20 +36,20 @@ def test_weights_up_to_the_ends_of_int64_are_exact() -> None:
 
 @pytest.mark.parametrize("key", [None, (0,), ()], ids=["rows", "key", "no key"])
 def test_a_chunk_is_sorted_the_same_with_and_without_its_hashes(key: tuple[int, ...] | None) -> None:
-    batch = sort_chunk(SortKey(FLAT), chunk_of([5, 1, 5, 3]))
+    batch = Batch.of(sort_chunk(SortKey(FLAT), chunk_of([5, 1, 5, 3])))
     check(batch, {(5, "5"): 2, (1, "1"): 1, (3, "3"): 1})
     sort_key = SortKey(FLAT, key)
-    again = sort_chunk(sort_key, batch.chunks[0], hashed=True)
+    again = Batch.of(sort_chunk(sort_key, batch.chunks[0], hashed=True))
     check(again, contents(batch))
-    assert again.same(sort_chunk(sort_key, batch.chunks[0]))
+    assert again.same(Batch.of(sort_chunk(sort_key, batch.chunks[0])))
 
 
 def test_chunks_of_several_times_are_one_batch_advanced_to_since() -> None:
     chunks = [chunk_of([1, 2]), chunk_of([2, 3]), chunk_of([3])]
-    batch = sort_timed_chunks(SortKey(FLAT), chunks, [4, 5, 7])
+    batch = Batch.of(sort_timed_chunks(SortKey(FLAT), chunks, [4, 5, 7]))
     assert (batch.rows, batch.total_weight) == (5, 5)
     assert (batch.time, batch.earliest[0], batch.latest[0]) == (None, 4, 7)
-    advanced = sort_timed_chunks(SortKey(FLAT), chunks, [4, 5, 7], since=(9,))
+    advanced = Batch.of(sort_timed_chunks(SortKey(FLAT), chunks, [4, 5, 7], since=(9,)))
     check(advanced, {(1, "1"): 1, (2, "2"): 2, (3, "3"): 2})
     assert advanced.time is not None
     assert advanced.time[0] == 9
@@ -60,4 +60,4 @@ def test_a_plan_uses_the_scratch_of_the_thread_as_long_as_it_fits() -> None:
     assert plan_scratch(FLAT, largest) is sort_batch.PLAN_SCRATCH.buffer
     assert plan_scratch(FLAT, largest + 1) is not sort_batch.PLAN_SCRATCH.buffer
     for count in (largest, largest + 1):
-        assert sort_chunk(SortKey(FLAT), chunk_of(list(range(count)))).rows == count
+        assert Batch.of(sort_chunk(SortKey(FLAT), chunk_of(list(range(count))))).rows == count

@@ -31,7 +31,8 @@ from dbspark.columnar.batch_index import BatchIndex
 from dbspark.columnar.chunk import Chunk
 from dbspark.columnar.delta import ChunkedDelta, Delta
 from dbspark.columnar.memory import allocate
-from dbspark.columnar.sort_batch import batch_of_sorted_chunk
+from dbspark.columnar.row_times import SURVEY_OF_NO_TIME
+from dbspark.columnar.sort_batch import SortedChunks
 from dbspark.kernels.lookup.directory import append_batch
 from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import registers as kr
@@ -477,7 +478,7 @@ def _batch(registers: bytes, arena: Any, register: int, sort_key: SortKey) -> Ba
     if not rows:
         return Batch.empty(sort_key)
     chunk = Chunk(sort_key.schema, rows, arena.slice(table - arena.address, size), None)
-    batch = batch_of_sorted_chunk(sort_key, chunk, survey)
+    batch = Batch.of(SortedChunks(sort_key, (chunk,), survey, SURVEY_OF_NO_TIME))
     return batch.with_index(BatchIndex.at(index, rows, arena)) if index else batch
 
 

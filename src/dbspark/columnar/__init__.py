@@ -1,7 +1,6 @@
 """Batches: sorted, consolidated, immutable columns with weights; schemas; Arrow in and out."""
 
-from dbspark.columnar.batch import Batch
-from dbspark.columnar.merge_batches import merge
+from dbspark.columnar.batch import Batch, merge
 from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.columnar.sort_key import SortKey
 

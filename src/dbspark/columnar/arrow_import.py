@@ -21,7 +21,7 @@ from dbspark.columnar.batch import Batch
 from dbspark.columnar.chunk import CHUNK_ROWS, ONE, ZERO, Chunk
 from dbspark.columnar.memory import ThreadScratch, allocate
 from dbspark.columnar.schema import Schema
-from dbspark.columnar.sort_batch import PLAN_SCRATCH, batch_of_plan, plan_scratch, rows_in_thread_scratch
+from dbspark.columnar.sort_batch import PLAN_SCRATCH, chunk_of_plan, plan_scratch, rows_in_thread_scratch
 from dbspark.columnar.sort_key import SortKey
 from dbspark.kernels.memory import arrow_import as kh
 from dbspark.kernels.memory import layout as nd
@@ -78,13 +78,13 @@ def import_batch(sort_key: SortKey, table: pa.Table, weight: str | None = None) 
         return None
     mapping.row_bytes = max(size - table_bytes, 0) // rows + 1
     if 0 < size <= capacity <= 2 * (size + _ALIGNMENT_BYTES):
-        return batch_of_plan(sort_key, scratch, table_bytes, arena)
+        return Batch.of(chunk_of_plan(sort_key, scratch, table_bytes, arena))
     if size <= 0:  # all rows cancel, or they are too large for one chunk
         chunk = _chunk(schema, table, weight)
         return None if chunk is None else Batch.from_chunk(sort_key, chunk)
     arena = allocate(size)
     ka.fill(spec, rows, at + table_bytes, arena.address)
-    return batch_of_plan(sort_key, scratch, table_bytes, arena)
+    return Batch.of(chunk_of_plan(sort_key, scratch, table_bytes, arena))
 
 
 def import_copy(schema: Schema, table: pa.Table) -> Chunk | None:

@@ -13,8 +13,7 @@ Most batches are of one time, or of none, which is a time of zeros; then no row 
 the short way. `description` belongs to whoever gives rows times (`dbspark.trace`) and is not interpreted here.
 
 Nothing here loops over rows in Python; everything is a plan (positions and weights) followed by a gather. Sorting is in
-`columnar.sort_batch`, merging in `columnar.merge_batches`. Both build batches, and the constructors here need both: so
-this module imports them at its end, and the package imports this module first.
+`columnar.sort_batch`, merging in `columnar.merge_batches`; both give `SortedChunks`, of which batches are made here.
 """
 
 from __future__ import annotations
@@ -25,12 +24,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dbspark.columnar import merge_batches, sort_batch
 from dbspark.columnar.batch_index import MIN_INDEXED_BATCH_ROWS, NO_INDEX, BatchIndex
 from dbspark.columnar.chunk import Chunk, gather_chunks, gather_timed, import_arrays
 from dbspark.columnar.conform import conform
 from dbspark.columnar.memory import INT64_MAX, Int64s, UInt64s, int64s
-from dbspark.columnar.row_times import pad_times, survey_of_one_time, times_at
+from dbspark.columnar.row_times import advance_time, pad_times, survey_of_one_time, times_at
 from dbspark.columnar.schema import Schema
+from dbspark.columnar.sort_batch import SortedChunks
 from dbspark.columnar.sort_key import SortKey
 from dbspark.errors import SchemaError, WeightOverflowError
 from dbspark.kernels.lookup import index as ks
@@ -106,6 +107,10 @@ class Batch:
             self.__dict__["index"] = BatchIndex(index.words, (address, shift, chunks + dropped_chunks, rows))
         return self
 
+    def without_chunks(self, chunks: int) -> Batch:
+        """This batch without its first chunks; its index is shared."""
+        return Batch(self.sort_key, self.chunks[chunks:]).with_index_of(self, chunks, 0)
+
     @property
     def largest(self) -> int:
         """The largest magnitude of a weight. Sums of `largest` bound the weights of a merge without reading rows."""
@@ -167,6 +172,18 @@ class Batch:
         return Batch(sort_key, ())
 
     @staticmethod
+    def of(given: SortedChunks) -> Batch:
+        """The batch of chunks that are sorted and consolidated already."""
+        sort_key, chunks, weight_survey, time_survey = given
+        batch = Batch.__new__(Batch)  # without a call of __init__: every small sort of a tick comes here
+        batch.sort_key, batch.description, batch.chunks = sort_key, None, tuple(chunks)
+        batch.rows = chunks[0].rows if len(chunks) == 1 else sum([c.rows for c in chunks])
+        if weight_survey is not None:
+            attributes = batch.__dict__
+            attributes["_survey"], attributes["_time_survey"] = weight_survey, time_survey
+        return batch
+
+    @staticmethod
     def from_chunk(sort_key: SortKey, chunk: Chunk) -> Batch:
         """Sort and consolidate one imported chunk, of any number of rows."""
         rows = chunk.rows
@@ -177,8 +194,8 @@ class Batch:
                 Batch.from_chunk(sort_key, chunk.slice(at, min(sort_batch.MAX_SORT_ROWS, rows - at)))
                 for at in range(0, rows, sort_batch.MAX_SORT_ROWS)
             ]
-            return merge_batches.merge(pieces)
-        return sort_batch.sort_chunk(sort_key, chunk)
+            return merge(pieces)
+        return Batch.of(sort_batch.sort_chunk(sort_key, chunk))
 
     @staticmethod
     def from_arrow(data: pa.RecordBatch | pa.Table, sort_key: SortKey | None = None, weights: Any = None) -> Batch:
@@ -200,7 +217,7 @@ class Batch:
             part_weights = None if weights is None else weights[at:end]
             pieces.append(_from_arrays(sort_key, conform(schema, part.schema, part.columns), end - at, part_weights))
             at = end
-        return merge_batches.merge(pieces)
+        return merge(pieces)
 
     @staticmethod
     def from_timed_arrow(
@@ -220,14 +237,15 @@ class Batch:
             chunk = import_arrays(schema, arrays, part.num_rows, None if checked is None else checked[at:end])
             pieces.append(Batch.from_chunk(sort_key, chunk.with_times(pad_times(times, at, end))))
             at = end
-        return merge_batches.merge(pieces) if pieces else Batch.empty(sort_key)
+        return merge(pieces) if pieces else Batch.empty(sort_key)
 
     def sorted_by(self, sort_key: SortKey) -> Batch:
         """The same rows, sorted by another key."""
         if sort_key is self.sort_key:
             return self
-        pieces = [sort_batch.sort_chunk(sort_key, chunk, not self.sort_key.order) for chunk in self.chunks]
-        return merge_batches.merge(pieces) if pieces else Batch.empty(sort_key)
+        hashed = not self.sort_key.order
+        pieces = [Batch.of(sort_batch.sort_chunk(sort_key, chunk, hashed)) for chunk in self.chunks]
+        return merge(pieces) if pieces else Batch.empty(sort_key)
 
     # ------------------------------------------------------------------ reading
 
@@ -334,4 +352,15 @@ def _checked_weights(weights: Any, rows: int) -> Int64s:
     return np.ascontiguousarray(array, np.int64)
 
 
-from dbspark.columnar import merge_batches, sort_batch  # noqa: E402 (they import `Batch`, see above)
+def merge(batches: Sequence[Batch], since: Sequence[int] = ()) -> Batch:
+    """The sum of batches of one sort key, with times advanced to `since`."""
+    inputs = [b for b in batches if b.rows]
+    if len(inputs) <= 1:
+        if not inputs or not since:
+            return inputs[0] if inputs else batches[0]
+        only, time = inputs[0], inputs[0].time
+        if time is not None:
+            return only if advance_time(time, since) == time else only.at_time(advance_time(time, since))
+        if all(t >= s for t, s in zip(only.earliest, since, strict=False)):
+            return only
+    return Batch.of(merge_batches.merge_chunks(inputs, since))

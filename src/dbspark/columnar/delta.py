@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar import sort_key as hashing
-from dbspark.columnar.batch import Batch
+from dbspark.columnar.batch import Batch, merge
 from dbspark.columnar.chunk import Chunk, check_plan, gather_columns, gather_rows, import_arrays
 from dbspark.columnar.memory import Int64s, int64s
-from dbspark.columnar.merge_batches import merge
 from dbspark.columnar.rows import Row, decode_arrays
 from dbspark.columnar.schema import Schema
 from dbspark.columnar.sort_batch import sort_chunk
@@ -150,7 +149,7 @@ class Delta:
             elif not self.rows:
                 batch = Batch.empty(sort_key)
             else:
-                batch = sort_chunk(sort_key, self.chunk())
+                batch = Batch.of(sort_chunk(sort_key, self.chunk()))
             # Another dict, not another entry: a delta may be read by two threads (`trace.history`).
             self._batches = {**self._batches, sort_key: batch}
         return batch

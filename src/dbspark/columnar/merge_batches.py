@@ -1,4 +1,4 @@
-"""Merging: the sum of sorted batches, all at once (`merge`) or step by step (`MergePlan`).
+"""Merging: the sum of sorted batches, all at once (`merge_chunks`) or step by step (`MergePlan`).
 
 Inputs have one sort key. Rows at one time, with no time occurring twice, are merged by the kernels without times; where
 an input has several times, or inputs differ in theirs, every row comes with its times.
@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from struct import pack_into
-from typing import Final
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
-from dbspark.columnar.batch import Batch
 from dbspark.columnar.chunk import CHUNK_ROWS, Chunk, check_plan, gather_chunks, gather_timed
 from dbspark.columnar.memory import Int64s, allocate, int64s, uint64s
 from dbspark.columnar.row_times import advance_time, time_bounds
@@ -30,7 +29,7 @@ from dbspark.columnar.sort_batch import (
     PLAN_INFO,
     PLAN_SCRATCH,
     PLAN_SCRATCH_BYTES,
-    batch_of_sorted_chunk,
+    SortedChunks,
 )
 from dbspark.columnar.sort_key import SortKey
 from dbspark.errors import SchemaError
@@ -47,7 +46,37 @@ MIN_BATCHES_TO_SORT: Final = 4
 """This many batches of several times are merged by sorting their rows, if there are at most `MAX_SORT_ROWS`."""
 
 
-class MergePlan:
+class MergeInput(Protocol):
+    """What merges need to know of a batch."""
+
+    sort_key: SortKey
+    chunks: tuple[Chunk, ...]
+    rows: int
+
+    @property
+    def lens(self) -> Int64s: ...
+
+    @property
+    def tables(self) -> Int64s: ...
+
+    @property
+    def time(self) -> tuple[int, ...] | None: ...
+
+    @property
+    def _time_survey(self) -> list[int]: ...
+
+    def __len__(self) -> int: ...
+
+    def slice(self, offset: int, rows: int | None = None) -> Self: ...
+
+    def without_chunks(self, chunks: int) -> Self: ...
+
+
+B = TypeVar("B", bound=MergeInput)
+"""The batches of a merge."""
+
+
+class MergePlan(Generic[B]):
     """A merge in progress: call `step` until `done`.
 
     The cursors say how far each input is read: (chunk, row) of its next row; `ends` are the cursors where it stops.
@@ -73,7 +102,7 @@ class MergePlan:
 
     def __init__(
         self,
-        batches: Sequence[Batch],
+        batches: Sequence[B],
         offsets: Sequence[int] | None = None,
         since: Sequence[int] = (),
         within: Int64s | None = None,
@@ -154,11 +183,11 @@ class MergePlan:
             return gather_chunks(schema, own_key, *gathered, np.ascontiguousarray(times[:, 0]))
         return gather_timed(schema, own_key, *gathered, times[:, :n])
 
-    def remaining(self) -> list[Batch]:
+    def remaining(self) -> list[B]:
         """The unread rows of each input that has any, oldest input first."""
         return [b.slice(n) if n else b for b, n in zip(*self.unread_inputs(), strict=True)]
 
-    def unread_inputs(self) -> tuple[tuple[Batch, ...], tuple[int, ...]]:
+    def unread_inputs(self) -> tuple[tuple[B, ...], tuple[int, ...]]:
         """The inputs that have unread rows, without the chunks that are read, and the first unread row of each.
 
         They come in the order of the arguments, which is oldest first: readers of a merge in progress rely on it.
@@ -171,8 +200,7 @@ class MergePlan:
             if row >= batch.chunks[chunk].rows:
                 chunk, row = chunk + 1, 0
             if chunk < len(batch.chunks):
-                unread = Batch(self.sort_key, batch.chunks[chunk:]).with_index_of(batch, chunk, 0) if chunk else batch
-                batches.append(unread)
+                batches.append(batch.without_chunks(chunk) if chunk else batch)
                 offsets.append(row)
         return tuple(batches), tuple(offsets)
 
@@ -190,7 +218,7 @@ class MergePlan:
         return out
 
 
-def run_merge(plan: MergePlan) -> list[Chunk]:
+def run_merge(plan: MergePlan[Any]) -> list[Chunk]:
     """All chunks that a merge has still to write."""
     chunks: list[Chunk] = []
     while not plan.done:
@@ -198,17 +226,8 @@ def run_merge(plan: MergePlan) -> list[Chunk]:
     return chunks
 
 
-def merge(batches: Sequence[Batch], since: Sequence[int] = ()) -> Batch:
-    """The sum of batches of one sort key, with times advanced to `since`."""
-    inputs = [b for b in batches if b.rows]
-    if len(inputs) <= 1:
-        if not inputs or not since:
-            return inputs[0] if inputs else batches[0]
-        only, time = inputs[0], inputs[0].time
-        if time is not None:
-            return only if advance_time(time, since) == time else only.at_time(advance_time(time, since))
-        if all(t >= s for t, s in zip(only.earliest, since, strict=False)):
-            return only
+def merge_chunks(inputs: Sequence[B], since: Sequence[int] = ()) -> SortedChunks:
+    """The sum of batches of one sort key that have rows, with times advanced to `since`."""
     sort_key = inputs[0].sort_key
     if any(b.sort_key is not sort_key for b in inputs):
         raise SchemaError(f"batches of different sort keys cannot be merged: {[b.sort_key for b in inputs]}")
@@ -218,16 +237,16 @@ def merge(batches: Sequence[Batch], since: Sequence[int] = ()) -> Batch:
             return merged
     plan = MergePlan(inputs, since=since)
     if plan.time is None and len(inputs) >= MIN_BATCHES_TO_SORT and sum(b.rows for b in inputs) <= MAX_SORT_ROWS:
-        return Batch(sort_key, _merge_by_sorting(plan))
+        return SortedChunks(sort_key, _merge_by_sorting(plan))
     if plan.time is None or sum(b.rows for b in inputs) < PARALLEL_MERGE_ROWS:
-        return Batch(sort_key, run_merge(plan))
+        return SortedChunks(sort_key, run_merge(plan))
     low, high = plan, MergePlan(inputs, since=since)
     middle = low.split(1 << 63)
     low.restrict(None, middle)
     high.restrict(middle, None)
     upper = _second_thread().submit(run_merge, high)
     chunks = run_merge(low)
-    return Batch(sort_key, chunks + upper.result())
+    return SortedChunks(sort_key, chunks + upper.result())
 
 
 @cache
@@ -236,7 +255,7 @@ def _second_thread() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="dbspark-merge")
 
 
-def _common_time(batches: Sequence[Batch], since: Sequence[int]) -> tuple[int, ...] | None:
+def _common_time(batches: Sequence[MergeInput], since: Sequence[int]) -> tuple[int, ...] | None:
     """The one time of all rows of all batches once they are advanced to `since`; None where there are several."""
     common: tuple[int, ...] | None = None
     for batch in batches:
@@ -251,7 +270,7 @@ def _common_time(batches: Sequence[Batch], since: Sequence[int]) -> tuple[int, .
     return common
 
 
-def _merge_small(sort_key: SortKey, batches: Sequence[Batch]) -> Batch | None:
+def _merge_small(sort_key: SortKey, batches: Sequence[MergeInput]) -> SortedChunks | None:
     """The sum of flat batches of one chunk and of one time, in two kernel calls; None where they are not such, or too
     large for the scratch memory of the thread."""
     time = batches[0]._time_survey
@@ -277,15 +296,13 @@ def _merge_small(sort_key: SortKey, batches: Sequence[Batch]) -> Batch | None:
     if size < 0:
         return None
     if size == 0:
-        return Batch.empty(sort_key)
+        return SortedChunks(sort_key, ())
     arena = allocate(size)
     kc.fill(spec, count, rows, at, arena.address)
-    merged = batch_of_sorted_chunk(sort_key, Chunk(sort_key.schema, info[0], arena, None), info[ka.WEIGHT_SURVEY :])
-    merged.__dict__["_time_survey"] = time
-    return merged
+    return SortedChunks(sort_key, (Chunk(sort_key.schema, info[0], arena, None),), info[ka.WEIGHT_SURVEY :], time)
 
 
-def _merge_by_sorting(plan: MergePlan) -> list[Chunk]:
+def _merge_by_sorting(plan: MergePlan[Any]) -> list[Chunk]:
     """All chunks of a merge of batches of several times, by sorting their rows together."""
     schema, info = plan.sort_key.schema, plan.info
     rows = int(plan.lens.sum())

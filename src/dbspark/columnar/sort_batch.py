@@ -1,4 +1,4 @@
-"""Sorting: chunks of rows in any order become batches, sorted by a sort key and consolidated.
+"""Sorting: chunks of rows in any order become the chunks of a batch, sorted by a sort key and consolidated.
 
 Flat rows at one time are the common case and take two kernel calls (`kernels.sort.sort_rows`): `plan` hashes and sorts
 the rows in scratch memory and returns the size of the result, `fill` writes the result into an arena of that size.
@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from dbspark.columnar import sort_key as hashing
-from dbspark.columnar.batch import Batch
 from dbspark.columnar.chunk import CHUNK_ROWS, NO_TIME, Chunk, check_plan, gather_chunks, gather_timed
 from dbspark.columnar.memory import Int64s, ThreadScratch, UInt64s, allocate, int64s, uint64s
 from dbspark.columnar.row_times import NO_TIME_COORDINATES, SURVEY_OF_NO_TIME, survey_of_one_time, time_bounds
@@ -39,6 +38,15 @@ PLAN_INFO: Final = Struct(f"{ka.INFO_WORDS}q")
 """The head of a plan: rows, then what `kernels.sort.sort_rows` says of them."""
 
 
+class SortedChunks(NamedTuple):
+    """What a batch is made of: chunks that are sorted by a sort key and consolidated, and both surveys, or none."""
+
+    sort_key: SortKey
+    chunks: Sequence[Chunk]
+    weight_survey: Sequence[int] | None = None
+    time_survey: list[int] | None = None
+
+
 def plan_scratch(schema: Schema, rows: int, more: int = 0) -> Any:
     """Scratch memory for a plan of `rows` rows, and `more` bytes."""
     needed = more + 8 * (ka.words_before_rows(schema.columns, schema.node_count) + ka.WORDS_PER_ROW * rows)
@@ -52,26 +60,17 @@ def rows_in_thread_scratch(schema: Schema, more: int) -> int:
     )
 
 
-def batch_of_plan(sort_key: SortKey, scratch: Any, at: int, arena: Any) -> Batch:
-    """The batch that `fill` has written into an arena, by the plan that begins `at` bytes into scratch memory."""
+def chunk_of_plan(sort_key: SortKey, scratch: Any, at: int, arena: Any) -> SortedChunks:
+    """The chunk that `fill` has written into an arena, by the plan that begins `at` bytes into scratch memory."""
     info = PLAN_INFO.unpack_from(scratch, at)
-    batch = batch_of_sorted_chunk(sort_key, Chunk(sort_key.schema, info[0], arena, None), info[ka.WEIGHT_SURVEY :])
     times = info[4 : ka.WEIGHT_SURVEY]
-    if times != NO_TIME_COORDINATES:
-        batch.__dict__["_time_survey"] = survey_of_one_time(times)
-    return batch
+    time_survey = SURVEY_OF_NO_TIME if times == NO_TIME_COORDINATES else survey_of_one_time(times)
+    return SortedChunks(
+        sort_key, (Chunk(sort_key.schema, info[0], arena, None),), info[ka.WEIGHT_SURVEY :], time_survey
+    )
 
 
-def batch_of_sorted_chunk(sort_key: SortKey, chunk: Chunk, weight_survey: Sequence[int]) -> Batch:
-    """A batch of one chunk at no time that is sorted and consolidated already, and the survey of its weights."""
-    batch = Batch.__new__(Batch)
-    batch.sort_key, batch.description, batch.chunks, batch.rows = sort_key, None, (chunk,), chunk.rows
-    attributes = batch.__dict__
-    attributes["_survey"], attributes["_time_survey"] = weight_survey, SURVEY_OF_NO_TIME
-    return batch
-
-
-def sort_chunk(sort_key: SortKey, chunk: Chunk, hashed: bool = False) -> Batch:
+def sort_chunk(sort_key: SortKey, chunk: Chunk, hashed: bool = False) -> SortedChunks:
     """Sort and consolidate a chunk. `hashed`: its HASH lane holds row hashes already."""
     schema, rows = sort_key.schema, chunk.rows
     if schema.nested or not rows:
@@ -85,24 +84,24 @@ def sort_chunk(sort_key: SortKey, chunk: Chunk, hashed: bool = False) -> Batch:
     if size > 0:
         arena = allocate(size)
         ka.fill(spec, rows, at, arena.address)
-        return batch_of_plan(sort_key, scratch, 0, arena)
+        return chunk_of_plan(sort_key, scratch, 0, arena)
     info = PLAN_INFO.unpack_from(scratch)
     n = info[0]
     if n == 0:
-        return Batch.empty(sort_key)
+        return SortedChunks(sort_key, ())
     check_plan(info)
     # More rows, or larger ones, than one chunk holds: the plan stands, and the chunks are gathered one by one.
     pos = np.frombuffer(scratch, np.int64, n, 8 * (before + 2 * rows))
     weights = np.frombuffer(scratch, np.int64, n, 8 * (before + 3 * rows))
     tables = np.frombuffer(scratch, np.int64, 1, 8 * ka.INFO_WORDS)
     gathered = pos, weights, info[2], np.array(info[4 : ka.WEIGHT_SURVEY], np.int64)
-    return Batch(sort_key, gather_chunks(schema, sort_key.own_key, tables, *gathered))
+    return SortedChunks(sort_key, gather_chunks(schema, sort_key.own_key, tables, *gathered))
 
 
 def sort_timed_chunks(
     sort_key: SortKey, chunks: Sequence[Chunk], times: Sequence[int], since: Sequence[int] = ()
-) -> Batch:
-    """Sort and consolidate flat chunks into one batch. Chunk i is at time (times[i],), advanced to `since`."""
+) -> SortedChunks:
+    """Sort and consolidate flat chunks together. Chunk i is at time (times[i],), advanced to `since`."""
     schema, count = sort_key.schema, sum([chunk.rows for chunk in chunks])
     owners, tables, time = [], [], np.zeros(nd.TIMES, np.int64)
     for chunk, tick in zip(chunks, times, strict=True):
@@ -124,11 +123,11 @@ def sort_timed_chunks(
     gathered = addresses, pos[:n], weights[:n], ones
     if one_time and n:
         only_time = np.ascontiguousarray(row_times[:, 0])
-        return Batch(sort_key, gather_chunks(schema, sort_key.own_key, *gathered, only_time))
-    return Batch(sort_key, gather_timed(schema, sort_key.own_key, *gathered, row_times[:, :n]))
+        return SortedChunks(sort_key, gather_chunks(schema, sort_key.own_key, *gathered, only_time))
+    return SortedChunks(sort_key, gather_timed(schema, sort_key.own_key, *gathered, row_times[:, :n]))
 
 
-def sort_hashed_chunk(sort_key: SortKey, chunk: Chunk, words: UInt64s, keys: UInt64s) -> Batch:
+def sort_hashed_chunk(sort_key: SortKey, chunk: Chunk, words: UInt64s, keys: UInt64s) -> SortedChunks:
     """Sort and consolidate a chunk of any columns and times whose lanes are computed: see `SortKey.words`, `.keys`."""
     rows = chunk.rows
     schema = sort_key.schema
@@ -149,16 +148,16 @@ def sort_hashed_chunk(sort_key: SortKey, chunk: Chunk, words: UInt64s, keys: UIn
         check_plan(info)
         n = int(info[0])
         timed = pos[:n], weights[:n], int(info[2]), times[:, :n]
-        return Batch(sort_key, gather_timed(schema, sort_key.own_key, tables, *timed))
+        return SortedChunks(sort_key, gather_timed(schema, sort_key.own_key, tables, *timed))
     km.consolidate(at, keys, words, order, schema.columns, schema.node_count, pos, weights, info)
     check_plan(info)
     n = int(info[0])
     time = np.array([chunk.lane(nd.TIME + c)[0] for c in range(nd.TIMES)]) if rows else NO_TIME
     gathered = pos[:n], weights[:n], int(info[2]), time
-    return Batch(sort_key, gather_chunks(schema, sort_key.own_key, tables, *gathered))
+    return SortedChunks(sort_key, gather_chunks(schema, sort_key.own_key, tables, *gathered))
 
 
-def _sort_general(sort_key: SortKey, chunk: Chunk, hashed: bool) -> Batch:
+def _sort_general(sort_key: SortKey, chunk: Chunk, hashed: bool) -> SortedChunks:
     """Sort and consolidate a chunk with nested columns or several times."""
     words = chunk.lane(nd.HASH) if hashed and not sort_key.order else sort_key.words(chunk)
     return sort_hashed_chunk(sort_key, chunk, words, sort_key.keys(chunk, words))

@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from dbspark.columnar import Batch, SortKey
+from dbspark.columnar.batch import merge
 from dbspark.columnar.chunk import Chunk, check_plan, gather_chunks, gather_columns, gather_timed, import_arrays
 from dbspark.columnar.conform import conform
 from dbspark.columnar.memory import Int64s, UInt64s, int64s
-from dbspark.columnar.merge_batches import MergePlan, merge, run_merge
+from dbspark.columnar.merge_batches import MergePlan, run_merge
 from dbspark.columnar.row_times import time_bounds
 from dbspark.columnar.rows import encode_rows, row_normaliser
 from dbspark.columnar.sort_key import hash_rows

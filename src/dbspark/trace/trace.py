@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dbspark.columnar import Batch, SortKey
-from dbspark.columnar.merge_batches import merge
+from dbspark.columnar.batch import merge
 from dbspark.errors import SchemaError, TimeError
 from dbspark.trace import lookup as reading
 from dbspark.trace.background_merges import BackgroundMerges

@@ -181,7 +181,7 @@ def _sort_in_one_pass(
     sort_key, ticks = deltas[0].sort_key, np.array([delta.tick for delta in deltas], np.int64)
     whole = concat_chunks(sort_key.schema, chunks) if small else None
     if whole is None:
-        batch = sort_timed_chunks(sort_key, chunks, ticks.tolist(), (oldest,))
+        batch = Batch.of(sort_timed_chunks(sort_key, chunks, ticks.tolist(), (oldest,)))
     elif oldest >= deltas[-1].tick:
         batch = Batch.from_chunk(sort_key, whole).at_time((oldest,))
     else:

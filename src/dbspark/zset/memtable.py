@@ -343,7 +343,7 @@ def batch_of_rows(sort_key: SortKey, rows: dict[Row, int]) -> Batch:
     weights = None if values.count(1) == len(values) else np.array(values, np.int64)
     chunk = import_arrays(sort_key.schema, encode_rows(sort_key.schema, list(rows)), len(rows), weights)
     row_hash = hash_rows(chunk, sort_key.row_nodes)
-    return sort_hashed_chunk(sort_key, chunk, row_hash, row_hash)
+    return Batch.of(sort_hashed_chunk(sort_key, chunk, row_hash, row_hash))
 
 
 class Memtable:
