@@ -74,10 +74,12 @@ def test_drivers_are_killed(spark, tmp_path):
     chance = random.Random(KILLS)
     location, last = str(tmp_path / "state"), 0
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    java = "-XX:TieredStopAtLevel=1"  # as in tests/conftest.py
     for i in range(KILLS):
         child = subprocess.Popen(
             [sys.executable, "-c", CHILD, location],
-            stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
+            env={**os.environ, "PYTHONPATH": path, "JAVA_TOOL_OPTIONS": java},
+            stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         try:
             told = []
