@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from dbspark.columnar.ddl import check_collation, parse_ddl
 from dbspark.columnar.schema import canonical
+from dbspark.errors import SchemaError
 
 
 def from_json(given: Any) -> pa.DataType:
@@ -26,9 +27,13 @@ def from_json(given: Any) -> pa.DataType:
         if kind == "array":
             return pa.list_(pa.field("element", from_json(given["elementType"])))
         if kind == "map":
-            return pa.map_(
-                pa.field("key", from_json(given["keyType"]), False), pa.field("value", from_json(given["valueType"]))
-            )
+            key = from_json(given["keyType"])
+            if pa.types.is_null(key):  # map() in Spark: Arrow has no keys without a type
+                raise SchemaError(
+                    "a map whose keys have no type is not supported, as map() gives one; give it the type that is "
+                    "meant, such as CAST(map() AS MAP<STRING, INT>)"
+                )
+            return pa.map_(pa.field("key", key, False), pa.field("value", from_json(given["valueType"])))
         if kind == "udt":
             return from_json(given["sqlType"])
         raise ValueError(f"unknown type {given}")
