@@ -21,7 +21,7 @@ SECONDS: Final[dict[str, float]] = {
     "tests/sql/test_evaluation.py": 76,
     "tests/runtime/test_sharded.py": 59,
     "tests/runtime/test_cluster.py": 50,
-    "tests/runtime/test_demo.py": 43,
+    "tests/cli/test_demo_act.py": 43,
     "tests/sql/test_views.py": 40,
     "tests/zset/test_laws.py": 35,
     "tests/sql/test_workloads_views.py": 60,
