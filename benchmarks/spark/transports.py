@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 import dbspark
@@ -23,7 +24,7 @@ from benchmarks.circuit import w1
 from benchmarks.harness import QUICK, MismatchError, no_gc
 from benchmarks.report import Target, save, show
 from benchmarks.sql.suites import VIEW, apply, tables_of
-from dbspark.cli import demo
+from dbspark.cli import demo_data
 from tests.sql.oracle import rows_of
 
 MODES: Final = ("embedded", "resident", "shuffle")
@@ -50,7 +51,7 @@ def transports_suite(spark: Any) -> list[Target]:
         gain = 15 if changes == CHANGES[-1] else 50
         rows.append([f"W1, {ORDERS:,} orders, {changes:,} changes", *_figures(times)])
         targets += _targets(rows[-1][0], times, gain, 4 if changes == CHANGES[-1] else None)
-    load, turns = _shop(spark)
+    load, turns = _shop()
     times = _measured(spark, _demo, load, turns)
     rows.append(["the demo's seven views, 1,500 changes", *_figures(times)])
     targets += _targets(rows[-1][0], times, 40, 4)
@@ -136,37 +137,40 @@ def _w1(pipe: dbspark.Pipeline) -> None:
 
 
 def _demo(pipe: dbspark.Pipeline) -> None:
-    for name, (key, columns, _) in demo.TABLES.items():
+    for name, (key, columns) in demo_data.TABLES.items():
         pipe.create_table(name, columns, primary_key=[key])
-    for name, (query, recursive, _) in demo.VIEWS.items():
+    for name, (query, recursive, *_) in demo_data.VIEWS.items():
         pipe.create_view(name, query, recursive=recursive)
 
 
-def _shop(spark: Any) -> tuple[Turn, list[Turn]]:
-    """The demo's transactions: the load, and ticks of 1,500 changes of orders."""
-    work = demo.Workload(rows=20_000 if QUICK else 200_000, ticks=TICKS, changes=1_500)
-    logs = {name: log.toArrow() for name, log in demo.logs(spark, work).items()}
+def _shop() -> tuple[Turn, list[Turn]]:
+    """The demo's transactions: the load, and ticks of 1,500 changed orders."""
+    work = demo_data.Workload(rows=20_000 if QUICK else 200_000, steps=TICKS, changes=1_500)
+    turns: dict[int, list[demo_data.Step]] = {}
+    for step in demo_data.steps(work):
+        turns.setdefault(step.number, []).append(step)
 
-    def turn(tick: int) -> Turn:
+    def turn(of_tick: Sequence[demo_data.Step]) -> Turn:
         parts = []
-        for name, (key, _, _) in demo.TABLES.items():
-            log = logs[name].filter(pc.equal(logs[name]["tick"], tick))
-            gone = pc.equal(log["kind"], "delete")
-            parts.append(
-                (name, log.filter(pc.invert(gone)).drop_columns(["tick", "kind"]), log.filter(gone).select([key]))
-            )
+        for step in of_tick:
+            kinds = step.rows["_change_type"]
+            rows = step.rows.drop_columns(["_change_type"])
+            upserts = rows.filter(pc.is_in(kinds, pa.array(["insert", "update_postimage"])))
+            keys = rows.filter(pc.equal(kinds, "delete")).select([demo_data.TABLES[step.table].key])
+            parts.append((step.table, upserts, keys))
 
         def run(pipe: dbspark.Pipeline) -> None:
             with pipe.transaction() as tx:
-                for name, upserts, keys in parts:
+                for table, upserts, keys in parts:
                     if len(upserts):
-                        tx.upsert(name, upserts)
+                        tx.upsert(table, upserts)
                     if len(keys):
-                        tx.delete_keys(name, keys)
+                        tx.delete_keys(table, keys)
 
         return run
 
-    return turn(0), [turn(tick) for tick in range(1, TICKS + 1)]
+    load, *ticks = (turn(turns[number]) for number in sorted(turns))
+    return load, ticks
 
 
 REACH: Final = "SELECT src, dst FROM edges UNION SELECT r.src, e.dst FROM reach r JOIN edges e ON r.dst = e.src"

@@ -95,6 +95,8 @@ class WorkerLaunch:
     shard: int
     shards: int
     attempt: str
+    incarnation: int
+    """One more each time the worker of this shard is replaced."""
     secret: str
     code_key: bytes
     """The key with which the driver signs code for this worker."""
@@ -166,7 +168,7 @@ class Worker:
                 kind = message.header["kind"]
                 reply = WorkerRun(self, message).run() if kind == "run" else handlers[kind](message)
             except Exception as error:
-                reply = {"kind": "failed", "error": failed(error, self.launch.shard)}, ()
+                reply = {"kind": "failed", "error": failed(error, self.launch.shard), "wrote": True}, ()
             try:
                 self.answer(*reply)
             except (pa.ArrowException, OSError):
@@ -187,8 +189,8 @@ class Worker:
         self._beside.shutdown(wait=False)
 
     def _hello(self, message: WireMessage) -> Reply:
-        endpoints = {int(shard): str(at) for shard, at in message.header["endpoints"].items()}
-        self.exchange.connect(endpoints, self.launch.attempt, self.launch.secret)
+        peers = {int(shard): (str(at), int(number)) for shard, (at, number) in message.header["peers"].items()}
+        self.exchange.connect(peers, self.launch)
         return {"kind": "ready"}, ()
 
     def _plan(self, message: WireMessage) -> Reply:
@@ -226,13 +228,13 @@ class Worker:
 
     # ------------------------------------------------------------------ other workers
 
-    def serve_peer(self, peer: int, reader: Any) -> None:
+    def serve_peer(self, peer: int, incarnation: int, reader: Any) -> None:
         """Take what another worker sends, until its stream ends."""
         try:
             while True:
-                self.exchange.deliver(peer, read_message(reader))
+                self.exchange.deliver(peer, incarnation, read_message(reader))
         except (StopIteration, pa.ArrowException):
-            self.exchange.deliver(peer, None)
+            self.exchange.deliver(peer, incarnation, None)
 
     def begin_run(self, number: int) -> None:
         """From now on this worker has the state that the run begins with."""
@@ -320,21 +322,23 @@ class WorkerRun:
 
     def run(self) -> Reply:
         """Run all levels; returns what the driver is told."""
-        begun = time.perf_counter()
+        begun, wrote = time.perf_counter(), False
         try:
             self._run_levels()
+            wrote = True
             records = self._worker.state.write(self._kept.new, self._context.tick)
         except RunAbortedError as error:
             self._kept.undo()
-            return {"kind": "aborted", "why": str(error)}, ()
+            return {"kind": "aborted", "why": str(error), "peer": error.peer, "wrote": wrote}, ()
         except BaseException as error:
             self._kept.undo()
             self._exchange.fail()
-            return {"kind": "failed", "error": failed(error, self._shard, self._level)}, ()
+            return {"kind": "failed", "error": failed(error, self._shard, self._level), "wrote": wrote}, ()
         state = self._worker.state
         state.accept(self._header["version"], self._kept.new, self._kept.appended)
         done = {
             "kind": "done",
+            "wrote": True,
             "reports": self._reports,
             "traces": records,
             "rows": state.row_counts(self._kept.new),
@@ -436,7 +440,7 @@ class WorkerEndpoint(fl.FlightServerBase):  # type: ignore[misc]
         if path[0] == "driver":
             self._worker.serve_driver(reader, writer)
         elif path[0] == "peer":
-            self._worker.serve_peer(int(path[2]), reader)
+            self._worker.serve_peer(int(path[2]), int(path[3]), reader)
         else:
             raise fl.FlightServerError(f"unknown stream {path[0]!r}")
 
@@ -445,7 +449,7 @@ class WorkerEndpoint(fl.FlightServerBase):  # type: ignore[misc]
         if action.type == "spine":
             return iter(self._worker.serve_spine(body))
         if action.type == "abort":
-            self._worker.exchange.abort(int(body["run"]))
+            self._worker.exchange.abort(int(body["run"]), body["lost"])
             return iter([b"{}"])
         if action.type == "ping":
             return iter([json.dumps({"shard": self._worker.launch.shard, "pid": os.getpid()}).encode()])
@@ -459,7 +463,8 @@ def serve_worker(launch: WorkerLaunch) -> dict[str, Any]:
     worker, host = Worker(launch), address_towards(*launch.driver)
     endpoint = WorkerEndpoint(worker, host)
     joined = {
-        "shard": launch.shard, "attempt": launch.attempt, "host": host, "port": endpoint.port, "pid": os.getpid(),
+        "shard": launch.shard, "attempt": launch.attempt, "incarnation": launch.incarnation,
+        "host": host, "port": endpoint.port, "pid": os.getpid(),
     }  # fmt: skip
     try:
         hub = fl.connect(f"grpc://{launch.driver[0]}:{launch.driver[1]}")

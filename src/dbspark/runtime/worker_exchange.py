@@ -13,8 +13,9 @@ from __future__ import annotations
 import contextlib
 import queue
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
+import pyarrow as pa
 import pyarrow.flight as fl
 
 from dbspark.errors import DbsparkError
@@ -25,6 +26,24 @@ Received = dict[str, list[Any]]
 
 class RunAbortedError(DbsparkError):
     """A run that another worker, or the driver, has ended."""
+
+    def __init__(self, why: str, peer: int | None = None) -> None:
+        """`peer`: the worker that could not be reached, if that is why."""
+        super().__init__(why)
+        self.peer = peer
+
+
+class PeerAddress(Protocol):
+    """What a worker needs to know of itself to call others."""
+
+    @property
+    def attempt(self) -> str: ...
+
+    @property
+    def incarnation(self) -> int: ...
+
+    @property
+    def secret(self) -> str: ...
 
 
 class PeerExchange:
@@ -40,6 +59,8 @@ class PeerExchange:
         self._inbox: dict[int, queue.SimpleQueue[WireMessage | None]] = {
             peer: queue.SimpleQueue() for peer in range(shards) if peer != shard
         }
+        self._incarnations: dict[int, int] = {}
+        """Of the workers to which there are streams; messages of older ones are dropped."""
         self._aborted = -1
         self._run = -1
         self._number = 0
@@ -47,14 +68,17 @@ class PeerExchange:
         """Payload bytes sent to other workers since the last `begin_run`."""
         self.messages = 0
 
-    def connect(self, endpoints: Mapping[int, str], attempt: str, secret: str) -> None:
-        """Open a stream to every other worker."""
-        for peer, endpoint in endpoints.items():
-            if peer == self._shard or peer in self._writers:
+    def connect(self, peers: Mapping[int, tuple[str, int]], caller: PeerAddress) -> None:
+        """Open a stream to every other worker that is new; `peers`: endpoint and incarnation, by shard."""
+        for peer, (endpoint, incarnation) in peers.items():
+            if peer == self._shard or (peer in self._writers and self._incarnations[peer] == incarnation):
                 continue
+            self.close([peer])
+            self._incarnations[peer] = incarnation
             client = self._clients[peer] = fl.connect(endpoint)
-            descriptor = fl.FlightDescriptor.for_path("peer", attempt, str(self._shard))
-            writer, self._readers[peer] = client.do_exchange(descriptor, call_options(secret))
+            path = "peer", caller.attempt, str(self._shard), str(caller.incarnation)
+            descriptor = fl.FlightDescriptor.for_path(*path)
+            writer, self._readers[peer] = client.do_exchange(descriptor, call_options(caller.secret))
             writer.begin(WIRE_SCHEMA)
             self._writers[peer] = writer
 
@@ -62,13 +86,17 @@ class PeerExchange:
         """The client of another worker, for calls beside the stream."""
         return self._clients[peer]
 
-    def deliver(self, peer: int, message: WireMessage | None) -> None:
+    def deliver(self, peer: int, incarnation: int, message: WireMessage | None) -> None:
         """Take a message that another worker has sent; None: its stream has ended."""
-        self._inbox[peer].put(message)
+        if incarnation >= self._incarnations.get(peer, 0):
+            self._inbox[peer].put(message)
 
-    def abort(self, run: int) -> None:
-        """End a run from another thread: whoever waits for a message is woken."""
+    def abort(self, run: int, lost: Iterable[int] = ()) -> None:
+        """End a run from another thread: whoever waits for a message, or to send one to a lost worker, is woken."""
         self._aborted = max(self._aborted, run)
+        for reader in [self._readers[peer] for peer in lost if peer in self._readers]:
+            with contextlib.suppress(Exception):
+                reader.cancel()
         for inbox in self._inbox.values():
             inbox.put(None)
 
@@ -80,7 +108,8 @@ class PeerExchange:
     def fail(self) -> None:
         """Tell all others that this worker has failed in the present run."""
         for writer in self._writers.values():
-            write_message(writer, {"run": self._run, "number": self._number, "failed": True})
+            with contextlib.suppress(pa.ArrowException, OSError):
+                write_message(writer, {"run": self._run, "number": self._number, "failed": True})
 
     def exchange(self, outgoing: Iterable[tuple[int, str, Any]], note: Any) -> tuple[Received, list[Any]]:
         """Send rows and a note to every worker; returns the rows for this one, by slot, and all notes by shard."""
@@ -93,7 +122,12 @@ class PeerExchange:
                 rows.setdefault(shard, []).append((slot, payload))
         header = {"run": self._run, "number": self._number, "note": note}
         for peer, writer in self._writers.items():
-            self.sent_bytes += write_message(writer, header, rows.get(peer, ()))
+            try:
+                self.sent_bytes += write_message(writer, header, rows.get(peer, ()))
+            except (pa.ArrowException, OSError) as error:
+                raise RunAbortedError(
+                    f"worker {peer} cannot be reached from worker {self._shard}: {error}", peer
+                ) from None
             self.messages += 1
         notes: list[Any] = [None] * self._shards
         notes[self._shard] = note
@@ -128,11 +162,13 @@ class PeerExchange:
         """Close the streams to some peers, or all."""
         for peer in list(self._writers) if peers is None else peers:
             writer, client = self._writers.pop(peer, None), self._clients.pop(peer, None)
+            reader = self._readers.pop(peer, None)
+            if reader is not None and peers is not None:
+                reader.cancel()  # the other side may hang, and closing waits for its answer
             for thing in (writer, client):
                 if thing is not None:
                     with contextlib.suppress(Exception):  # the other side has gone; there is nothing left to release
                         thing.close()
-            self._readers.pop(peer, None)
 
 
 __all__ = ["PeerExchange", "Received", "RunAbortedError"]
