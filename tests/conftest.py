@@ -62,7 +62,7 @@ WORKER_SLOTS = 6
 @pytest.fixture(params=["shuffle", "resident"])
 def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both transports in turn: what carries the ticks of pipelines on shards that do not say it themselves."""
-    monkeypatch.setattr("dbspark.pipeline.pipeline.DEFAULT_EXCHANGE", request.param)
+    monkeypatch.setattr("dbspark.runtime.exchange_choice.DEFAULT_EXCHANGE", request.param)
     return str(request.param)
 
 

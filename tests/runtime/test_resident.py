@@ -130,12 +130,13 @@ def test_slots_are_counted_before_anything_is_submitted(monkeypatch):
     monkeypatch.setattr(worker_slots, "spark_context", lambda _: ProcessContext())
     monkeypatch.setattr(worker_slots, "cluster_slots", lambda _: 4)
     slots = worker_slots.WorkerSlots()
-    first = slots.acquire(None, 2)
+    first = slots.hold(None, 2)
     with pytest.raises(ConfigError, match=r"needs 2 slots.*the cluster has 4, other pipelines hold 2.*local\[5\]"):
-        slots.acquire(None, 2)
-    slots.acquire(None, 1)
-    slots.release(first, 2)
-    slots.acquire(None, 2)
+        slots.hold(None, 2)
+    slots.hold(None, 1)
+    for _ in range(2):
+        first.release()
+    slots.hold(None, 2)
 
 
 def test_workers_that_do_not_register_are_an_error_that_says_what_to_look_at(monkeypatch):

@@ -77,7 +77,8 @@ class Shop:
         self.location = location
         self.store = None if location is None else Store.open(str(location))
         files = None if self.store is None else self.store.files.opener()
-        self.transport = resident.ResidentTransport(None, shards, files, "shop")
+        slots = worker_slots.WorkerSlots().hold(None, shards)
+        self.transport = resident.ResidentTransport(None, shards, files, "shop", slots)
         self.runtime = Sharded(self.program, shards, self.store, 100, self.transport)
         self.tick = 0
         self.runtime.add_table(TableDefinition("orders", self.SCHEMA, ("id",), 0))

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import pyarrow as pa
 
@@ -49,10 +49,11 @@ from dbspark.pipeline.statements import execute
 from dbspark.reporting import activity
 from dbspark.runtime.catalog import decode_schema, decode_tables, encode_schema
 from dbspark.runtime.embedded import Embedded
+from dbspark.runtime.exchange_choice import Exchange, check_exchange, resident_transport, slots_for
 from dbspark.runtime.progress import Listener, Progress, ProgressMonitor, TickTimer
 from dbspark.runtime.reader import ReadOnlyRuntime
 from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
-from dbspark.runtime.sharded import Sharded, check_shards
+from dbspark.runtime.sharded import Sharded
 from dbspark.runtime.switch_interval import SHORT_TURNS
 from dbspark.runtime.tables import TableDefinition
 from dbspark.runtime.transport import Transport
@@ -71,9 +72,6 @@ if TYPE_CHECKING:
     from dbspark.spark import SessionHandle
 
 _log = logging.getLogger("dbspark")
-Exchange = Literal["resident", "shuffle"]
-DEFAULT_EXCHANGE: Exchange = "shuffle"
-"""What carries ticks to shards where the user does not say it."""
 
 
 class Pipeline:
@@ -119,19 +117,31 @@ class Pipeline:
         self._monitor = ProgressMonitor(lambda: (self.id, self.name), self._label)
         if self.read_only and location is None:
             raise ConfigError("read_only: a pipeline in memory has no readers; give a location")
-        self._exchange = self._chosen_exchange(exchange)
-        in_memory = shards is None or self._exchange == "resident"
+        check_exchange(exchange, shards)
+        self._exchange = exchange
+        slots = None if shards is None or self.read_only else slots_for(exchange, shards, self._spark, name)
+        in_memory = shards is None or slots is not None
         self._temporary = None if in_memory or location is not None else tempfile.TemporaryDirectory("dbspark")
         place = location if self._temporary is None else self._temporary.name
         files = None if self._temporary is None else LocalFiles(self._temporary.name, durable=False)
-        self._store = None if place is None else Store.open(place, write=not self.read_only, files=files)
+        self._store: Store | None = None
+        transport: Transport | None = None
         try:
-            self._state_reader: StateReader = self._open_runtime(shards)
+            if place is not None:
+                self._store = Store.open(place, write=not self.read_only, files=files)
+            if shards is not None and slots is not None:
+                opener = None if self._store is None else self._store.files.opener()
+                transport = resident_transport(self._spark(), shards, opener, name, slots)
+            self._state_reader: StateReader = self._open_runtime(shards, transport)
             self._runtime = cast(Runtime, self._state_reader)
             """The same for whoever has checked that the pipeline writes."""
             if not self.read_only:
                 self._correct()
         except BaseException:
+            if transport is not None:
+                transport.close()
+            elif slots is not None:
+                slots.release()
             self._close_session()
             if self._store is not None:
                 self._store.close()
@@ -139,15 +149,14 @@ class Pipeline:
         self._runtime = cast(Runtime, self._state_reader)
         """`_state_reader`, for code that has checked that the pipeline is writable."""
 
-    def _open_runtime(self, shards: int | None) -> StateReader:
+    def _open_runtime(self, shards: int | None, transport: Transport | None) -> StateReader:
         """Open the runtime (embedded, sharded or read-only) on the state that the store holds."""
         store, keep = self._store, int(self.config["history"])
         runtime: Runtime
         if shards is None:
             runtime = Embedded(self._program, keep)
         else:
-            resident = self._exchange == "resident" and not self.read_only
-            runtime = Sharded(self._program, shards, store, keep, self._resident_transport() if resident else None)
+            runtime = Sharded(self._program, shards, store, keep, transport)
         if store is None:
             return runtime
         committed = store.records()
@@ -170,30 +179,6 @@ class Pipeline:
             for view in self._definitions:
                 runtime.hold(view, self._oldest_unread_tick(view))
         return runtime
-
-    def _chosen_exchange(self, exchange: Exchange | None) -> Exchange | None:
-        """What carries ticks to the shards; None without shards."""
-        if exchange is not None and exchange not in get_args(Exchange):
-            raise ConfigError(f"exchange: {exchange!r} is not known; it can be {' or '.join(get_args(Exchange))}")
-        if self.shards is None:
-            if exchange is not None:
-                raise ConfigError(f"exchange={exchange!r} needs shards=…; without shards nothing is exchanged")
-            return None
-        check_shards(self.shards)
-        return exchange or DEFAULT_EXCHANGE
-
-    def _resident_transport(self) -> Transport:
-        """Workers that stay; raises `ConfigError` where there cannot be any."""
-        assert self.shards is not None
-        try:
-            from dbspark.runtime.resident import ResidentTransport
-        except ImportError as error:
-            raise ConfigError(
-                f"exchange='resident' needs pyarrow with Arrow Flight, which this Python cannot import ({error}); "
-                "install pyarrow from PyPI or conda-forge, or open the pipeline with exchange='shuffle'"
-            ) from None
-        files = None if self._store is None else self._store.files.opener()
-        return ResidentTransport(self._spark(), self.shards, files, self.name)
 
     def _correct(self) -> None:
         """Store what was computed again; what stored views lack is a tick, which sinks get as they get every other."""
@@ -448,8 +433,9 @@ class Pipeline:
             for subscription in subscribers:
                 subscription._deliver(outcome.deltas, tick)
             self._monitor.record_tick(
-                tick, outcome.table_row_counts, outcome.view_row_counts, runtime.row_counts(), timer
-            )
+                tick, outcome.table_row_counts, outcome.view_row_counts, runtime.row_counts(), timer,
+                runtime.transport_status(),
+            )  # fmt: skip
         except Exception:
             _log.exception("tick %d has been committed, but not everybody could be told", tick)
         return tick
@@ -501,12 +487,15 @@ class Pipeline:
     @property
     def status(self) -> dict[str, Any]:
         """The current status, as of a `StreamingQuery`: `message`, `isDataAvailable`, `isTriggerActive`; and `sinks`,
-        by view and name, how far each is and what it fails with."""
+        by view and name, how far each is and what it fails with. On shards also `exchange`: what carries ticks to them,
+        and the workers with their hosts."""
         sinks_now = {
             key: self._feeds[key].status if key in self._feeds else describe_position(position, False)
             for key, position in self._positions.items()
         }
-        return {**self._monitor.status(self.is_active), "sinks": sinks_now}
+        carried = None if self.read_only else self._runtime.transport_status()
+        exchange = {} if carried is None else {"exchange": carried}
+        return {**self._monitor.status(self.is_active), "sinks": sinks_now, **exchange}
 
     @property
     def last_progress(self) -> Progress | None:
@@ -647,7 +636,7 @@ class Pipeline:
         if self._given_session is None and self._session is None:
             from dbspark.spark import get_session
 
-            workers = 0 if self.shards is None or self._exchange != "resident" else self.shards
+            workers = 0 if self.shards is None or self._exchange == "shuffle" else self.shards
             self._session = get_session(app_name=f"dbspark {self.name}", worker_slots=workers)
         spark = self._given_session if self._session is None else self._session.spark
         assert spark is not None

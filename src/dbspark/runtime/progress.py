@@ -59,6 +59,7 @@ class _Record(NamedTuple):
     view_row_counts: Mapping[str, SupportsInt]
     row_counts: RowCountSnapshot
     timer: TickTimer
+    exchange: Mapping[str, Any] | None
 
 
 class ProgressMonitor:
@@ -93,12 +94,13 @@ class ProgressMonitor:
         view_row_counts: Mapping[str, SupportsInt],
         row_counts: RowCountSnapshot,
         timer: TickTimer,
+        exchange: Mapping[str, Any] | None = None,
     ) -> None:
-        """Record a committed tick: its row counts, those of the state, and its durations."""
+        """Record a committed tick: its row counts, those of the state, its durations, and what carried it to shards."""
         self._transactions += 1
         self._rows += sum(table_row_counts.values())
         self._seconds += timer.committed - timer.started
-        self._recent.append(_Record(tick, table_row_counts, view_row_counts, row_counts, timer))
+        self._recent.append(_Record(tick, table_row_counts, view_row_counts, row_counts, timer, exchange))
         if not self.listeners:
             return
         progress = self._progress(*self._recent[-1])
@@ -126,6 +128,7 @@ class ProgressMonitor:
         view_row_counts: Mapping[str, SupportsInt],
         row_counts: RowCountSnapshot,
         timer: TickTimer,
+        exchange: Mapping[str, Any] | None,
     ) -> Progress:
         id, name = self._who()
         seconds, rows = timer.total, sum(table_row_counts.values())
@@ -145,6 +148,7 @@ class ProgressMonitor:
                 "stateOperators": [
                     {"operatorName": self._label(n), "numRowsTotal": r} for n, r in row_counts.rows().items()
                 ],
+                **({} if exchange is None else {"exchange": dict(exchange)}),
             }
         )
 

@@ -32,6 +32,7 @@ from dbspark.runtime.task import HistoryOptions, raise_first
 from dbspark.runtime.transport import LevelsResult, LevelsRun, MemoryTransport, ShardedPlan, json_records
 from dbspark.runtime.wire import WireMessage, WireRow, signature_of
 from dbspark.runtime.worker_pool import WorkerLostError, WorkerPool
+from dbspark.runtime.worker_slots import HeldSlots
 from dbspark.storage.files import Files
 from dbspark.storage.segment import decode_batch
 
@@ -63,13 +64,15 @@ class ResidentTransport(MemoryTransport):
 
     name = "resident"
 
-    def __init__(self, spark: SparkSession, shards: int, files: Callable[[], Files] | None, pipeline: str) -> None:
-        """`files` opens the location; None: nothing is written. Slots are held from here on."""
+    def __init__(
+        self, spark: SparkSession, shards: int, files: Callable[[], Files] | None, pipeline: str, slots: HeldSlots
+    ) -> None:
+        """`files` opens the location; None: nothing is written. The slots are released by `close`."""
         self._spark = spark
         self.shards = shards
         self._files = files
         self._pipeline = pipeline
-        self.pool = WorkerPool(spark, shards, files, pipeline)
+        self.pool = WorkerPool(spark, shards, files, pipeline, slots)
         self._ended: str | None = None
         """Why the pipeline has ended, for every later call."""
         self._runs = 0

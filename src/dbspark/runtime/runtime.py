@@ -144,6 +144,10 @@ class Runtime(StateReader):
         """The views whose rows the next tick corrects: other operators made what was stored of them."""
         return ()
 
+    def transport_status(self) -> Mapping[str, Any] | None:
+        """What carries ticks to shards, and what the last one has cost; None without shards."""
+        return None
+
     @abstractmethod
     def recover(
         self, store: Store, tables: Sequence[TableDefinition], tick: int, state_metadata: Mapping[str, Any]

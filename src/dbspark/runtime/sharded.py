@@ -73,12 +73,6 @@ def check_picklable(graph: Graph) -> None:
             ) from error
 
 
-def check_shards(shards: int) -> None:
-    """Refuse what is not a number of shards."""
-    if shards < 1:
-        raise ConfigError(f"shards: {shards} is not a number of shards; give 1 or more, or None to run embedded")
-
-
 class ShardedRowCounts(NamedTuple):
     """The records of all traces at one moment; rows are counted when they are read."""
 
@@ -112,7 +106,6 @@ class Sharded(Runtime):
         self, program: Program, shards: int, store: Store | None, keep: int, transport: Transport | None = None
     ) -> None:
         """`store` is None where the state is only in the memory of the workers of `transport`."""
-        check_shards(shards)
         self.shards = shards
         self._program = program
         self._store = store
@@ -470,6 +463,9 @@ class Sharded(Runtime):
 
     def row_counts(self) -> RowCountSnapshot:
         return ShardedRowCounts(self._records)
+
+    def transport_status(self) -> Mapping[str, Any] | None:
+        return None if self._transport is None else self._transport.status()
 
     def close(self) -> None:
         if self._transport is not None:

@@ -43,7 +43,7 @@ from dbspark.runtime.wire import (
     write_message,
 )
 from dbspark.runtime.worker import WorkerLaunch, serve_worker
-from dbspark.runtime.worker_slots import SLOTS, spark_context
+from dbspark.runtime.worker_slots import HeldSlots, spark_context
 from dbspark.storage.files import Files
 
 if TYPE_CHECKING:
@@ -153,13 +153,15 @@ def _reason(error: BaseException) -> str:
 class WorkerPool:
     """The workers of one pipeline: the module docstring states its contract."""
 
-    def __init__(self, spark: SparkSession, shards: int, files: Callable[[], Files] | None, pipeline: str) -> None:
-        """Slots are held from here on; workers are started by `start`."""
+    def __init__(
+        self, spark: SparkSession, shards: int, files: Callable[[], Files] | None, pipeline: str, slots: HeldSlots
+    ) -> None:
+        """Workers are started by `start`, in `slots`, which are released by `close`."""
         self._spark = spark
         self._shards = shards
         self._files = files
         self._pipeline = pipeline
-        self._application = SLOTS.acquire(spark, shards)
+        self._slots = slots
         self.workers: list[WorkerHandle] = []
         self.attempt = ""
         self.restarts = 0
@@ -374,9 +376,7 @@ class WorkerPool:
         """Stop, and give the slots back."""
         atexit.unregister(self.close)
         self.stop()
-        if self._application:
-            SLOTS.release(self._application, self._shards)
-            self._application = ""
+        self._slots.release()
 
 
 def _serve(launch: WorkerLaunch, _: int) -> dict[str, Any]:

@@ -19,6 +19,20 @@ SLOTS_FOR_JOBS: Final = 1
 """Slots that workers leave to ordinary jobs."""
 
 
+class HeldSlots:
+    """Slots that one pipeline holds until it releases them."""
+
+    def __init__(self, owner: WorkerSlots, application: str, count: int) -> None:
+        self._owner = owner
+        self._application = application
+        self._count = count
+
+    def release(self) -> None:
+        """Give the slots back. Doing it again does nothing."""
+        self._owner.give_back(self._application, self._count)
+        self._count = 0
+
+
 class WorkerSlots:
     """Slots held by the pipelines of this process, by application."""
 
@@ -26,11 +40,8 @@ class WorkerSlots:
         self._lock = threading.Lock()
         self._held: dict[str, int] = {}
 
-    def acquire(self, spark: SparkSession, wanted: int) -> str:
-        """Hold slots for the workers of a pipeline; returns the application.
-
-        Raises `ConfigError` if too few are free.
-        """
+    def hold(self, spark: SparkSession, wanted: int) -> HeldSlots:
+        """Hold slots for the workers of a pipeline; raises `ConfigError` if too few are free."""
         context = spark_context(spark)
         application = str(context.applicationId)
         total = cluster_slots(context)
@@ -39,12 +50,12 @@ class WorkerSlots:
             if held + wanted + SLOTS_FOR_JOBS > total:
                 raise ConfigError(_too_few(context, wanted, held, total))
             self._held[application] = held + wanted
-        return application
+        return HeldSlots(self, application, wanted)
 
-    def release(self, application: str, count: int) -> None:
-        """Give slots back."""
+    def give_back(self, application: str, count: int) -> None:
+        """Release slots of an application."""
         with self._lock:
-            self._held[application] = max(0, self._held.get(application, 0) - count)
+            self._held[application] = self._held.get(application, 0) - count
 
 
 SLOTS: Final = WorkerSlots()
@@ -86,4 +97,4 @@ def _too_few(context: Any, wanted: int, held: int, total: int) -> str:
     )
 
 
-__all__ = ["SLOTS", "SLOTS_FOR_JOBS", "WorkerSlots", "cluster_slots", "spark_context"]
+__all__ = ["SLOTS", "SLOTS_FOR_JOBS", "HeldSlots", "WorkerSlots", "cluster_slots", "spark_context"]
