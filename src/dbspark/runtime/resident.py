@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +27,7 @@ from dbspark.columnar import Batch, merge
 from dbspark.errors import DbsparkError
 from dbspark.runtime.exchange import SuperstepRunner, pickle_code
 from dbspark.runtime.level_plan import Level
-from dbspark.runtime.stage import ERROR, Row
+from dbspark.runtime.staging import StagedPart, push_frames
 from dbspark.runtime.task import HistoryOptions, raise_first
 from dbspark.runtime.transport import LevelsResult, LevelsRun, MemoryTransport, ShardedPlan, json_records
 from dbspark.runtime.wire import WireMessage, WireRow, signature_of
@@ -90,7 +90,7 @@ class ResidentTransport(MemoryTransport):
         self._before = self._version
         self._started()
         rows: list[list[WireRow]] = [[] for _ in range(self.shards)]
-        for shard, slot, payload in (*run.rows, *self._collected(run.frames, run.context.tick)):
+        for shard, slot, payload in run.rows:
             rows[shard].append((slot, payload))
         try:
             return self._run_once(run, rows)
@@ -108,10 +108,11 @@ class ResidentTransport(MemoryTransport):
         self._runs += 1
         number = self.pool.run_number = self._runs
         digest, code = self._pickled(run.plan)
+        staged = self._staged(run.frames, run.context.tick)
         try:
             self._send_plan(digest, code)
             for worker in self.pool.workers:
-                worker.send(self._header(run, worker.shard, digest, number), rows[worker.shard])
+                worker.send(self._header(run, worker.shard, digest, number, staged), rows[worker.shard])
             done = self._replies(run.plan.levels)
         except WorkerLostError:
             self._drain()
@@ -159,7 +160,9 @@ class ResidentTransport(MemoryTransport):
             if self._files is not None:
                 self._to_open.add(worker.shard)
 
-    def _header(self, run: LevelsRun, shard: int, digest: str, number: int) -> dict[str, Any]:
+    def _header(
+        self, run: LevelsRun, shard: int, digest: str, number: int, staged: Sequence[StagedPart]
+    ) -> dict[str, Any]:
         context = run.context
         anew = None
         state = run.records if run.state is None else run.state
@@ -170,7 +173,7 @@ class ResidentTransport(MemoryTransport):
             names = [n for n in run.records if n not in state and shard in run.records[n]]
             others = {n: json_records(run.records[n][shard]) for n in names}
         return {
-            "kind": "run", "run": number, "version": number, "plan": digest, "base": self._version,
+            "kind": "run", "run": number, "version": number, "plan": digest, "staged": staged, "base": self._version,
             "oldest": min(self._oldest, self._version), "forget": sorted(self._forgotten), "records": anew,
             "visible": None if run.state is None else list(run.records), "others": others,
             "tables": None if run.tables is None else sorted(run.tables),
@@ -222,18 +225,18 @@ class ResidentTransport(MemoryTransport):
                 out[shard].append((slot, payload))
         return out
 
-    def _collected(self, frames: Sequence[DataFrame], tick: int) -> Iterator[Row]:
-        """The rows of DataFrames, split by shard in the tasks of their partitions."""
-        for frame in frames:
-            try:
-                collected = frame.collect()
-            except Exception as error:
-                raise DbsparkError(
-                    f"tick {tick} failed in Spark and was not applied: {type(error).__name__}: {str(error)[:2000]}"
-                ) from error
-            raise_first(bytes(r.payload) for r in collected if r.slot == ERROR)
-            for row in collected:
-                yield int(row.shard), str(row.slot), bytes(row.payload)
+    def _staged(self, frames: Sequence[DataFrame], tick: int) -> list[StagedPart]:
+        """Let Spark's tasks push the rows of DataFrames to the workers; returns what the run is to take of them."""
+        if not frames:
+            return []
+        try:
+            return push_frames(list(frames), self.pool.stage_target())
+        except Exception as error:
+            if any(worker.lost is not None for worker in self.pool.workers):
+                raise WorkerLostError(f"a worker was lost while rows were pushed to it: {str(error)[:300]}") from None
+            raise DbsparkError(
+                f"tick {tick} failed in Spark and was not applied: {type(error).__name__}: {str(error)[:2000]}"
+            ) from error
 
     def _pickled(self, plan: ShardedPlan) -> tuple[str, bytes]:
         """The digest of a plan, and its code."""

@@ -9,6 +9,7 @@ One worker serves one shard of one *attempt* (a number of the driver with a secr
 | register | action `join`: shard, attempt, endpoint | worker to driver |
 | hello | stream `driver`, opened once: where the other workers are | driver to worker; then worker to worker |
 | plan | `plan`: levels as signed code, by digest | driver to worker, once for each plan |
+| push | stream `stage`: rows of a partition of a DataFrame (`staging`) | tasks of Spark to workers |
 | run | `run`: the plan, the transaction, the version to build on, rows of this shard | driver to all workers |
 | exchange | rows and a note, one message to every other worker, behind each level that may need it | between workers |
 | external | `external`: rows that Spark is to evaluate; the answer `external results` | worker to driver and back |
@@ -63,6 +64,7 @@ from dbspark.kernels import preload
 from dbspark.runtime.active_levels import ActiveLevel, active_levels
 from dbspark.runtime.fixpoint import FixpointRun, IterationLevel, Vote, agreed
 from dbspark.runtime.level_plan import FixpointPlan, Level
+from dbspark.runtime.staging import StagedRows
 from dbspark.runtime.task import FixpointOutcome, HistoryOptions, LevelTask, TickContext, failure
 from dbspark.runtime.wire import (
     WIRE_SCHEMA,
@@ -138,6 +140,7 @@ class Worker:
         """Reads spines for other workers while a run goes on."""
         self.state = VersionedState(launch.files)
         self.exchange = PeerExchange(launch.shard, launch.shards)
+        self.staged = StagedRows()
         self._plans: dict[str, _WorkerPlan] = {}
         self._run_begun = threading.Condition()
         self._run_number = -1
@@ -312,7 +315,8 @@ class WorkerRun:
         tables = header["tables"]
         self._active = self._plan.active_for(None if tables is None else frozenset(tables))
         self._received: Received = {}
-        for slot, payload in message.rows:
+        parts = [(int(frame), int(part), int(attempt)) for frame, part, attempt in header["staged"]]
+        for slot, payload in (*message.rows, *worker.staged.take(header["run"], parts)):
             self._received.setdefault(slot, []).append(payload)
         self._reports: list[dict[str, Any]] = []
         self._driver_rows: list[WireRow] = []
@@ -439,6 +443,9 @@ class WorkerEndpoint(fl.FlightServerBase):  # type: ignore[misc]
             raise fl.FlightUnauthorizedError("a call of another attempt; this worker does not answer it")
         if path[0] == "driver":
             self._worker.serve_driver(reader, writer)
+        elif path[0] == "stage":
+            run, frame, part, attempt = map(int, path[2:])
+            self._worker.staged.receive((run, frame, part, attempt), reader)
         elif path[0] == "peer":
             self._worker.serve_peer(int(path[2]), int(path[3]), reader)
         else:

@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from dbspark.errors import DbsparkError
+from dbspark.runtime.staging import StageTarget
 from dbspark.runtime.task import raise_first
 from dbspark.runtime.wire import (
     WIRE_SCHEMA,
@@ -280,6 +281,11 @@ class WorkerPool:
             reply = worker.receive()
             if reply.header["kind"] != "ready":
                 raise_first([reply.header["error"].encode()])
+
+    def stage_target(self) -> StageTarget:
+        """Where the rows of the present run are pushed to."""
+        endpoints = {worker.shard: worker.endpoint for worker in self.workers}
+        return StageTarget(self.attempt, self.run_number, self._secret, endpoints)
 
     def code_key(self, shard: int) -> bytes:
         """The key that signs code for one worker: another worker cannot sign for it."""
