@@ -234,7 +234,10 @@ def scenario(url, folder):
     told = folder / "faults"
     told.mkdir()
     spark = session(url)
-    with faults(told, 1), dbspark.Pipeline("shop", location=str(folder / "state"), spark=spark, shards=2) as pipe:
+    with (
+        faults(told, 1),
+        dbspark.Pipeline("shop", location=str(folder / "state"), spark=spark, shards=2, exchange="shuffle") as pipe,
+    ):
         shop = Shop(spark, pipe)
         pipe.create_table("orders", TABLES["orders"], primary_key=["id"])
         pipe.create_table("customers", TABLES["customers"])

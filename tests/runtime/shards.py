@@ -52,7 +52,7 @@ def run_job(context, levels, records, rows, travelled=None):
             for _ in range(2):
                 out = list(StageTask(context, number, level, shard, mine, dict(given)).run())
             rows += out
-        rows += [row for call in level.external_calls for row in _answered(call, rows)]
+        rows += [row for call in level.external_calls for row in answered(call, rows)]
         for emit in level.outgoing if travelled is not None else ():
             sent = [decode_batch(pa.py_buffer(p), level.streams[emit.slot]).rows for _, s, p in rows if s == emit.slot]
             if emit.to != "same":
@@ -60,7 +60,7 @@ def run_job(context, levels, records, rows, travelled=None):
     return rows
 
 
-def _answered(call, rows):
+def answered(call, rows):
     """What comes of the rows that leave a level for a question, which is a function here."""
     for shard, slot, payload in rows:
         if slot == call.slot:

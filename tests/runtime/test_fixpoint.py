@@ -12,6 +12,7 @@ from dbspark.runtime.fixpoint import FixpointResultStep
 from dbspark.runtime.unrolled import iterations_to_unroll
 from tests.circuit.test_nested import EDGES, further, linear, odd_and_even, shortest, squaring, toggled
 from tests.operators.model import Run, plus
+from tests.runtime.resident_shards import TRANSPORTS
 from tests.runtime.shards import Shards
 
 DISTANCES = "node BIGINT, distance BIGINT"
@@ -144,9 +145,9 @@ def built(build):
 class Beside:
     """A circuit as a whole and on shards."""
 
-    def __init__(self, b, shards, location, places=None):
+    def __init__(self, b, shards, location, places=None, transport="shuffle"):
         self.whole = Run(b.circuit())
-        self.shards = Shards(b.graph, shards, location, places)
+        self.shards = TRANSPORTS[transport](b.graph, shards, location, places)
         self.whole.tick()
 
     def tick(self, **changes):
@@ -166,11 +167,12 @@ class Beside:
         ]
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("name", GRAPHS)
 @few
 @given(ticks=TICKS, shards=SHARDS, places=st.sampled_from([None, {"edges": (0,)}, {"edges": (1, 0)}]))
-def test_shards_say_what_the_whole_says(name, ticks, shards, places, tmp_path_factory):
-    beside = Beside(built(GRAPHS[name]), shards, tmp_path_factory.mktemp("shards"), places)
+def test_shards_say_what_the_whole_says(name, transport, ticks, shards, places, tmp_path_factory):
+    beside = Beside(built(GRAPHS[name]), shards, tmp_path_factory.mktemp("shards"), places, transport)
     assert beside.cut() == CUT[name]
     there = set()
     for tick in ticks:
@@ -179,13 +181,14 @@ def test_shards_say_what_the_whole_says(name, ticks, shards, places, tmp_path_fa
     assert sum(left.values()) <= (2 if name == "reachable" else 0), left
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @few
 @given(ticks=TICKS, shards=SHARDS)
-def test_an_aggregate_is_iterated(ticks, shards, tmp_path_factory):
+def test_an_aggregate_is_iterated(transport, ticks, shards, tmp_path_factory):
     b = Builder()
     edges, start = b.source("edges", WEIGHTED), b.source("start", DISTANCES)
     b.output("found", b.fixpoint({"found": DISTANCES}, [edges, start], shortest)[0])
-    beside = Beside(b, shards, tmp_path_factory.mktemp("shards"))
+    beside = Beside(b, shards, tmp_path_factory.mktemp("shards"), transport=transport)
     assert beside.cut() == [2]
     beside.tick(start={(0, 0): 1})
     there = set()

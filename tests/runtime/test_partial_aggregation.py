@@ -23,6 +23,7 @@ from dbspark.operators.statistics import Booleans, Correlation, Variance
 from dbspark.runtime.partial_aggregation import add_partial_aggregates
 from dbspark.runtime.placement import first_hash, shard_of
 from tests.operators.model import WEIGHTS, Run, entries, plus
+from tests.runtime.resident_shards import TRANSPORTS
 from tests.runtime.shards import Shards
 from tests.zset.model import plain
 
@@ -82,12 +83,12 @@ WHOLE = {
 @pytest.mark.parametrize("key", [["id"], list(SCHEMA.names)], ids=["where rows lie", "by row"])
 @pytest.mark.parametrize("name", WHOLE)
 @QUICK
-@given(ticks=TICKS, shards=st.sampled_from([1, 2, 3]))
-def test_shards_say_what_one_step_says(name, key, ticks, shards, tmp_path_factory):
+@given(ticks=TICKS, shards=st.sampled_from([1, 2, 3]), transport=st.sampled_from(sorted(TRANSPORTS)))
+def test_shards_say_what_one_step_says(name, key, ticks, shards, transport, tmp_path_factory):
     whole = Run(circuit(WHOLE[name]).circuit())
     whole.tick()
     graph = circuit(in_buckets(key)[name]).graph
-    sharded = Shards(graph, shards, tmp_path_factory.mktemp("shards"), {"x": (0,)})
+    sharded = TRANSPORTS[transport](graph, shards, tmp_path_factory.mktemp("shards"), {"x": (0,)})
     for rows in ticks:
         change = whole.possible("x", rows)
         assert told(sharded.tick({"x": change})) == whole.tick(x=change)["out"]

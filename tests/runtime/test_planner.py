@@ -12,6 +12,7 @@ from dbspark.operators.function import Function
 from dbspark.operators.join import Join
 from tests.circuit.test_optimise import QUERIES, SCHEMA, TICKS
 from tests.operators.model import Run, plus
+from tests.runtime.resident_shards import TRANSPORTS
 from tests.runtime.shards import Shards
 
 
@@ -41,10 +42,10 @@ def built(query):
     return b
 
 
-def say_the_same(b, ticks, shards, location, places, policies=None):
+def say_the_same(b, ticks, shards, location, places, policies=None, transport="shuffle"):
     whole = Run(b.circuit())
     whole.tick()
-    sharded = Shards(b.graph, shards, location, places, policies)
+    sharded = TRANSPORTS[transport](b.graph, shards, location, places, policies)
     for one, other in ticks:
         change = {"x": whole.possible("x", one), "y": whole.possible("y", other)}
         assert plus(sharded.tick(change)["out"]) == whole.tick(**change)["out"]
@@ -59,9 +60,10 @@ PLACES = [None, {"x": (0,), "y": (0,)}]
 @pytest.mark.parametrize("places", PLACES, ids=["by row", "by key"])
 @pytest.mark.parametrize("name", SHARDED)
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(ticks=TICKS, shards=st.sampled_from([1, 2, 3]))
-def test_shards_say_what_the_whole_says(name, places, ticks, shards, tmp_path_factory):
-    left = say_the_same(built(SHARDED[name]), ticks, shards, tmp_path_factory.mktemp("shards"), places)
+@given(ticks=TICKS, shards=st.sampled_from([1, 2, 3]), transport=st.sampled_from(sorted(TRANSPORTS)))
+def test_shards_say_what_the_whole_says(name, places, ticks, shards, transport, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    left = say_the_same(built(SHARDED[name]), ticks, shards, folder, places, transport=transport)
     assert sum(left.values()) <= (2 if name == "a sum of everything" else 0), left
 
 
@@ -69,14 +71,14 @@ def test_shards_say_what_the_whole_says(name, places, ticks, shards, tmp_path_fa
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("name", [n for n in SHARDED if "join" in n and n != "join with itself"])
 @settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(ticks=TICKS, shards=st.sampled_from([2, 3]))
-def test_a_side_of_a_join_may_be_everywhere(name, side, places, ticks, shards, tmp_path_factory):
+@given(ticks=TICKS, shards=st.sampled_from([2, 3]), transport=st.sampled_from(sorted(TRANSPORTS)))
+def test_a_side_of_a_join_may_be_everywhere(name, side, places, ticks, shards, transport, tmp_path_factory):
     b = built(SHARDED[name])
     (join,) = [n for n in b.graph if isinstance(n.operator, Join)]
     if side not in join.operator.broadcastable_sides:
         return
     policies = {join.id: ("broadcast", "balance") if side == 0 else ("balance", "broadcast")}
-    assert not say_the_same(b, ticks, shards, tmp_path_factory.mktemp("shards"), places, policies)
+    assert not say_the_same(b, ticks, shards, tmp_path_factory.mktemp("shards"), places, policies, transport)
 
 
 def test_a_delay_is_refused():

@@ -205,7 +205,9 @@ def _run(arguments: dict[str, Any], emit: Emit) -> None:
     preload.begin()  # kernels are loaded, or compiled where there are none, while Spark starts
     emit(Began("starting Spark"))
     begun = perf_counter()
-    session = get_session(app_name="dbspark demo", cores=arguments["cores"], config=_settings(folder))
+    workers = arguments["shards"] or 0
+    settings = _settings(folder)
+    session = get_session(app_name="dbspark demo", cores=arguments["cores"], worker_slots=workers, config=settings)
     emit(Ended(f"started Spark {session.spark.version}", perf_counter() - begun))
     with session:
         if arguments["what"] == "perform":

@@ -137,7 +137,8 @@ def open_pipeline(
     from dbspark.spark import get_session
 
     with console.status("Starting Spark"):
-        session = get_session(app_name=f"dbspark {name}", config={"spark.log.level": "ERROR", **(config or {})})
+        settings = {"spark.log.level": "ERROR", **(config or {})}
+        session = get_session(app_name=f"dbspark {name}", worker_slots=shards or 0, config=settings)
     with session, spark_errors(), _pipeline(name, location, session.spark, access, shards) as pipe:
         yield pipe
 

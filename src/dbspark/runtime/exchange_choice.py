@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("dbspark")
 
 Exchange = Literal["resident", "shuffle"]
-DEFAULT_EXCHANGE: Exchange | None = "shuffle"
+DEFAULT_EXCHANGE: Exchange | None = None
 """What carries ticks where the user does not say it; None: workers that stay where there are slots for them."""
 
 
