@@ -189,6 +189,7 @@ class Worker:
         """End all streams."""
         self._finished.set()
         self.exchange.close()
+        self.state.close()
         self._beside.shutdown(wait=False)
 
     def _hello(self, message: WireMessage) -> Reply:

@@ -43,8 +43,7 @@ from dbspark.trace.history import History, history_of
 from dbspark.trace.spine import Spine
 
 _STATE_CONFIG = replace(STATE_SPINE_CONFIG, min_background_rows=None)
-_HISTORY_CONFIG = replace(HISTORY_SPINE_CONFIG, min_background_rows=None)
-"""As embedded, but merges are paid for by the inserts: the other cores have workers of their own."""
+"""Of operators: as embedded, but merges are paid for by the inserts. Histories are merged on a background thread."""
 
 
 class StoredTrace:
@@ -160,6 +159,12 @@ class VersionedState:
         written = write_states(self._location, states, tick, finish_merges=False)  # type: ignore[arg-type]
         return {trace: [r.to_json() for r in of_trace] for trace, of_trace in written.items()}
 
+    def close(self) -> None:
+        """Stop the merges on the background thread."""
+        for kept in self.now().values():
+            if isinstance(kept, History):
+                kept.close()
+
     def row_counts(self, names: Iterable[str] | None = None) -> dict[str, int]:
         """Rows of traces before consolidation; all of them, where no names are given."""
         now = self.now()
@@ -181,7 +186,7 @@ class VersionedState:
 def _new_history(options: HistoryOptions, spine: Spine | None, tick: int) -> History:
     return history_of(
         options.sort_key, options.keep, options.created, spine, tick,
-        config=_STATE_CONFIG if options.keyed else _HISTORY_CONFIG,
+        config=STATE_SPINE_CONFIG if options.keyed else HISTORY_SPINE_CONFIG,
         seldom_read=not options.keyed, count_rows=options.keyed,
     )  # fmt: skip
 
