@@ -67,7 +67,7 @@ def change(pipe):
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_views_are_what_spark_says_after_every_transaction(spark, shards):
+def test_views_are_what_spark_says_after_every_transaction(spark, shards, exchange):
     with created(spark, shards) as pipe:
         for name in ("revenue", "everything", "first"):
             pipe.create_view(name, VIEWS[name])
@@ -84,6 +84,10 @@ def test_views_are_what_spark_says_after_every_transaction(spark, shards):
         assert pipe.view("everything").as_of(1).to_arrow().to_pylist() == [{"n": 60, "most": 100}]
         assert seen == [(1, 2), (2, 2)]
         assert pipe.last_progress["numOutputRows"]["everything"] == 2
+        assert pipe.last_progress["exchange"]["name"] == exchange
+        if exchange == "resident":
+            assert [w["shard"] for w in pipe.status["exchange"]["workers"]] == list(range(shards))
+            assert (pipe.last_progress["exchange"]["exchangedBytes"] > 0) == (shards > 1)
         pipe.drop_view("revenue")
         with pipe.transaction() as tx:
             for name in pipe.tables:

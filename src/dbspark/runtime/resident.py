@@ -120,8 +120,11 @@ class ResidentTransport(MemoryTransport):
         except RunFailedError as failure:
             raise failure.error from None
         except BaseException:
-            # Streams may be in the middle of the run: nobody can go on with them.
-            self._end("a run was interrupted")
+            try:
+                self._drain()  # an interrupt in the middle of the run
+            except BaseException:
+                self._end("a run was interrupted, and its workers could not be stopped; open the pipeline again")
+                raise
             raise
         bad = [m.header for m in done if m.header["kind"] != "done"]
         if bad:
