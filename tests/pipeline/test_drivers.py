@@ -22,7 +22,7 @@ import sys
 from dbspark.spark import get_session
 from tests.pipeline.test_drivers import opened, transaction
 
-with get_session(cores=2, config={"spark.log.level": "OFF"}) as session:
+with get_session(cores=2, worker_slots=int(sys.argv[2]), config={"spark.log.level": "OFF"}) as session:
     pipe = opened(sys.argv[1], session.spark, 2)
     while True:
         transaction(pipe)
@@ -77,7 +77,8 @@ def test_drivers_are_killed(spark, tmp_path):
     java = "-XX:TieredStopAtLevel=1"  # as in tests/conftest.py
     for i in range(KILLS):
         child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, location],
+            # Two with workers that stay, then two with a job for each tick.
+            [sys.executable, "-c", CHILD, location, str(2 - i // 2 % 2 * 2)],
             env={**os.environ, "PYTHONPATH": path, "JAVA_TOOL_OPTIONS": java},
             stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
