@@ -25,7 +25,7 @@ import tempfile
 import threading
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from types import TracebackType
@@ -39,12 +39,13 @@ from dbspark.columnar.schema import Schema, SchemaLike
 from dbspark.columnar.user_data import system_zone
 from dbspark.connectors import sinks, streams
 from dbspark.connectors.sinks import describe_position
-from dbspark.errors import ConfigError, DbsparkError, EvaluationError, OpenAnswerWarning, StoreError, TimeError
+from dbspark.errors import ConfigError, DbsparkError, EvaluationError, OpenAnswerWarning, StoreError
 from dbspark.kernels import preload
 from dbspark.pipeline.display import counted, pipeline_html
 from dbspark.pipeline.handle_mapping import HandleMapping
 from dbspark.pipeline.handles import Kind, Subscription, Table, Transaction, View, key_prefix
 from dbspark.pipeline.settings import known_options, parse_bytes, validated_maintenance, validated_settings
+from dbspark.pipeline.sink_keeper import SinkKeeper
 from dbspark.pipeline.statements import execute
 from dbspark.reporting import activity
 from dbspark.runtime.catalog import decode_schema, decode_tables, encode_schema
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("dbspark")
 
 
-class Pipeline:
+class Pipeline(SinkKeeper):
     """Tables, views over them, and transactions. `location=None` keeps all state in memory."""
 
     def __init__(
@@ -191,12 +192,6 @@ class Pipeline:
             )  # fmt: skip
         elif self._runtime.refilled:
             self._commit_definitions()
-
-    def _oldest_unread_tick(self, view: str) -> int | None:
-        """The oldest position of the sinks of a view, running or not; None if it has no sink."""
-        return min(
-            (int(p["tick"]) for key, p in self._positions.items() if key.startswith(key_prefix(view))), default=None
-        )
 
     # ------------------------------------------------------------------ definitions
 
@@ -326,7 +321,9 @@ class Pipeline:
     def _find(self, name: str, kind: Kind) -> str | None:
         """The name of the table or view that `name` means, as it was created; None if there is none."""
         known = self._state_reader.tables if kind == "table" else self._definitions
-        return find_name(name, known, self._case_sensitive()) if isinstance(name, str) else None
+        if not isinstance(name, str) or name in known:  # as it was created: Spark is not asked about case
+            return name if isinstance(name, str) else None
+        return find_name(name, known, self._case_sensitive())
 
     def _resolve(self, name: str, kind: Kind) -> str:
         """`_find`, or an error that says what there is."""
@@ -679,83 +676,6 @@ class Pipeline:
         ]
         views = [{"name": n, **definition} for n, definition in self._definitions.items()]
         return {"name": self.name, "id": self.id, "tables": tables, "views": views, **self._runtime.state_metadata()}
-
-    def _feed(self, view: str, key: str, deliver: Callable[[pa.Table, int], None], since: int | None) -> sinks.Feed:
-        """Start a sink of a view, from its stored position or anew."""
-        with self._lock:
-            self._check_writable("write_stream")
-            running = self._feeds.get(key)
-            if running is not None and running.isActive:
-                raise ConfigError(f"the sink {key!r} runs already; stop it, or give this one another name=…")
-            positions, new = self._positions, key not in self._positions
-            if new:
-                begin = {"tick": self.tick, "snapshot": True} if since is None else {"tick": since}
-                self._positions = {**positions, key: begin}
-            try:
-                # The hold comes before the commit: the histories of a manifest must reach back to its positions.
-                self._runtime.hold(view, self._oldest_unread_tick(view))
-                self._check_history_covers(view, key, new)
-                if new:
-                    self._commit_definitions()
-            except BaseException:
-                self._positions = positions
-                self._runtime.hold(view, self._oldest_unread_tick(view))
-                raise
-
-            def save(position: sinks.Position) -> None:
-                with self._lock:
-                    self._positions = {**self._positions, key: position}
-                    self._runtime.hold(view, self._oldest_unread_tick(view))
-                    if position.get("failure", {}).get("stopped") and not self._closed:
-                        self._commit_definitions()  # for whoever asks for the status of the location
-
-            origin = sinks.ChangeSource(
-                lambda since, upto: self.view(view).changes(since, upto),
-                lambda tick: self.view(view).as_of(tick).to_arrow(),
-                self._commit_times,
-                save,
-            )
-            self._feeds[key] = sinks.Feed(key, origin, deliver, self._positions[key], self.tick)
-            return self._feeds[key]
-
-    def _check_history_covers(self, view: str, key: str, new: bool) -> None:
-        """Refuse a sink whose position is older than the history of its view."""
-        tick, oldest = int(self._positions[key]["tick"]), self._readable(view).oldest()
-        if tick < oldest and new:
-            raise TimeError(
-                f"the sink {key!r} is to begin after tick {tick}, which is no longer kept; the oldest is {oldest}. "
-                "Begin with what the view holds now (no since=…), or keep more with the setting 'history' (ticks)"
-            )
-        if tick < oldest:
-            raise TimeError(
-                f"the sink {key!r} has read up to tick {tick}, and what came next is no longer kept; the oldest tick "
-                f"is {oldest}. Forget it with pipe.view({view!r}).forget_stream(…) and begin it anew"
-            )
-
-    def _forget_feed(self, view: str, key: str) -> None:
-        running = self._feeds.pop(key, None)
-        if running is not None:
-            running.stop()  # without the lock, which the sink needs to finish its tick
-        with self._lock:
-            self._check_writable("forget_stream")
-            if key not in self._positions:
-                known = ", ".join(k for k in self._positions if k.startswith(key_prefix(view))) or "none"
-                raise ConfigError(f"there is no sink {key!r}; those of the view are {known}")
-            positions = self._positions
-            self._positions = {k: p for k, p in positions.items() if k != key}
-            try:
-                self._commit_definitions()
-            except BaseException:
-                self._positions = positions
-                raise
-            self._runtime.hold(view, self._oldest_unread_tick(view))
-
-    def _commit_times(self) -> dict[int, float]:
-        if self._store is None:
-            return {}
-        from dbspark.connectors.stored_tables import commit_times
-
-        return commit_times(self._store)
 
     def _commit_definitions(self) -> None:
         self._make_durable(self.tick, self._offsets)
