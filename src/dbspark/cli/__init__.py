@@ -146,7 +146,7 @@ def _demo(
         typer.Option(min=1_000, help="Orders at the start; by default 200,000, on shards 50,000."),
     ] = None,
     ticks: Annotated[
-        int | None, typer.Option(min=1, help="Files of changed orders for the streams; by default 90, on shards 2.")
+        int | None, typer.Option(min=1, help="Files of changed orders for the streams; by default 60, on shards 2.")
     ] = None,
     changes: Annotated[int, typer.Option(min=10, help="Orders that change in a tick.")] = 1_000,
     cores: Annotated[int, typer.Option(min=1, help="Cores for Spark.")] = 2,

@@ -34,7 +34,7 @@ from dbspark.cli.demo_process import Child, raised
 from dbspark.cli.output import print_line
 from dbspark.errors import ConfigError
 
-EMBEDDED: Final = Workload(rows=200_000, steps=90)
+EMBEDDED: Final = Workload(rows=200_000, steps=60)
 SHARDED: Final = Workload(rows=50_000, steps=2)
 """A tick on shards takes seconds here: with two cores it is about what shards are, not how fast they are."""
 LEAST_EMBEDDED_STEPS: Final = 36
