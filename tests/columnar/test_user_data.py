@@ -109,5 +109,7 @@ def test_what_is_no_table_is_refused() -> None:
         rows(pd.DataFrame([[1]]), "id BIGINT")
     with pytest.raises(SchemaError, match="a pandas Series is one column or one row"):
         prepare(pd.Series([1]), SCHEMA, lambda: "UTC")
+    with pytest.raises(SchemaError, match="an array of int64 is one column; give a table"):
+        prepare(pa.array([1]), SCHEMA, lambda: "UTC")
     with pytest.raises(SchemaError, match="given twice: id"):
         rows(pd.DataFrame([[1, 2]], columns=["id", "id"]), "id BIGINT")

@@ -122,3 +122,25 @@ class TestTransactions:
             tx.insert("t", [(1, "a")])
         with pipe.transaction() as tx, pytest.raises(DbsparkError, match="entered already"):
             tx.__enter__()
+
+
+def test_values_of_other_kinds_are_refused_by_what_they_should_be(tmp_path: Any) -> None:
+    with dbspark.Pipeline("kinds", location=tmp_path / "state") as pipe:  # type: ignore[arg-type]
+        pipe.create_table("t", "id INT")
+        table = pipe.table("t")
+        calls: list[tuple[Callable[[], Any], str]] = [
+            (lambda: dbspark.Pipeline(None), "the name of a pipeline is a text, not None"),  # type: ignore[arg-type]
+            (lambda: dbspark.Pipeline("x", location=5), "the location of a pipeline is a text"),  # type: ignore[arg-type]
+            (lambda: dbspark.Pipeline("x", shards="two"), "'two' is not a number of shards"),  # type: ignore[arg-type]
+            (lambda: dbspark.Pipeline("x", shards=0), "0 is not a number of shards"),
+            (lambda: pipe.create_view("v", None), "the query of view 'v' is a text, not None"),
+            (lambda: pipe.create_view("v", " "), "the query of view 'v' is a text, not ' '"),
+            (lambda: pipe.sql(None), "a script of SQL is a text, not None"),  # type: ignore[arg-type]
+            (lambda: pipe.query(5), "a query is a text, not 5"),  # type: ignore[arg-type]
+            (lambda: table.as_of("yesterday"), "as_of: a tick is a number"),  # type: ignore[arg-type]
+            (lambda: table.changes(None), "changes: a tick is a number"),  # type: ignore[arg-type]
+        ]
+        for call, message in calls:
+            with pytest.raises(ConfigError, match=message):
+                call()
+        assert (pipe.tick, list(pipe.tables), list(pipe.views)) == (0, ["t"], [])

@@ -36,6 +36,10 @@ def prepare(data: Any, schema: Schema, zone: Zone, weight: str | None = None) ->
         return _from_pandas(pandas, data, schema, zone, weight)
     if pandas is not None and isinstance(data, pandas.Series):
         raise SchemaError("a pandas Series is one column or one row, and which is not said; give a DataFrame")
+    if getattr(data, "isStreaming", False) is True:
+        raise SchemaError("the rows come from a stream; read it into the table with pipe.ingest(table, stream)")
+    if isinstance(data, pa.Array | pa.ChunkedArray) and not pa.types.is_struct(data.type):
+        raise SchemaError(f"an array of {data.type} is one column; give a table of all columns, pyarrow.table({{…}})")
     if kind is list and _has_zoned_times(schema) and any(map(_has_naive_times, data)):
         name = zone()
         if name.upper() not in ("UTC", "ETC/UTC", "Z"):

@@ -15,6 +15,7 @@ from dbspark.columnar.user_data import prepare
 from dbspark.connectors import sinks
 from dbspark.errors import DbsparkError, SchemaError
 from dbspark.pipeline.readings import Readings
+from dbspark.pipeline.settings import check_tick
 from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
 from dbspark.runtime.switch_interval import SHORT_TURNS
 from dbspark.runtime.tables import OperationKind
@@ -181,10 +182,12 @@ class _Readable(Readings):
 
     def as_of(self, tick: int) -> Self:
         """The same table or view at an earlier tick."""
+        check_tick("as_of", tick)
         return type(self)(self._pipe, self.name, tick)
 
     def changes(self, since: int, upto: int | None = None) -> pa.Table:
         """The changes of the ticks after `since`, up to `upto`: rows with `_tick` and `_weight`."""
+        check_tick("changes", since)
         pipe = self._pipe
         with pipe._lock:
             return pipe._readable(self.name).changes(since, self.tick if upto is None else upto, pipe.tick)
@@ -251,6 +254,8 @@ class Subscription:
     def __init__(self, pipe: PipelineCore, view: str, function: Callable[[pa.Table, int], None]) -> None:
         self._pipe = pipe
         self.view = view
+        if not callable(function):
+            raise DbsparkError(f"subscribe takes a function of (changes, tick), not {function!r:.80}")
         self._function = function
         pipe._check_writable("subscribe")
         pipe._subscribers = (*pipe._subscribers, self)

@@ -20,6 +20,7 @@ A transaction is one tick of the circuit. Invariants:
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import tempfile
 import threading
@@ -44,7 +45,14 @@ from dbspark.kernels import preload
 from dbspark.pipeline.display import counted, pipeline_html
 from dbspark.pipeline.handle_mapping import HandleMapping
 from dbspark.pipeline.handles import Kind, Subscription, Table, Transaction, View, key_prefix
-from dbspark.pipeline.settings import known_options, parse_bytes, validated_maintenance, validated_settings
+from dbspark.pipeline.settings import (
+    check_shards,
+    check_text,
+    known_options,
+    parse_bytes,
+    validated_maintenance,
+    validated_settings,
+)
 from dbspark.pipeline.sink_keeper import SinkKeeper
 from dbspark.pipeline.statements import execute
 from dbspark.reporting import activity
@@ -90,6 +98,11 @@ class Pipeline(SinkKeeper):
     ) -> None:
         """`shards`: None for this process, or the number of shards on Spark. `exchange`: what carries ticks to shards:
         "resident" (workers that stay) or "shuffle" (a Spark job for each tick)."""
+        check_text("the name of a pipeline", name)
+        check_shards(shards)
+        if location is not None:
+            location = os.fspath(location) if isinstance(location, os.PathLike) else location
+            check_text("the location of a pipeline", location)
         preload.begin()
         self.name = name
         self.location = location
@@ -245,6 +258,8 @@ class Pipeline(SinkKeeper):
                 names = []
                 for given, (query, recursive) in queries.items():
                     name = check_name(given, "view")
+                    if not hasattr(query, "_jdf"):  # not a DataFrame
+                        check_text(f"the query of view {name!r}", query)
                     names.append(name)
                     plan = self._program.view(
                         name, query, maintenance=maintenance, recursive=recursive, buckets=buckets
@@ -535,6 +550,7 @@ class Pipeline(SinkKeeper):
 
     def query(self, sql: str) -> DataFrame:
         """A Spark query over the present tables and views."""
+        check_text("a query", sql)
         spark = self._spark()
         named = {n for n in (*self.tables, *self.views) if occurs_in(n, sql)}
         if not named:
@@ -562,6 +578,7 @@ class Pipeline(SinkKeeper):
 
     def sql(self, script: str) -> None:
         """Run CREATE TABLE, CREATE VIEW, DROP, INSERT and DELETE statements; each INSERT or DELETE is a transaction."""
+        check_text("a script of SQL", script)
         execute(self, script)
 
     def _rows(self, name: str, tick: int | None) -> pa.Table:

@@ -53,6 +53,24 @@ def validated_maintenance(given: Any) -> Maintenance:
     return given  # type: ignore[no-any-return]
 
 
+def check_text(what: str, given: Any) -> None:
+    """Refuse anything but a text that says something."""
+    if not isinstance(given, str) or not given.strip():
+        raise ConfigError(f"{what} is a text, not {given!r:.80} ({type(given).__name__})")
+
+
+def check_tick(what: str, given: Any) -> None:
+    """Refuse anything but the number of a tick."""
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise ConfigError(f"{what}: a tick is a number, as pipe.tick gives it, not {given!r:.80}")
+
+
+def check_shards(given: Any) -> None:
+    """Refuse anything but None or a number of shards."""
+    if given is not None and (not isinstance(given, int) or isinstance(given, bool) or given < 1):
+        raise ConfigError(f"shards: {given!r} is not a number of shards; give 1 or more, or None to run embedded")
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -72,4 +90,13 @@ def known_options(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-__all__ = ["DEFAULTS", "known_options", "parse_bytes", "validated_maintenance", "validated_settings"]
+__all__ = [
+    "DEFAULTS",
+    "check_shards",
+    "check_text",
+    "check_tick",
+    "known_options",
+    "parse_bytes",
+    "validated_maintenance",
+    "validated_settings",
+]
