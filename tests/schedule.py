@@ -24,7 +24,7 @@ SECONDS: Final[dict[str, float]] = {
     "tests/cli/test_demo_act.py": 43,
     "tests/sql/test_views.py": 40,
     "tests/zset/test_laws.py": 35,
-    "tests/sql/test_workloads_views.py": 60,
+    "tests/sql/test_workloads_views.py": 90,
     "tests/pipeline/test_drivers.py": 30,
     "tests/sql/test_nested.py": 30,
     "tests/sql/test_catalogue.py": 29,
