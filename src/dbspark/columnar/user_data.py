@@ -13,6 +13,7 @@ import datetime as dt
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -31,6 +32,8 @@ def prepare(data: Any, schema: Schema, zone: Zone, weight: str | None = None) ->
     kind = type(data)
     if kind is pa.Table:
         return data
+    if kind is list:
+        return _in_zone(data, schema, zone) if _has_zoned_times(schema) and any(map(_has_naive_times, data)) else data
     pandas = sys.modules.get("pandas")  # whoever has a DataFrame has imported it
     if pandas is not None and isinstance(data, pandas.DataFrame):
         return _from_pandas(pandas, data, schema, zone, weight)
@@ -40,17 +43,22 @@ def prepare(data: Any, schema: Schema, zone: Zone, weight: str | None = None) ->
         raise SchemaError("the rows come from a stream; read it into the table with pipe.ingest(table, stream)")
     if isinstance(data, pa.Array | pa.ChunkedArray) and not pa.types.is_struct(data.type):
         raise SchemaError(f"an array of {data.type} is one column; give a table of all columns, pyarrow.table({{…}})")
-    if kind is list and _has_zoned_times(schema) and any(map(_has_naive_times, data)):
-        name = zone()
-        if name.upper() not in ("UTC", "ETC/UTC", "Z"):
-            place = _zone_info(name)
-            return [_localized(row, schema, place) for row in data]
     return data
 
 
 # ---------------------------------------------------------------------------------------------- rows
 
 
+def _in_zone(rows: list[Any], schema: Schema, zone: Zone) -> list[Any]:
+    """The rows with the session's zone in datetimes that lack one."""
+    name = zone()
+    if name.upper() in ("UTC", "ETC/UTC", "Z"):
+        return rows
+    place = _zone_info(name)
+    return [_localized(row, schema, place) for row in rows]
+
+
+@lru_cache(maxsize=512)
 def _has_zoned_times(schema: Schema) -> bool:
     return any(pa.types.is_timestamp(t) and t.tz is not None for t in schema.types)
 
