@@ -133,6 +133,10 @@ def test_values_of_other_kinds_are_refused_by_what_they_should_be(tmp_path: Any)
             (lambda: dbspark.Pipeline("x", location=5), "the location of a pipeline is a text"),  # type: ignore[arg-type]
             (lambda: dbspark.Pipeline("x", shards="two"), "'two' is not a number of shards"),  # type: ignore[arg-type]
             (lambda: dbspark.Pipeline("x", shards=0), "0 is not a number of shards"),
+            (lambda: dbspark.Pipeline("x", locaton="y"), "Pipeline has no option 'locaton' .did you mean 'location'"),
+            (lambda: pipe.create_table("u", "id INT", primary_key=5), "primary_key is .5,."),  # type: ignore[arg-type]
+            (lambda: pipe.create_table("u", "id INT", primary_key=["id", "ID"]), "give each column once"),
+            (lambda: pipe.explain(5), "what explain takes is a text, not 5"),  # type: ignore[arg-type]
             (lambda: pipe.create_view("v", None), "the query of view 'v' is a text, not None"),
             (lambda: pipe.create_view("v", " "), "the query of view 'v' is a text, not ' '"),
             (lambda: pipe.sql(None), "a script of SQL is a text, not None"),  # type: ignore[arg-type]

@@ -86,6 +86,7 @@ _log = logging.getLogger("dbspark")
 class Pipeline(SinkKeeper):
     """Tables, views over them, and transactions. `location=None` keeps all state in memory."""
 
+    @known_options
     def __init__(
         self,
         name: str,
@@ -215,8 +216,10 @@ class Pipeline(SinkKeeper):
             self._check_writable("create_table")
             name = check_name(name, "table")
             given = Schema.of(schema)
-            key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
+            key = (primary_key,) if isinstance(primary_key, str) else _listed(primary_key)
             check_columns(f"table {name!r}", given.names, self._case_sensitive())
+            if not all(isinstance(column, str) for column in key) or len({column.lower() for column in key}) < len(key):
+                raise ConfigError(f"table {name!r}: primary_key is {key!r}; give each column once, by its name")
             key = tuple(given.names[given.index(find_name(c, given.names, self._case_sensitive()) or c)] for c in key)
             with self._rollback_on_error():
                 self._program.table(name, given, key)
@@ -391,7 +394,11 @@ class Pipeline(SinkKeeper):
         """
         self._compile()
         with self._lock:
+            if not hasattr(query, "_jdf"):  # not a DataFrame
+                check_text("what explain takes", query)
             name = self._find(query, "view") if isinstance(query, str) else None
+            if name is None and isinstance(query, str) and query.isidentifier():
+                self._resolve(query, "view")  # no query is one word, so this raises by the name
             return self._program.explain(name or query, None if name is None else self._state_reader.sizes())
 
     # ------------------------------------------------------------------ transactions
@@ -740,3 +747,8 @@ class Pipeline(SinkKeeper):
                 for name, definition in list(self._definitions.items()):
                     if name not in self._program.views:
                         self._define({"name": name, **definition})
+
+
+def _listed(given: Any) -> tuple[Any, ...]:
+    """The columns of a primary key; what is no collection stands for itself, to be refused by name."""
+    return tuple(given) if isinstance(given, list | tuple) else (given,) if given is not None else ()

@@ -78,13 +78,14 @@ R = TypeVar("R")
 def known_options(function: Callable[P, R]) -> Callable[P, R]:
     """Make a method refuse an option that it does not have by the nearest one that it has."""
     names = [name for name in signature(function).parameters if name != "self"]
+    label = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:
         for name in options:
             if name not in names:
                 hint = nearest(name, names)
-                raise ConfigError(f"{function.__name__} has no option {name!r}{hint}; there are {', '.join(names)}")
+                raise ConfigError(f"{label} has no option {name!r}{hint}; there are {', '.join(names)}")
         return function(*args, **options)
 
     return call
