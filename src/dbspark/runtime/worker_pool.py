@@ -33,7 +33,6 @@ import pyarrow.flight as fl
 
 from dbspark.errors import DbsparkError
 from dbspark.runtime.staging import StageTarget
-from dbspark.runtime.task import raise_first
 from dbspark.runtime.wire import (
     WIRE_SCHEMA,
     SecretCheck,
@@ -63,6 +62,8 @@ PING_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 6.0
 """After which a worker that answers no ping is taken for lost. A kernel that holds the interpreter's lock delays a
 ping, but none was seen to hold it for a second."""
+MAX_REPLACEMENTS: Final = 5
+"""Rounds of replacing lost workers in which more of them are lost, until the driver gives up."""
 SCHEDULER_POOL: Final = "dbspark-workers"
 """With spark.scheduler.mode=FAIR, the pool of the long tasks: ordinary jobs do not queue behind them."""
 
@@ -204,11 +205,26 @@ class WorkerPool:
             self._pipeline, self._shards, time.perf_counter() - begun, hosts,
         )  # fmt: skip
 
-    def replace_lost(self) -> list[int]:
-        """Start lost workers again; returns their shards."""
-        lost = [w.shard for w in self.workers if w.lost is not None]
-        if not lost:
-            return lost
+    def replace_lost(self) -> set[int]:
+        """Start lost workers again; returns their shards. More of them may be lost meanwhile."""
+        replaced: set[int] = set()
+        for attempt in range(MAX_REPLACEMENTS):
+            lost = [w.shard for w in self.workers if w.lost is not None]
+            if not lost and not attempt:
+                break
+            try:
+                self._replace(lost)
+                replaced.update(lost)
+                if all(w.lost is None for w in self.workers):
+                    break
+            except WorkerLostError:
+                replaced.update(lost)
+                if attempt == MAX_REPLACEMENTS - 1:
+                    raise
+                time.sleep(PING_SECONDS)  # until it shows which of them it was
+        return replaced
+
+    def _replace(self, lost: Sequence[int]) -> None:
         begun = time.perf_counter()
         why = "; ".join(f"{w.shard} on {w.host}: {w.lost}" for w in self.workers if w.lost is not None)
         for shard in lost:
@@ -223,7 +239,6 @@ class WorkerPool:
         _log.warning(
             "pipeline %s: replaced workers after %.1f s (%s)", self._pipeline, time.perf_counter() - begun, why
         )
-        return lost
 
     def _launch(self, shards: Collection[int]) -> None:
         """Submit a job for each shard, and wait until their workers have registered."""
@@ -243,7 +258,8 @@ class WorkerPool:
             hub.changed.wait_for(lambda: wanted <= hub.joined.keys() or wanted & self._job_ends.keys(), START_SECONDS)
         missing = sorted(wanted - hub.joined.keys())
         if missing:
-            raise DbsparkError(self._why_missing(missing))
+            ended = any(key in self._job_ends for key in missing)
+            raise (WorkerLostError if ended else DbsparkError)(self._why_missing(missing))
 
     def _why_missing(self, missing: Sequence[tuple[int, int]]) -> str:
         workers = ", ".join(str(shard) for shard, _ in missing)
@@ -273,14 +289,21 @@ class WorkerPool:
         return WorkerHandle(shard, incarnation, at["host"], at["port"], at["pid"], client, writer, reader)
 
     def _introduce(self) -> None:
-        """Tell every worker where all others are."""
+        """Tell every worker where all others are; raises `WorkerLostError` if one is lost or cannot be reached."""
         peers = {w.shard: [w.endpoint, w.incarnation] for w in self.workers}
+        why = None
         for worker in self.workers:
-            worker.send({"kind": "hello", "peers": peers})
+            with contextlib.suppress(WorkerLostError):
+                worker.send({"kind": "hello", "peers": peers})
         for worker in self.workers:
-            reply = worker.receive()
-            if reply.header["kind"] != "ready":
-                raise_first([reply.header["error"].encode()])
+            try:
+                reply = worker.receive()
+                if reply.header["kind"] != "ready":
+                    why = why or f"worker {worker.shard} cannot reach another one: {reply.header['error']}"
+            except WorkerLostError as error:
+                why = str(error)
+        if why is not None:
+            raise WorkerLostError(why)
 
     def stage_target(self) -> StageTarget:
         """Where the rows of the present run are pushed to."""
