@@ -1,9 +1,11 @@
 """Workers that stay: what they answer, what they refuse, and what happens when one is lost."""
 
+import gc
 import os
 import signal
 import socket
 import time
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -137,6 +139,18 @@ def test_slots_are_counted_before_anything_is_submitted(monkeypatch):
     for _ in range(2):
         first.release()
     slots.hold(None, 2)
+
+
+def test_a_pipeline_that_nobody_has_any_more_gives_its_workers_up(monkeypatch):
+    with shop(monkeypatch) as pipe:
+        pipe.apply("insert", [(1, 10)])
+        pids = [w["pid"] for w in pipe.transport.status()["workers"]]
+        pool, pipe.transport, pipe.runtime = pipe.transport.pool, None, SimpleNamespace(close=lambda: None)
+        gc.collect()
+        deadline = time.monotonic() + 10
+        while pool.workers or any(os.path.exists(f"/proc/{pid}") for pid in pids):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def test_workers_that_do_not_register_are_an_error_that_says_what_to_look_at(monkeypatch):

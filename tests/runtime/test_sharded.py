@@ -77,6 +77,8 @@ def test_views_are_what_spark_says_after_every_transaction(spark, shards, exchan
         pipe.view("everything").subscribe(lambda changes, tick: seen.append((tick, len(changes))))
         load(pipe, spark)
         check(spark, pipe)
+        assert [tuple(row) for row in pipe.view("everything").df().collect()] == [(60, 100)]
+        assert [tuple(row) for row in pipe.query("SELECT n + 1 FROM everything").collect()] == [(61,)]
         for name in ("unknown", "ranks"):  # on tables that hold something
             pipe.create_view(name, VIEWS[name])
         change(pipe)

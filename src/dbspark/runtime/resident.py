@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
+import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -73,6 +75,9 @@ class ResidentTransport(MemoryTransport):
         self._files = files
         self._pipeline = pipeline
         self.pool = WorkerPool(spark, shards, files, pipeline, slots)
+        # A pipeline that nobody has closed, and nobody has any more, gives its workers up.
+        self._abandoned = weakref.finalize(self, _close_beside, self.pool)
+        self._abandoned.atexit = False
         self._ended: str | None = None
         """Why the pipeline has ended, for every later call."""
         self._runs = 0
@@ -367,6 +372,7 @@ class ResidentTransport(MemoryTransport):
         self.pool.stop()
 
     def close(self) -> None:
+        self._abandoned.detach()
         self.pool.close()
         if self._runner is not None:
             self._runner.close()
@@ -376,6 +382,11 @@ class ResidentTransport(MemoryTransport):
 
 _MAX_PLANS: Final = 8
 """Plans that workers keep: that of ticks, and a few of definitions."""
+
+
+def _close_beside(pool: WorkerPool) -> None:
+    """Close a pool on a thread of its own: whoever collects garbage is not to wait for it, nor for its locks."""
+    threading.Thread(target=pool.close, name="dbspark-abandoned", daemon=True).start()
 
 
 def _result(done: Sequence[WireMessage]) -> LevelsResult:
