@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from dbspark.columnar.schema import Schema
+from dbspark.runtime import routing
 from dbspark.runtime.level_plan import Level
 from dbspark.runtime.routing import RoutedOperation, received_operations, to_operation
 from dbspark.runtime.stage import StageTask
@@ -27,8 +28,10 @@ def rows_of(operation):
     return Counter(zip(*(c.to_pylist() for c in table.columns), strict=True))
 
 
+@pytest.mark.parametrize("limit", [routing.MAX_ROUTED_ROWS, 4])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_every_row_is_on_one_shard_and_operations_keep_their_order(shards, tmp_path):
+def test_every_row_is_on_one_shard_and_operations_keep_their_order(shards, limit, tmp_path, monkeypatch):
+    monkeypatch.setattr(routing, "MAX_ROUTED_ROWS", limit)
     received = [{} for _ in range(shards)]
     expected = []
     for number, (kind, rows) in enumerate(OPERATIONS):

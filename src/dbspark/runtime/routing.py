@@ -27,6 +27,8 @@ from dbspark.storage.segment import batch_bytes
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+MAX_ROUTED_ROWS = 1 << 22
+"""Rows of one payload: of 400 bytes each it is below the 2 GiB of a message of gRPC, and of a value of Spark's."""
 KINDS: tuple[OperationKind, ...] = get_args(OperationKind)
 
 
@@ -97,7 +99,9 @@ def _split_rows(
 ) -> Iterator[Row]:
     slot = f"op {sql_name(table.name)} {number:06d} {part[0]:06d} {part[1]:06d} {KINDS.index(operation.kind)}"
     for shard, batch in split(operation.rows, shards):
-        yield shard, slot, batch_bytes(batch)
+        for begin in range(0, batch.rows, MAX_ROUTED_ROWS):
+            rows = min(MAX_ROUTED_ROWS, batch.rows - begin)
+            yield shard, slot, batch_bytes(batch if rows == batch.rows else batch.slice(begin, rows))
 
 
 def received_operations(task: LevelTask, table: TableDefinition) -> list[Operation]:
