@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import tempfile
 import threading
 import uuid
@@ -37,14 +36,13 @@ import pyarrow as pa
 from dbspark.columnar.frames import frame_of, in_months, relabelled, struct_of
 from dbspark.columnar.memory import reserve
 from dbspark.columnar.schema import Schema, SchemaLike
-from dbspark.columnar.user_data import system_zone
 from dbspark.connectors import sinks, streams
-from dbspark.connectors.sinks import describe_position
 from dbspark.errors import ConfigError, DbsparkError, EvaluationError, OpenAnswerWarning, StoreError
 from dbspark.kernels import preload
 from dbspark.pipeline.display import counted, pipeline_html
-from dbspark.pipeline.handle_mapping import HandleMapping
-from dbspark.pipeline.handles import Kind, Subscription, Table, Transaction, View, key_prefix
+from dbspark.pipeline.handles import Subscription, Table, Transaction, View, key_prefix
+from dbspark.pipeline.monitoring import Monitored
+from dbspark.pipeline.named_parts import NamedParts
 from dbspark.pipeline.settings import (
     check_shards,
     check_text,
@@ -59,7 +57,7 @@ from dbspark.reporting import activity
 from dbspark.runtime.catalog import decode_schema, decode_tables, encode_schema
 from dbspark.runtime.embedded import Embedded
 from dbspark.runtime.exchange_choice import Exchange, check_exchange, resident_transport, slots_for
-from dbspark.runtime.progress import Listener, Progress, ProgressMonitor, TickTimer
+from dbspark.runtime.progress import ProgressMonitor, TickTimer
 from dbspark.runtime.reader import ReadOnlyRuntime
 from dbspark.runtime.runtime import ReadableTable, Runtime, StateReader
 from dbspark.runtime.sharded import Sharded
@@ -68,7 +66,7 @@ from dbspark.runtime.tables import TableDefinition
 from dbspark.runtime.transport import Transport
 from dbspark.sql.analysis_session import query_over_frames
 from dbspark.sql.explain import Explanation
-from dbspark.sql.names import check_columns, check_name, find_name, is_case_sensitive, nearest, occurs_in
+from dbspark.sql.names import check_columns, check_name, find_name, occurs_in
 from dbspark.sql.program import Maintenance, Program
 from dbspark.storage.files import LocalFiles
 from dbspark.storage.store import Committed, Store
@@ -83,7 +81,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("dbspark")
 
 
-class Pipeline(SinkKeeper):
+class Pipeline(NamedParts, Monitored, SinkKeeper):
     """Tables, views over them, and transactions. `location=None` keeps all state in memory."""
 
     @known_options
@@ -328,60 +326,6 @@ class Pipeline(SinkKeeper):
             self._offsets, self._positions = before
             raise
 
-    def table(self, name: str) -> Table:
-        """The table `name`. Names ignore case, as Spark's do."""
-        return Table(self, self._resolve(name, "table"))
-
-    def view(self, name: str) -> View:
-        """The view `name`. Names ignore case, as Spark's do."""
-        return View(self, self._resolve(name, "view"))
-
-    def _find(self, name: str, kind: Kind) -> str | None:
-        """The name of the table or view that `name` means, as it was created; None if there is none."""
-        known = self._state_reader.tables if kind == "table" else self._definitions
-        if not isinstance(name, str) or name in known:  # as it was created: Spark is not asked about case
-            return name if isinstance(name, str) else None
-        return find_name(name, known, self._case_sensitive())
-
-    def _resolve(self, name: str, kind: Kind) -> str:
-        """`_find`, or an error that says what there is."""
-        found = self._find(name, kind)
-        if found is not None:
-            return found
-        if not isinstance(name, str):
-            raise DbsparkError(f"the name of a {kind} is text, not {name!r} ({type(name).__name__})")
-        known = self.tables if kind == "table" else self.views
-        other: Kind = "view" if kind == "table" else "table"
-        there = self._find(name, other)
-        hint = f"; {there!r} is a {other}" if there is not None else nearest(name, known)
-        raise DbsparkError(f"no {kind} {name!r}{hint}; the {kind}s are {', '.join(known) or 'none'}")
-
-    def _present_session(self) -> SparkSession | None:
-        """The session that the pipeline uses or would use, if there is one already."""
-        own = self._given_session if self._session is None else self._session.spark
-        if own is None and "pyspark.sql" in sys.modules:
-            own = sys.modules["pyspark.sql"].SparkSession.getActiveSession()
-        return own
-
-    def _case_sensitive(self) -> bool:
-        """Whether names are told apart by case; asked without starting Spark."""
-        return is_case_sensitive(self._present_session())
-
-    def _time_zone(self) -> str:
-        """The session's time zone; before there is a session, that of the system, which Spark would take."""
-        spark = self._present_session()
-        return system_zone() if spark is None else str(spark.conf.get("spark.sql.session.timeZone"))
-
-    @property
-    def tables(self) -> HandleMapping[Table]:
-        """The tables by name, in the order of their creation."""
-        return HandleMapping(lambda: self._state_reader.tables, self.table)
-
-    @property
-    def views(self) -> HandleMapping[View]:
-        """The views by name, in the order of their creation."""
-        return HandleMapping(lambda: self._definitions, self.view)
-
     def frame(self, name: str) -> DataFrame:
         """A DataFrame that stands for a table or view in the definition of another view; it has no rows."""
         self._compile()
@@ -490,68 +434,6 @@ class Pipeline(SinkKeeper):
             stream, table, mode, apply, lambda key: self._offsets.get(key),
             trigger=trigger, name=name, checkpoint=checkpoint, collect=self.shards is None,
         )  # fmt: skip
-
-    # ------------------------------------------------------------------ progress
-
-    @property
-    def run_id(self) -> str:
-        """Identifies this opening of the pipeline."""
-        return self._monitor.run_id
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it is open."""
-        return not self._closed
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """The current status, as of a `StreamingQuery`: `message`, `isDataAvailable`, `isTriggerActive`; and `sinks`,
-        by view and name, how far each is and what it fails with. On shards also `exchange`: what carries ticks to them,
-        and the workers with their hosts."""
-        sinks_now = {
-            key: self._feeds[key].status if key in self._feeds else describe_position(position, False)
-            for key, position in self._positions.items()
-        }
-        carried = None if self.read_only else self._runtime.transport_status()
-        exchange = {} if carried is None else {"exchange": carried}
-        return {**self._monitor.status(self.is_active), "sinks": sinks_now, **exchange}
-
-    @property
-    def last_progress(self) -> Progress | None:
-        """Row counts, durations and state sizes of the last transaction; None before the first one."""
-        return self._monitor.last
-
-    @property
-    def recent_progress(self) -> list[Progress]:
-        """The progress of the last hundred transactions, oldest first."""
-        return self._monitor.recent
-
-    def add_listener(self, listener: Listener) -> None:
-        """Call a function with the progress of every transaction after its commit."""
-        self._monitor.listeners.append(listener)
-
-    def remove_listener(self, listener: Listener) -> None:
-        """Stop calling a listener."""
-        if listener in self._monitor.listeners:
-            self._monitor.listeners.remove(listener)
-
-    def metrics(self) -> dict[str, Any]:
-        """Totals since the pipeline was opened, and the rows and bytes of its state."""
-        with self._lock:
-            sizes = self._state_reader.sizes()
-        named = [n for n in sizes if n.startswith(("table ", "view "))]
-        return {
-            **self._monitor.totals,
-            "tick": self.tick,
-            "rows_by_name": {n.split(" ", 1)[1]: sizes[n].rows for n in named},
-            "state_rows": {self._label(n): s.rows for n, s in sizes.items() if n not in named},
-            "state_bytes": sum(s.bytes for s in sizes.values()),
-        }
-
-    def _label(self, name: str) -> str:
-        """The display name of a trace."""
-        node = self._program.builder.graph.nodes.get(name)
-        return name if node is None else f"{node.label} #{name[:6]}"
 
     # ------------------------------------------------------------------ reading
 
