@@ -29,9 +29,6 @@ SAME_NAMES = {
 }
 """Names that stand in several modules on purpose, with the reason."""
 
-TO_BE_RENAMED = {"divide_sums": "kernels (of groups and of window frames)"}
-"""Names that mean different things in several modules, with the packages that are to rename theirs."""
-
 
 @cache
 def trees() -> dict[str, ast.Module]:
@@ -113,7 +110,7 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_a_name_means_one_thing() -> None:
-    new = {name: sorted(homes) for name, homes in repeated().items() if name not in SAME_NAMES | TO_BE_RENAMED}
+    new = {name: sorted(homes) for name, homes in repeated().items() if name not in SAME_NAMES}
     assert not new, f"give each its own name, or say in SAME_NAMES why they share it: {new}"
 
 

@@ -63,7 +63,7 @@ def test_sums_of_frames_are_exact(drawn: Any) -> None:
 def test_averages_are_rounded_half_away_from_zero(sums: list[tuple[int, int]], factor: int) -> None:
     words, out = np.array([words_of(s) for s, _ in sums], np.uint64), np.empty((len(sums), 2), np.uint64)
     counts = np.array([n for _, n in sums], np.int64)
-    assert kw.divide_sums(words, counts, factor, *(np.uint64(w) for w in words_of(LIMIT)), out) == 0
+    assert kw.divide_frame_sums(words, counts, factor, *(np.uint64(w) for w in words_of(LIMIT)), out) == 0
 
     def expected(total: int, n: int) -> int:
         quotient = (2 * abs(total) * factor + n) // (2 * n)

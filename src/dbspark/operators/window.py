@@ -552,7 +552,7 @@ class FrameAverage(WindowFunction):
             words = rows.integer_sums(self.column, self.frame, 10 ** min(dtype.precision + 10, 38))
             quotients = np.empty_like(words)
             factor = 10 ** (out.scale - dtype.scale)
-            if kw.divide_sums(words, counts, factor, *_words(10**out.precision), quotients):
+            if kw.divide_frame_sums(words, counts, factor, *_words(10**out.precision), quotients):
                 raise _too_large("avg")
             return _array(out, quotients, valid)
         words = rows.integer_sums(self.column, self.frame, 1 << 127)

@@ -228,7 +228,7 @@ def frame_sums(
 
 
 @kernel
-def divide_sums(
+def divide_frame_sums(
     sums: UInt64Matrix, counts: Int64s, factor: int, limit_low: UInt64, limit_high: UInt64, out: UInt64Matrix
 ) -> int:
     """out[i] = sums[i] * factor / counts[i] in 128 bits, rounded half away from zero; 1 if one reaches the limit.
