@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 
 from dbspark.columnar.conform import conform
-from dbspark.columnar.rows import row_normaliser
+from dbspark.columnar.rows import decode_arrays, row_normaliser
 from dbspark.columnar.schema import Schema
 from dbspark.columnar.user_data import prepare
 from dbspark.errors import SchemaError
@@ -64,6 +65,72 @@ def test_naive_timestamps_are_in_the_zone_of_the_session() -> None:
             assert [row_normaliser(schema)(row) for row in prepared] == [(expected[0]["at"],)]
 
 
+def test_times_that_a_clock_leaves_out_or_shows_twice() -> None:
+    """What java.time makes of them, and so Spark: moved by the gap, and the first of two."""
+    given = [dt.datetime(2024, 3, 31, 2, 30), None, dt.datetime(2024, 10, 27, 2, 30)]
+    expected = [dt.datetime(2024, 3, 31, 1, 30, tzinfo=dt.UTC), None, dt.datetime(2024, 10, 27, 0, 30, tzinfo=dt.UTC)]
+    schema = Schema.parse("at TIMESTAMP")
+    for values in (pd.to_datetime(pd.Series(given)), pd.Series(given, dtype=object)):
+        assert [r["at"] for r in rows(pd.DataFrame({"at": values}), "at TIMESTAMP", "Europe/Berlin")] == expected
+    prepared = prepare([(value,) for value in given], schema, lambda: "Europe/Berlin")
+    assert [row_normaliser(schema)(row)[0] for row in prepared] == expected
+
+
+NESTED = Schema.parse("a ARRAY<TIMESTAMP>, m MAP<TIMESTAMP, TIMESTAMP>, s STRUCT<at: TIMESTAMP, plain: TIMESTAMP_NTZ>")
+AT = dt.datetime(2024, 7, 1, 12)
+THEN = dt.datetime(2024, 7, 1, 10, tzinfo=dt.UTC)
+NESTED_ROW = ([AT, None, THEN], {AT: AT}, {"at": AT, "plain": AT})
+NESTED_THEN = ((THEN, None, THEN), ((THEN, THEN),), (THEN, AT))
+
+
+class TestNestedTimes:
+    @pytest.mark.parametrize(
+        "data",
+        [
+            [NESTED_ROW], (NESTED_ROW,), iter([NESTED_ROW]), (row for row in [NESTED_ROW]), {"x": NESTED_ROW}.values(),
+            [dict(zip("ams", NESTED_ROW, strict=True))], [dict(zip("AMS", NESTED_ROW, strict=True))],
+            [Row(a=NESTED_ROW[0], m=((AT, AT),), s=Row(at=AT, plain=AT))],
+            [([np.datetime64(AT), None, THEN], [(AT, THEN)], (AT, AT))],
+            [(np.array([AT, None, "2024-07-01T12"], "datetime64[ns]"), [(AT, AT)], (AT, AT))],
+        ],
+    )  # fmt: skip
+    def test_of_rows_in_all_forms(self, data: Any) -> None:
+        prepared = prepare(data, NESTED, lambda: "Europe/Berlin")
+        assert [row_normaliser(NESTED)(row) for row in prepared] == [NESTED_THEN]
+
+    def test_of_rows_with_weights(self) -> None:
+        schema = Schema.parse("at TIMESTAMP, n INT")
+        given = {(AT, 1): 2, (AT, 2): 1, (THEN, 1): 3}
+        assert prepare(given, schema, lambda: "Europe/Berlin") == {(THEN, 1): 5, (THEN, 2): 1}
+        assert prepare(given, schema, lambda: "UTC") is given
+
+    def test_of_columns_of_pandas(self) -> None:
+        frame = pd.DataFrame({name: [value, None] for name, value in zip("ams", NESTED_ROW, strict=True)})
+        table = prepare(frame, NESTED, lambda: "Europe/Berlin")
+        arrays = conform(NESTED, table.schema, [c.chunk(0) for c in table.columns])
+        assert decode_arrays(NESTED, arrays) == [NESTED_THEN, (None, None, None)]
+
+    def test_the_zone_is_asked_for_once_and_only_where_it_matters(self) -> None:
+        asked: list[str] = []
+
+        def zone() -> str:
+            asked.append("asked")
+            return "Europe/Berlin"
+
+        for given in ([(THEN, 1)], [(None, 1)], [("x", 1)], [5], "text", [(AT,)]):
+            assert prepare(given, Schema.parse("at TIMESTAMP, n INT"), zone) == given
+        assert prepare([(AT, 1)], Schema.parse("at TIMESTAMP_NTZ, n INT"), zone) == [(AT, 1)]
+        assert not asked
+        prepare([(AT, 1), (AT, 2)], Schema.parse("at TIMESTAMP, n INT"), zone)
+        assert asked == ["asked"]
+
+    def test_beyond_the_years_of_python(self) -> None:
+        with pytest.raises(
+            SchemaError, match="9999-12-31 23:00:00 in the time zone America/New_York is not in the years"
+        ):
+            prepare([(dt.datetime(9999, 12, 31, 23),)], Schema.parse("at TIMESTAMP"), lambda: "America/New_York")
+
+
 def test_numbers_of_other_widths_are_taken_where_they_are_exact() -> None:
     frame = pd.DataFrame({
         "a": [1, 2], "b": [1.0, np.nan], "c": pd.array([1, None], "Int64"), "d": [3, 4], "e": [5, 6], "f": [0.5, 0.1],
@@ -104,7 +171,17 @@ def test_what_does_not_fit_is_refused_by_column_and_value(values: Any, ddl: str,
         rows(pd.DataFrame({"n": values}), ddl)
 
 
+def test_maps_of_pandas_are_dicts() -> None:
+    frame = pd.DataFrame({"m": [{"a": "b"}, None, {}]})
+    assert rows(frame, "m MAP<STRING, STRING>") == [{"m": [("a", "b")]}, {"m": None}, {"m": []}]
+    with pytest.raises(SchemaError, match="column 'm': expected map<string, int32"):
+        rows(frame, "m MAP<STRING, INT>")
+
+
 def test_what_is_no_table_is_refused() -> None:
+    for given in ({(1, 2)}, frozenset([(1, 2)])):
+        with pytest.raises(SchemaError, match=r"a set has equal rows only once.*collect the rows in a list"):
+            prepare(given, SCHEMA, lambda: "UTC")
     with pytest.raises(SchemaError, match="column names are text, not 0"):
         rows(pd.DataFrame([[1]]), "id BIGINT")
     with pytest.raises(SchemaError, match="a pandas Series is one column or one row"):

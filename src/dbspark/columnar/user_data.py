@@ -1,8 +1,9 @@
 """Data as users have it, before it meets a schema: pandas DataFrames, and datetimes without a time zone.
 
-A datetime without a zone is meant in the session's time zone, as everywhere in Spark. pandas has no integers with NULLs
-unless asked, an index nobody meant, and 64 bits for everything: a column is taken if every value fits the table's type
-exactly (floats are rounded to FLOAT, as Spark does), and the error names the column and a value otherwise.
+A datetime without a zone is meant in the session's time zone, as everywhere in Spark, wherever it stands: in a column,
+a struct, an array or a map, in rows of any form, in keys. pandas has no integers with NULLs unless asked, an index
+nobody meant, and 64 bits for everything: a column is taken if every value fits the table's type exactly (floats are
+rounded to FLOAT, as Spark does), and the error names the column and a value otherwise.
 
 All other data pass through as they are.
 """
@@ -12,11 +13,12 @@ from __future__ import annotations
 import datetime as dt
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,7 +35,7 @@ def prepare(data: Any, schema: Schema, zone: Zone, weight: str | None = None) ->
     if kind is pa.Table:
         return data
     if kind is list:
-        return _in_zone(data, schema, zone) if _has_zoned_times(schema) and any(map(_has_naive_times, data)) else data
+        return _in_zone(data, schema, zone)
     pandas = sys.modules.get("pandas")  # whoever has a DataFrame has imported it
     if pandas is not None and isinstance(data, pandas.DataFrame):
         return _from_pandas(pandas, data, schema, zone, weight)
@@ -43,31 +45,154 @@ def prepare(data: Any, schema: Schema, zone: Zone, weight: str | None = None) ->
         raise SchemaError("the rows come from a stream; read it into the table with pipe.ingest(table, stream)")
     if isinstance(data, pa.Array | pa.ChunkedArray) and not pa.types.is_struct(data.type):
         raise SchemaError(f"an array of {data.type} is one column; give a table of all columns, pyarrow.table({{…}})")
-    return data
+    if isinstance(data, set | frozenset):
+        raise SchemaError("a set has equal rows only once, so some may be lost already; collect the rows in a list")
+    if isinstance(data, Mapping):
+        return _weighted_in_zone(data, schema, zone)
+    if isinstance(data, Iterator) and not hasattr(data, "__arrow_c_stream__"):
+        data = list(data)  # a generator, as createDataFrame takes it; whatever it raises ends the transaction
+    rows = isinstance(data, Sequence | KeysView | ValuesView | np.ndarray) and not isinstance(data, str | bytes)
+    return _in_zone(data, schema, zone) if rows else data
 
 
-# ---------------------------------------------------------------------------------------------- rows
+# ---------------------------------------------------------------------------------------------- datetimes
 
 
-def _in_zone(rows: list[Any], schema: Schema, zone: Zone) -> list[Any]:
-    """The rows with the session's zone in datetimes that lack one."""
-    name = zone()
-    if name.upper() in ("UTC", "ETC/UTC", "Z"):
-        return rows
-    place = _zone_info(name)
-    return [_localized(row, schema, place) for row in rows]
+class _Place:
+    """The session's time zone, asked for when the first datetime needs it."""
+
+    __slots__ = ("_ask", "_zone")
+
+    def __init__(self, ask: Zone) -> None:
+        self._ask: Zone | None = ask
+        self._zone: dt.tzinfo | None = None
+
+    def localise(self, given: Any) -> Any:
+        """A datetime without a zone, in this one; anything else as it is."""
+        if isinstance(given, np.datetime64):
+            given = given.item()
+        if not isinstance(given, dt.datetime) or given.tzinfo is not None:
+            return given
+        if self._ask is not None:
+            name, self._ask = self._ask(), None
+            self._zone = None if name.upper() in ("UTC", "ETC/UTC", "Z") else _zone_info(name)
+        if self._zone is None:  # without a zone it is taken in UTC
+            return given
+        try:
+            return given.replace(tzinfo=self._zone).astimezone(dt.UTC)
+        except OverflowError:
+            raise SchemaError(
+                f"{given} in the time zone {self._zone} is not in the years 1 to 9999 of UTC; give a time with a zone"
+            ) from None
+
+
+_Localise = Callable[[Any, _Place], Any]
+"""Puts a value of one type into the session's zone; returns the same object if nothing in it changes."""
 
 
 @lru_cache(maxsize=512)
-def _has_zoned_times(schema: Schema) -> bool:
-    return any(pa.types.is_timestamp(t) and t.tz is not None for t in schema.types)
+def _localiser(dtype: pa.DataType) -> _Localise | None:
+    """The function for a type, by its parts; None if it has no times with a zone. Misfits are left to be refused."""
+    t = pa.types
+    if t.is_timestamp(dtype):
+        return (lambda given, place: place.localise(given)) if dtype.tz is not None else None
+    if t.is_map(dtype):
+        of_key, of_item = _localiser(dtype.key_type) or _unchanged, _localiser(dtype.item_type) or _unchanged
+
+        def of_map(given: Any, place: _Place) -> Any:
+            pairs = tuple(given.items()) if isinstance(given, Mapping) else given
+            if not isinstance(pairs, tuple | list) or not all(
+                isinstance(p, tuple | list) and len(p) == 2 for p in pairs
+            ):
+                return given
+            return _same_or_new(given, pairs, [_of_pair(p, of_key, of_item, place) for p in pairs])
+
+        return None if of_key is of_item is _unchanged else of_map
+    if t.is_struct(dtype):
+        by_place = [(i, f.name, found) for i, f in enumerate(dtype) if (found := _localiser(f.type)) is not None]
+        count = dtype.num_fields
+
+        def of_struct(given: Any, place: _Place) -> Any:
+            return _in_columns(given, by_place, count, place)
+
+        return of_struct if by_place else None
+    of_element = _localiser(dtype.value_type) if t.is_list(dtype) else None
+    if of_element is None:
+        return None
+
+    def of_list(given: Any, place: _Place) -> Any:
+        values = given
+        if isinstance(given, np.ndarray):  # nanoseconds are no datetimes of Python's
+            values = (given.astype("datetime64[us]") if given.dtype.kind == "M" else given).tolist()
+        if not isinstance(values, tuple | list):
+            return given
+        return _same_or_new(given, values, [of_element(v, place) for v in values])
+
+    return of_list
 
 
-def _has_naive_times(row: Any) -> bool:
-    values = row.values() if isinstance(row, Mapping) else row
-    return isinstance(row, tuple | list | Mapping) and any(
-        isinstance(v, dt.datetime) and v.tzinfo is None for v in values
-    )
+def _unchanged(given: Any, _: _Place) -> Any:
+    return given
+
+
+def _of_pair(pair: Any, of_key: _Localise, of_item: _Localise, place: _Place) -> Any:
+    key, item = of_key(pair[0], place), of_item(pair[1], place)
+    return pair if key is pair[0] and item is pair[1] else (key, item)
+
+
+def _same_or_new(given: Any, before: Sequence[Any], after: list[Any]) -> Any:
+    """`given`, unless one of its parts has changed. What is hashable stays so: rows with weights are keys of a dict."""
+    if all(a is b for a, b in zip(after, before, strict=True)):
+        return given
+    return after if isinstance(given, list) else tuple(after)
+
+
+_Columns = Sequence[tuple[int, str, _Localise]]
+"""Columns of a row, or fields of a struct, with times: their positions, their names and what localises them."""
+
+
+def _in_columns(given: Any, columns: _Columns, count: int, place: _Place) -> Any:
+    """A row or a struct of `count` fields with some of them localised."""
+    if isinstance(given, Mapping):
+        names = {n.lower(): n for n in given if isinstance(n, str)}
+        changed: dict[Any, Any] = {}
+        for _, column, localise in columns:
+            name = column if column in given else names.get(column.lower())
+            if name is not None and (value := localise(given[name], place)) is not given[name]:
+                changed[name] = value
+        return {**given, **changed} if changed else given
+    if not isinstance(given, tuple | list) or len(given) != count:
+        return given
+    values = list(given)
+    for at, _, localise in columns:
+        values[at] = localise(values[at], place)
+    return _same_or_new(given, given, values)
+
+
+@lru_cache(maxsize=512)
+def _columns_with_times(schema: Schema) -> _Columns:
+    found = ((i, f.name, _localiser(f.type)) for i, f in enumerate(schema.arrow))
+    return [(i, name, localise) for i, name, localise in found if localise is not None]
+
+
+def _in_zone(rows: Collection[Any], schema: Schema, zone: Zone) -> Collection[Any]:
+    """Rows with the session's zone in the datetimes that lack one, in columns of TIMESTAMP and inside others."""
+    columns = _columns_with_times(schema)
+    if not columns:
+        return rows
+    place, count = _Place(zone), schema.columns
+    return [_in_columns(row, columns, count, place) for row in rows]
+
+
+def _weighted_in_zone(rows: Mapping[Any, Any], schema: Schema, zone: Zone) -> Mapping[Any, Any]:
+    """The same for rows with weights; of those that become equal the weights are added."""
+    localised = _in_zone(list(rows), schema, zone)
+    if all(after is before for after, before in zip(localised, rows, strict=True)):
+        return rows
+    out: dict[Any, Any] = {}
+    for row, weight in zip(localised, rows.values(), strict=True):
+        out[row] = out[row] + weight if row in out else weight
+    return out
 
 
 def system_zone() -> str:
@@ -84,22 +209,6 @@ def _zone_info(name: str) -> dt.tzinfo:
         hours, _, minutes = name[1:].partition(":")
         return dt.timezone(sign * dt.timedelta(hours=int(hours), minutes=int(minutes or 0)))
     return ZoneInfo(name)
-
-
-def _localized(row: Any, schema: Schema, zone: dt.tzinfo) -> Any:
-    """The row with the zone in datetimes that lack one, in the columns of type TIMESTAMP."""
-
-    def value(given: Any, dtype: pa.DataType) -> Any:
-        if isinstance(given, dt.datetime) and given.tzinfo is None and pa.types.is_timestamp(dtype) and dtype.tz:
-            return given.replace(tzinfo=zone).astimezone(dt.UTC)
-        return given
-
-    if isinstance(row, Mapping):
-        types = dict(zip((n.lower() for n in schema.names), schema.types, strict=True))
-        return {n: value(v, types.get(str(n).lower(), pa.null())) for n, v in row.items()}
-    if not isinstance(row, tuple | list) or len(row) != schema.columns:
-        return row  # the error about its shape is raised elsewhere
-    return tuple(value(v, t) for v, t in zip(row, schema.types, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- pandas
@@ -135,8 +244,17 @@ def _empty(frame: Any, schema: Schema, weight: str | None) -> pa.Table:
 
 
 def _column(pandas: Any, series: Any, field: pa.Field | None, zone: Zone) -> pa.Array:
+    localise = None if field is None or series.dtype != object else _localiser(field.type)
+    if localise is not None:
+        place = _Place(zone)
+        values = [localise(value, place) for value in series]
+        series = pandas.Series(values, name=series.name, dtype=object)
+    is_map = field is not None and pa.types.is_map(field.type) and series.dtype == object
+    if is_map:  # a dict, which Arrow would take for a struct
+        values = [tuple(value.items()) if isinstance(value, Mapping) else value for value in series]
+        series = pandas.Series(values, name=series.name, dtype=object)
     try:
-        array = pa.array(series, from_pandas=True)
+        array = pa.array(series, field.type if is_map and field is not None else None, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         if field is None:
             return pa.nulls(len(series))
@@ -156,9 +274,18 @@ def _exactly(array: pa.Array, field: pa.Field, zone: Zone) -> pa.Array:
     """The values in the type of a field, if each has an exact counterpart there; else the array as it is."""
     t, source, target = pa.types, array.type, field.type
     if t.is_timestamp(source) and source.tz is None and t.is_timestamp(target) and target.tz is not None:
-        place = zone()
+        name = zone()
         plain = _cast_all(array, pa.timestamp("us"), field)
-        return pc.assume_timezone(plain, place, ambiguous="earliest", nonexistent="latest").cast(target)
+        early, late = (
+            pc.assume_timezone(plain, name, ambiguous="earliest", nonexistent=side).cast(target)
+            for side in ("earliest", "latest")
+        )
+        skipped = pc.fill_null(pc.not_equal(early, late), False)
+        if pc.any(skipped).as_py():  # in the hour that a clock leaves out; moved by it, as Spark does
+            place = _Place(lambda: name)
+            moved = [place.localise(value) for value in plain.filter(skipped).to_pylist()]
+            late = pc.replace_with_mask(late, skipped, pa.array(moved, target))
+        return late
     if t.is_timestamp(source) and source.tz is None and t.is_date(target):
         days = array.cast(target, safe=False)
         off = pc.fill_null(pc.not_equal(days.cast(source), array), False)

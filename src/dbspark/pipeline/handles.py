@@ -134,11 +134,14 @@ class Transaction:
             table = self._pipe._resolve(table, "table")
         pipe = self._pipe
         with SHORT_TURNS:
-            if kind != "delete keys":
-                try:
-                    data = prepare(data, self._runtime.tables[table].schema, pipe._time_zone, weight)
-                except SchemaError as error:
-                    raise SchemaError(f"table {table!r}: {error}") from None
+            definition = self._runtime.tables[table]
+            schema = definition.schema
+            if kind == "delete keys" and definition.primary_key:
+                schema = schema.select([schema.index(column) for column in definition.primary_key])
+            try:
+                data = prepare(data, schema, pipe._time_zone, weight)
+            except SchemaError as error:
+                raise SchemaError(f"table {table!r}: {error}") from None
             operation = self._runtime.operation(table, kind, data, weight)
         self._operations.setdefault(table, []).append(operation)
 
@@ -165,7 +168,7 @@ class _Readable(Readings):
 
     @property
     def schema(self) -> pa.Schema:
-        return self._pipe._readable(self.name).schema
+        return self._pipe._state_reader.readable(self.name, self._pipe.tick).schema  # of a closed pipeline as well
 
     def to_arrow(self) -> pa.Table:
         """The rows; a row of weight 2 appears twice."""
@@ -240,6 +243,8 @@ class View(_Readable):
         forgotten (`forget_stream`).
         """
         pipe, view = self._pipe, self.name
+        if since is not None:
+            check_tick("write_stream", since)
         deliver = sinks.make_sink(pipe._spark, function, format, path, options)
         return pipe._feed(view, f"{key_prefix(view)}{name or 'sink'}", deliver, since)
 
