@@ -72,6 +72,18 @@ def test_rows_equal_those_of_the_pipeline(spark: Any, pipe: Any, kind: str, name
         assert frame.selectExpr("spark_partition_id() AS p").distinct().count() == partitions
 
 
+def test_an_unknown_option_is_refused_with_the_nearest_one(spark: Any, pipe: Any) -> None:
+    for name, meant in (("as_of", "asOf"), ("AsOff", "asOf"), ("maxFilesPerTrigger", "maxTicksPerTrigger")):
+        with pytest.raises(
+            Exception, match=rf"no option '{name.lower()}' \(did you mean '{meant}'\?\); there are location"
+        ):
+            read(spark, pipe, view="per_region", **{name: 1})
+    with pytest.raises(Exception, match="no option 'mergeschema'; there are location, view, table, asOf"):
+        spark.readStream.format("dbspark").option("mergeSchema", "x").load(pipe.location)
+    by_path = spark.read.format("dbspark").options(VIEW="per_region", ASOF=3).load(pipe.location)
+    assert counted(by_path.toArrow()) == counted(pipe.view("per_region").as_of(3).to_arrow())
+
+
 def test_ticks_that_the_history_has_forgotten(spark: Any, tmp_path: Path) -> None:
     location = str(tmp_path / "short")
     with dbspark.Pipeline("short", spark=spark, location=location, config={"history": 2}) as pipe:

@@ -34,6 +34,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from dbspark.columnar.frames import as_pyspark_has_it, in_months, struct_of
 from dbspark.connectors.feed import feed_schema, to_feed, to_inserts
 from dbspark.errors import ConfigError, TimeError
+from dbspark.sql.names import nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +44,10 @@ ROWS_PER_PARTITION = 500_000
 """Rows of a partition, unless the option `partitions` asks for another number of partitions."""
 MAX_PARTITIONS = 64
 """Partitions, unless the option `partitions` asks for another number."""
+OPTIONS = ("location", "view", "table", "asOf", "changes", "since", "maxTicksPerTrigger", "partitions", "monthsAsInt")
+"""What a read can be told; names ignore case."""
+OPTIONS_OF_SPARK = ("path",)
+"""What Spark itself adds: the argument of `load`, which stands for `location`."""
 BEFORE_FIRST_TICK = -1
 """The tick before the first one: a feed from here begins with the rows of the view as inserts."""
 
@@ -99,6 +104,11 @@ class ReadOptions:
 
     @staticmethod
     def of(given: Any, origin: type[SourceTable]) -> ReadOptions:
+        known = [*OPTIONS, *OPTIONS_OF_SPARK]
+        unknown = [n for n in given if n.lower() not in {k.lower() for k in known}]  # Spark has them in lower case
+        if unknown:
+            hint = nearest(unknown[0].replace("_", ""), OPTIONS)
+            raise ConfigError(f"format dbspark: no option {unknown[0]!r}{hint}; there are {', '.join(OPTIONS)}")
         location = given.get("location") or given.get("path")
         if not location:
             raise ConfigError("format dbspark: give .option('location', …), the location of a pipeline")
