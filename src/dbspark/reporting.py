@@ -31,6 +31,14 @@ from typing import Any, Protocol
 VARIABLE = "DBSPARK_PROGRESS"
 
 
+def level_of_caller() -> int:
+    """The `stacklevel` of a warning that is to name the line outside dbspark from which it was called, however far."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "dbspark":
+        level, frame = level + 1, frame.f_back
+    return level
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
     """When activities are drawn."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 
 import dbspark
-from dbspark.errors import ConfigError, DbsparkError, SchemaError
+from dbspark.errors import ConfigError, DbsparkError, OpenAnswerWarning, SchemaError, TimeError
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +71,101 @@ class TestNullKeys:
             query.awaitTermination()
         assert pipe.tick == before
 
-    def test_on_shards(self, spark: Any) -> None:
-        with dbspark.Pipeline("null keys", spark=spark, shards=2) as pipe:
+    @pytest.mark.parametrize("exchange", ["resident", "shuffle"])
+    def test_on_shards(self, spark: Any, tmp_path: Path, exchange: Any) -> None:
+        folder = str(tmp_path / "in")
+        ROWS_WITH_NULL["spark"](spark).write.parquet(folder)
+        stream = spark.readStream.schema("id INT, s STRING").parquet(folder)
+        with dbspark.Pipeline("null keys", spark=spark, shards=2, exchange=exchange) as pipe:
             pipe.create_table("t", "id INT, s STRING", primary_key=["id"])
-            for form in ("rows", "arrow", "spark"):
+            for form in ("rows", "arrow", "pandas", "spark"):
                 with pytest.raises(DbsparkError, match="column 'id' is NULL in the row"), pipe.transaction() as tx:
                     tx.insert("t", ROWS_WITH_NULL[form](spark))
+            with pytest.raises(DbsparkError, match="column 'id' is NULL in the row"):
+                pipe.sql("INSERT INTO t (s) VALUES ('b')")
+            with pytest.raises(Exception, match="column 'id' is NULL in the row"):
+                pipe.ingest("t", stream, trigger={"availableNow": True}).awaitTermination()
             assert pipe.tick == 0
+
+
+class TestNaiveTimes:
+    def test_rows_and_keys_are_in_the_zone_of_the_session(self, spark: Any) -> None:
+        at, then = dt.datetime(2024, 7, 1, 12), dt.datetime(2024, 7, 1, 10, tzinfo=dt.UTC)
+        zone = spark.conf.get("spark.sql.session.timeZone")
+        spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+        try:
+            with dbspark.Pipeline("times", spark=spark) as pipe:
+                table = pipe.create_table("t", "at TIMESTAMP, n INT, more ARRAY<TIMESTAMP>", primary_key=["at", "n"])
+                with pipe.transaction() as tx:
+                    tx.insert("t", ((at, n, [at]) for n in range(4)))
+                    tx.apply("t", {(at, 4, (at,)): 1})
+                found = table.to_arrow().sort_by("n").to_pylist()
+                assert found == [{"at": then, "n": n, "more": [then]} for n in range(5)]
+                frame = pd.DataFrame({"at": [at], "n": [3]})
+                for keys in ([(at, 0)], [{"at": at, "n": 1}], [Row(at=at, n=2)], frame, [(then, 4)]):
+                    with pipe.transaction() as tx:
+                        tx.delete_keys("t", keys)
+                assert not len(table.to_arrow())
+        finally:
+            spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+class TestClosed:
+    def test_a_closed_pipeline_is_not_read(self, spark: Any) -> None:
+        with dbspark.Pipeline("gone", spark=spark) as pipe:
+            pipe.create_table("t", "id INT")
+            view = pipe.create_view("v", "SELECT id FROM t")
+            with pipe.transaction() as tx:
+                tx.insert("t", [(1,)])
+            rows, reader, frame = view.to_arrow(), view.to_reader(), view.df()
+        for read in (
+            view.to_arrow, view.to_pandas, view.to_reader, view.df, view.show, view.explain, view.as_of(0).to_arrow,
+            lambda: view.changes(0), lambda: pipe.query("SELECT * FROM v"), lambda: pipe.query("SELECT 1"),
+            lambda: pipe.explain("v"), pipe.transaction,
+        ):  # fmt: skip
+            with pytest.raises(DbsparkError, match="pipeline 'gone' is closed; open it again"):
+                read()
+        assert rows == reader.read_all() == pa.table({"id": pa.array([1], pa.int32())})
+        assert frame.collect() == [(1,)]
+        assert repr(view) == "View('v', id: int32)"
+        assert (pipe.is_active, list(pipe.views)) == (False, ["v"])
+
+    def test_reading_one_starts_no_session(self) -> None:
+        pipe = dbspark.Pipeline("gone")
+        table = pipe.create_table("t", "id INT")
+        pipe.close()
+        with pytest.raises(DbsparkError, match="is closed"):
+            table.df()
+        assert pipe._session is None
+
+
+class TestSinks:
+    def test_one_does_not_begin_in_the_future(self, pipe: dbspark.Pipeline) -> None:
+        view = pipe.view("v")
+        message = (
+            rf"begin after tick {pipe.tick + 1}, which has not happened yet; the last one is {pipe.tick}. Give a tick"
+        )
+        with pytest.raises(TimeError, match=message):
+            view.write_stream(lambda rows, tick: None, since=pipe.tick + 1)
+        with pytest.raises(ConfigError, match="write_stream: a tick is a number"):
+            view.write_stream(lambda rows, tick: None, since="now")  # type: ignore[arg-type]
+        assert pipe.status["sinks"] == {}
+        view.write_stream(lambda rows, tick: None, since=pipe.tick).stop()
+        view.forget_stream()
+
+
+def test_warnings_name_the_line_of_the_caller(spark: Any) -> None:
+    with dbspark.Pipeline("warned", spark=spark) as pipe:
+        pipe.create_table("t", "id INT")
+        query = "SELECT id FROM t LIMIT 1"
+        for create in (
+            lambda: pipe.create_view("v", query), lambda: pipe.create_views({"v": query}),
+            lambda: pipe.sql(f"CREATE VIEW v AS {query}"),
+        ):  # fmt: skip
+            with pytest.warns(OpenAnswerWarning, match="view 'v'") as caught:
+                create()
+            assert [w.filename for w in caught] == [__file__]
+            pipe.drop_view("v")
 
 
 class TestOptions:
@@ -88,6 +179,7 @@ class TestOptions:
             (lambda: dbspark.Pipeline("x", spark=spark, config={"history": "x"}), "history is 'x', which is not"),
             (lambda: dbspark.Pipeline("x", spark=spark, config="x"), "give a dict of settings"),
             (lambda: pipe.view("v").write_stream(lambda r, t: None, nmae="x"), "did you mean 'name'"),
+            (lambda: pipe.view("v").write_stream(lambda r, t: None, snice=0), "did you mean 'since'"),
             (lambda: pipe.view("v").write_stream("console"), "takes a function of"),
             (lambda: pipe.ingest("t", stream, "apend"), "did you mean 'append'"),
             (lambda: pipe.ingest("t", stream, trigger={"availablenow": True}), "did you mean 'availableNow'"),

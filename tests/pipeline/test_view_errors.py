@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import dbspark
@@ -68,15 +70,23 @@ def test_what_spark_evaluates_names_the_view(pipe: dbspark.Pipeline, spark: Any)
     assert pipe.view("by_spark").to_arrow().num_rows == 0
 
 
-def test_on_shards(spark: Any) -> None:
-    with dbspark.Pipeline("view errors", spark=spark, shards=2) as pipe:
+@pytest.mark.parametrize("exchange", ["resident", "shuffle"])
+def test_on_shards(spark: Any, tmp_path: Path, exchange: Any) -> None:
+    wrong, message = VIEWS["ratios"][1], r"view 'ratios': .*row .* has .*b = 0"
+    columns = ["k", "a", "b", "s"]
+    spark.createDataFrame([wrong], "k INT, a INT, b INT, s STRING").write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema("k INT, a INT, b INT, s STRING").parquet(str(tmp_path / "in"))
+    with dbspark.Pipeline("view errors", spark=spark, shards=2, exchange=exchange) as pipe:
         pipe.create_table("t", "k INT, a INT, b INT, s STRING")
-        names = list(VIEWS)[:1]
         pipe.create_view("plain", "SELECT k FROM t")
-        for name in names:
-            pipe.create_view(name, VIEWS[name][0])
-        with pytest.raises(EvaluationError, match=r"view 'ratios': .*row .* has .*b = 0"), pipe.transaction() as tx:
-            tx.insert("t", [*FINE, VIEWS["ratios"][1]])
+        pipe.create_view("ratios", VIEWS["ratios"][0])
+        for data in ([*FINE, wrong], pd.DataFrame([*FINE, wrong], columns=columns)):
+            with pytest.raises(EvaluationError, match=message), pipe.transaction() as tx:
+                tx.insert("t", data)
+        with pytest.raises(EvaluationError, match=message):
+            pipe.sql(f"INSERT INTO t VALUES {wrong}")
+        with pytest.raises(Exception, match=message):
+            pipe.ingest("t", stream, trigger={"availableNow": True}).awaitTermination()
         assert pipe.tick == 0
         with pipe.transaction() as tx:
             tx.insert("t", FINE)

@@ -53,7 +53,7 @@ from dbspark.pipeline.settings import (
 )
 from dbspark.pipeline.sink_keeper import SinkKeeper
 from dbspark.pipeline.statements import execute
-from dbspark.reporting import activity
+from dbspark.reporting import activity, level_of_caller
 from dbspark.runtime.catalog import decode_schema, decode_tables, encode_schema
 from dbspark.runtime.embedded import Embedded
 from dbspark.runtime.exchange_choice import Exchange, check_exchange, resident_transport, slots_for
@@ -281,7 +281,7 @@ class Pipeline(NamedParts, Monitored, SinkKeeper):
         for name in names:
             for sentence in self._program.views[name].open_answers:
                 message = f"view {name!r}: Spark's own answer may differ: {sentence}"
-                warnings.warn(message, OpenAnswerWarning, stacklevel=5)
+                warnings.warn(message, OpenAnswerWarning, stacklevel=level_of_caller())
 
     def drop_view(self, name: str) -> None:
         """Drop a view with the state that only it needs, and stop and forget its sinks."""
@@ -336,6 +336,7 @@ class Pipeline(NamedParts, Monitored, SinkKeeper):
 
         The result is text; its method `to_svg` draws the circuit.
         """
+        self._check_open()
         self._compile()
         with self._lock:
             if not hasattr(query, "_jdf"):  # not a DataFrame
@@ -439,6 +440,7 @@ class Pipeline(NamedParts, Monitored, SinkKeeper):
 
     def query(self, sql: str) -> DataFrame:
         """A Spark query over the present tables and views."""
+        self._check_open()
         check_text("a query", sql)
         spark = self._spark()
         named = {n for n in (*self.tables, *self.views) if occurs_in(n, sql)}
@@ -477,6 +479,7 @@ class Pipeline(NamedParts, Monitored, SinkKeeper):
 
     def _df(self, name: str, tick: int) -> DataFrame:
         """A table or view at a tick. On shards it is read by Spark's tasks, not by the driver."""
+        self._check_open()
         spark = self._spark()
         if self.shards is None or self._store is None:
             return frame_of(spark, self._rows(name, tick))
@@ -487,6 +490,7 @@ class Pipeline(NamedParts, Monitored, SinkKeeper):
         return frame if in_months(schema, wide=True) == schema else relabelled(frame, schema)
 
     def _readable(self, name: str) -> ReadableTable:
+        self._check_open()
         return self._state_reader.readable(name, self.tick)
 
     # ------------------------------------------------------------------ life

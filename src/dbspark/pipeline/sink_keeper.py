@@ -55,6 +55,11 @@ class SinkKeeper:
         """Start a sink of a view, from its stored position or anew."""
         with self._lock:
             self._check_writable("write_stream")
+            if since is not None and since > self.tick:
+                raise TimeError(
+                    f"the sink {key!r} is to begin after tick {since}, which has not happened yet; the last one is "
+                    f"{self.tick}. Give a tick up to that, or begin with what the view holds now (no since=…)"
+                )
             running = self._feeds.get(key)
             if running is not None and running.isActive:
                 raise ConfigError(f"the sink {key!r} runs already; stop it, or give this one another name=…")
