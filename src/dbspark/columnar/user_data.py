@@ -163,10 +163,13 @@ def _in_columns(given: Any, columns: _Columns, count: int, place: _Place) -> Any
         return {**given, **changed} if changed else given
     if not isinstance(given, tuple | list) or len(given) != count:
         return given
-    values = list(given)
+    values: list[Any] | None = None
     for at, _, localise in columns:
-        values[at] = localise(values[at], place)
-    return _same_or_new(given, given, values)
+        value = localise(given[at], place)
+        if value is not given[at]:
+            values = list(given) if values is None else values
+            values[at] = value
+    return given if values is None else values if isinstance(given, list) else tuple(values)
 
 
 @lru_cache(maxsize=512)
