@@ -37,7 +37,7 @@ _LOOKED_AT_FIRST: Final = {
     "MaxBy": (1, 0),
     "MinBy": (1, 0),
 }
-"""By the name of the aggregate: an argument, and the one that Spark evaluates only where that is not NULL."""
+"""By aggregate, the positions of two arguments: Spark evaluates the second only where the first is not NULL."""
 
 
 class AggregateCompiler(NodeCompiler):
@@ -74,7 +74,7 @@ class AggregateCompiler(NodeCompiler):
         if bucket in rel.ids:
             made_of.append((bucket, bucket_column(bucket)))
         given = self._map_expressions(scope, rel, made_of)
-        if not node.aggregations and not node.keys:  # one row, whatever there is
+        if not node.aggregations and not node.keys:  # neither keys nor functions: always one row
             made = Relation(self._positional(b, b.aggregate(given.stream, [], n=Count(None))), (self._new_column_id(),))
         elif not node.aggregations:
             made = Relation(b.distinct(given.stream), tuple(k.id for k in node.keys))
@@ -118,7 +118,7 @@ class AggregateCompiler(NodeCompiler):
         self, b: Builder, given: Relation, keys: Sequence[str], functions: Mapping[str, AggregateFunction],
         bucket: int | None,
     ) -> Stream:  # fmt: skip
-        """Aggregates over a relation; where rows are in buckets and it is of any use, over what those say."""
+        """Aggregates over a relation; with buckets, functions that allow it are computed for each bucket first."""
         if bucket is None or not all(f.additive or isinstance(f, Extreme) for f in functions.values()):
             return b.aggregate(given.stream, keys, **functions)
         given = self._in_buckets(b, given, bucket)
@@ -132,7 +132,7 @@ class AggregateCompiler(NodeCompiler):
         name = call.call.name
         if found is not None:
             what = f"aggregate {name}{' distinct' if call.distinct else ''}"
-            # Those that look at an end of the group alone are `First`, `By` and `Extreme`.
+            # `First` reads one end of the group only, not all of its rows.
             whole = isinstance(found, GroupReadingAggregate) and not isinstance(found, First)
             self._note(reads_partitions(what) if whole else MaintenanceNote(what, "incremental"))
             return found

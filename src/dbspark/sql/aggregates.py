@@ -135,7 +135,7 @@ def _by(largest: bool) -> Made:
 
 
 def _percentile(given: Aggregation, columns: Columns, types: Types, where: int | None) -> Aggregate | None:
-    """Of a number by a constant fraction; frequencies are left to Spark."""
+    """A percentile of numbers at a constant fraction; with frequencies, it is left to Spark."""
     args = given.call.args
     if given.distinct or len(args) < 2 or not isinstance(args[1], Constant) or args[1].value is None:
         return None

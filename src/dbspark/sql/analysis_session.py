@@ -2,10 +2,9 @@
 
 The optimiser cannot look into leaves and cannot fold them away: they are scans of an RDD. It raises when it is run, so
 what looks at rows while a query is written, such as a pivot that has to find its values, fails instead of seeing an
-empty table. Leaves are told apart by the partition count that their (unknown) partitioning claims, which survives
-analysis, optimisation and the renumbering of self-joins, and which nothing looks at before execution. No two leaves of
-a process have the same, so that one of another pipeline, or of a table that has been dropped, is never taken for one of
-ours.
+empty table. A leaf is identified by the partition count of its `UnknownPartitioning`: that survives analysis,
+optimisation and the renumbering of self-joins, and nothing reads it before execution. No two leaves of a process have
+the same number, so a leaf of another pipeline, or of a table that has been dropped, is never taken for one of ours.
 
 A query is analysed in a clone of the user's session (`AnalysisSession`). It has the user's settings, functions,
 variables, temporary views and current database, and in it the names of the pipeline stand for its leaves, whatever
@@ -42,7 +41,7 @@ _STATEMENTS = (
     "plans.logical.Command", "plans.logical.ParsedStatement", "plans.logical.CompoundPlanStatement",
     "analysis.UnresolvedExecuteImmediate",
 )  # fmt: skip
-"""What Spark's parser makes of texts that are not queries."""
+"""The classes of logical plans that Spark's parser gives for statements that are not queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +185,7 @@ class AnalysisSession:
             if view.isDefined() and view.get().plan().isEmpty():
                 try:
                     plan = self.spark._jsparkSession.table(backquoted(name)).queryExecution().analyzed()
-                except PySparkException:  # it reads what is not there any more, which Spark says if the query reads it
+                except PySparkException:  # the view reads a dropped table; Spark says so if the query reads the view
                     continue
                 catalog.createTempView(name, ScratchSession(self.spark).relation(name, plan), True)
 

@@ -58,7 +58,7 @@ EXCLUDED_RULES = (
 _EXCLUDED = "spark.sql.optimizer.excludedRules"
 
 _WHOLE = 100_000
-"""Fields of a node that its text may have: all of them."""
+"""The limit of fields in the text of a node, high enough for all of them."""
 
 _IGNORED = {
     "class", "num-children", "exprId", "resultId", "nonInheritableMetadataKeys", "explicitMetadata", "qualifier",
@@ -66,9 +66,9 @@ _IGNORED = {
     "needsUserDecision", "collation", "errorMessage", "name", "metadata",
 }  # fmt: skip
 _OFTEN_NULL = {"timeZoneId", "filter", "elseValue", "dataType", "default", "ignoreNulls"}
-"""Fields that are None where there is nothing, and are written where there is something."""
+"""Fields for which None in the JSON means that they are not set; None elsewhere is what the JSON cannot express."""
 _NUMBERS = {"n", "ordinal", "seed", "precision", "scale", "numBits", "size", "groupIndex"}
-"""Fields that are numbers, where other fields of small integers are positions of children."""
+"""Fields whose small integers are numbers; in other fields, small integers are positions of children."""
 
 
 class PlanReader:
@@ -80,7 +80,7 @@ class PlanReader:
         self._tries = "try_" in text
         """Whether some expression may be evaluated in another mode than the session's."""
         self.remarks: list[str] = []
-        """What the query says and a view does not do."""
+        """The parts of the query that a view ignores, such as ORDER BY, as sentences."""
 
     def expr(self, raw: CatalystNode) -> p.Expr:
         name = raw.name
@@ -108,7 +108,7 @@ class PlanReader:
         return p.Call(raw.name, args, self._options(raw), raw.origin)
 
     def _options(self, raw: CatalystNode) -> tuple[tuple[str, Any], ...]:
-        """What an expression was given beside its children."""
+        """The options of an expression: its fields that are neither children nor references to them."""
         width = raw.fields["num-children"]
         options = [
             (k, to_hashable_option(v))
@@ -269,7 +269,7 @@ class PlanReader:
             aggregation = self.aggregation(raw)
             if aggregation not in found:
                 number = int(raw.fields["resultId"]["id"])
-                # The type is the business of whoever compiles the function.
+                # The type is set by the compiler of the function.
                 found[aggregation] = p.Column(number, f"agg{len(found)}", pa.null())
             return found[aggregation]
         if raw.name in ("AttributeReference", "Literal", "ScalarSubquery", "NamedLambdaVariable"):
@@ -288,7 +288,7 @@ class PlanReader:
         orders = {i: self.order(c) for i, c in enumerate(function.children) if c.name == "SortOrder"}
         args = (orders[i].expr if i in orders else self.expr(c) for i, c in enumerate(function.children))
         call = self._call(function, tuple(args))
-        if orders:  # what is ordered by is an argument, and how an option
+        if orders:  # the expression of the ORDER BY becomes an argument, its direction an option
             how = tuple((i, o.descending, o.nulls_last) for i, o in orders.items())
             call = replace(call, options=(*call.options, ("order", how)))
         where = self.expr(raw.children[1]) if len(raw.children) > 1 else None
@@ -325,7 +325,7 @@ class PlanReader:
         return p.Project(made, tuple(replaced.get(c.id) or p.Named(c.id, c.name, c) for c in columns))
 
     def _around(self, raw: CatalystNode, window: CatalystNode, instead: p.Expr) -> p.Expr:
-        """An expression with another in the place of its window function."""
+        """The expression with `instead` in the place of its window function."""
         if raw is window:
             return instead
         if window_in(raw) is None:
@@ -533,7 +533,7 @@ def _optimized(session: AnalysisSession, analyzed: Any) -> Any:
     """The optimised plan of a query.
 
     Spark's rules about constraints fail on some plans (a correlated subquery below EXCEPT ALL: "key not found", of the
-    query itself as of ours); without constraints, which few rules look at, the plan is as right.
+    query itself as of ours); without constraints, which few rules look at, the plan is as correct.
     """
     from py4j.protocol import Py4JJavaError
 
@@ -550,7 +550,7 @@ def _key_column(named: p.Named) -> p.Column:
 
 
 def _fewer(node: p.Node, limit: int) -> p.Node:
-    """No more rows of a top than some limit."""
+    """A top with a further limit: at most so many of its rows."""
     if isinstance(node, p.Project):
         return p.Project(_fewer(node.child, limit), node.outputs)
     assert isinstance(node, p.Top)

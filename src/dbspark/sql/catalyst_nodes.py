@@ -193,7 +193,7 @@ REFUSED_METADATA: Mapping[str, str] = {
 """Keys that change what a query means, with what to do. So does any other key that is Spark's by its name."""
 
 _OF_SPARK = ("spark.", "__")
-"""How the keys begin that Spark makes for itself."""
+"""Prefixes of the keys that Spark uses itself."""
 
 
 def check_fields(name: str, fields: Iterable[str]) -> None:

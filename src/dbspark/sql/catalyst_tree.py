@@ -113,7 +113,7 @@ def holds_aggregate(raw: CatalystNode) -> bool:
 
 
 def is_option(value: Any) -> bool:
-    """Whether a field says something, rather than being an expression or a reference to a child."""
+    """Whether a field holds plain values: it is set, and is neither an expression nor a list of expressions."""
     if isinstance(value, list):
         return all(isinstance(v, str | int | float | bool) for v in value)
     return value is not None

@@ -20,11 +20,11 @@ TickCost = Literal["changes", "partitions", "changes in Spark", "partitions in S
 """What a tick works on: the rows that changed, all rows of the partitions or groups that they touch, or everything."""
 
 LINE_CHARACTERS: Final = 34
-"""Of a line in a box; longer text is wrapped."""
+"""Characters of a line in a box; longer text is wrapped."""
 MAX_LABEL_LINES: Final = 3
-"""Of a label; the rest is in the tooltip of the box."""
+"""Lines of a label; the rest is in the tooltip of the box."""
 CHARACTER_WIDTH: Final = 6.7
-"""Pixels, of a monospaced font of `FONT_SIZE`."""
+"""Pixels, in a monospaced font of `FONT_SIZE`."""
 FONT_SIZE: Final = 11
 LINE_HEIGHT: Final = 15.0
 PADDING: Final = 9.0
@@ -40,7 +40,7 @@ _COLOURS: Final[Mapping[str, tuple[str, str]]] = {
     "partitions in Spark": ("#fde6dc", "#c2551c"),
     "everything in Spark": ("#fbdcdf", "#b3263a"),
 }
-"""Fill and border."""
+"""The colours of a box's fill and border, by cost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from dbspark.sql.relations import MaintenanceMode, MaintenanceNote, Relation, Sc
 from dbspark.sql.timewindows import pane
 
 MAX_BUCKETED_ROWS = 1_000
-"""First rows that are looked for in buckets, on shards; there may be so many of each bucket."""
+"""The largest LIMIT for which shards first find the first rows of each bucket; each bucket has as many candidates."""
 
 
 class PlanCompiler(JoinCompiler, AggregateCompiler):
@@ -64,13 +64,13 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
             stream = scope.builder.bucket(stream, home)
             ids = (*ids, self._buckets[id(node)])
         if needed is not None and (needed & set(ids)) != set(ids):
-            # A projection of a table keeps what is needed; equal ones are shared. A view stays what it is called.
+            # Project to the columns that are needed; equal projections become one node.
             keep = [i for i, number in enumerate(ids) if number in needed] or [0]
             stream, ids = self._columns(scope.builder, stream, keep), tuple(ids[i] for i in keep)
         if positional_schema(stream.schema.types).types == stream.schema.types:
             # Rows without columns are still rows: one column stays.
             return Relation(self._columns(scope.builder, stream, range(max(len(ids), 1))), ids)
-        # Types differ in more than what may be NULL inside them from here on, or not at all.
+        # From here on nested types allow NULLs inside, so equal types are equal in this too.
         return Relation(self._positional(scope.builder, stream), ids)
 
     def _values(self, node: p.Values, scope: Scope, needed: frozenset[int] | None) -> Relation:
@@ -113,7 +113,7 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
         if limit and isinstance(window, p.Window):
             rank = window.functions[0][0]
             if exact and (limit == 1 or (needed is not None and rank not in needed)):
-                # The first rows are all that is asked for: nobody has to number them.
+                # The query asks for the first rows only, not for their numbers: a top without a window function.
                 rel = self._window(window, scope, below, limit, numbered=False)
                 every: list[tuple[int, p.Expr]] = [(c.id, c) for c in rel.columns()]
                 ranks: list[tuple[int, p.Expr]] = [(rank, p.Constant(1, pa.int32()))]
@@ -137,7 +137,7 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
         for child in node.children:
             rel = self.relation(child, scope)
             streams.append(self._choose(scope.builder, rel.stream, self._plan_columns(rel) or [0]))
-        # Spark's branches agree in type; what differs is only what may be NULL.
+        # Spark's branches have the same types, except for what may be NULL.
         return Relation(scope.builder.union(*streams), self._ids(node.columns))
 
     def _expand(self, node: p.Expand, scope: Scope, needed: frozenset[int] | None) -> Relation:
@@ -214,7 +214,7 @@ class PlanCompiler(JoinCompiler, AggregateCompiler):
         exprs: list[p.Expr] = [*node.partition, *(o.expr for o in node.order)]
         for _, _, call in node.functions:
             inner = call.function.call if isinstance(call.function, p.Aggregation) else call.function
-            # Constants are parameters (offsets, defaults), but for what is aggregated or shown.
+            # A constant is a parameter (offset, default), unless it is the first argument: that is a column.
             exprs += [a for i, a in enumerate(inner.args) if i == 0 or not isinstance(a, p.Constant)]
             if isinstance(call.function, p.Aggregation) and call.function.where is not None:
                 exprs.append(call.function.where)

@@ -1,7 +1,7 @@
-"""What gives something else every time, which is refused, and what leaves its answer open, which is warned of.
+"""Non-deterministic expressions, which are refused, and queries with several right answers, which get a warning.
 
 The answer of `first(x)` or of a LIMIT without an order depends on the order in which rows come. A view of such
-a query is kept, by an order of its own that never changes; Spark may answer otherwise, and otherwise again tomorrow.
+a query is maintained, by an order of its own that never changes. Spark's answer may differ, also from run to run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOT_DETERMINISTIC = {
     "InputFileName": "input_file_name", "CurrentTimestamp": "current_timestamp", "CurrentDate": "current_date",
     "Now": "now", "LocalTimestamp": "localtimestamp", "CurrentTime": "current_time",
 }  # fmt: skip
-"""Expressions that give something else every time, by Catalyst's name."""
+"""Non-deterministic expressions, by Catalyst's name."""
 _SUSPECT = re.compile(
     r"\b(rand|randn|uuid|shuffle|randstr|uniform|monotonically_increasing_id|spark_partition_id|input_file_name|"
     r"current_timestamp|current_date|current_time|now|localtimestamp)\(",
@@ -28,7 +28,7 @@ _SUSPECT = re.compile(
 
 
 def not_deterministic_names(plan: Any) -> list[str]:
-    """Catalyst's names of expressions in an analysed query that do not give the same every time.
+    """Catalyst's names of the non-deterministic expressions in an analysed query.
 
     They are looked for before optimisation, which replaces the present time by a constant.
     """

@@ -3,7 +3,7 @@
 Spark rewrites `count(DISTINCT a), sum(DISTINCT b)` as an expansion: each row becomes one for each set of arguments,
 with a number `gid` beside it. An inner aggregate groups by the arguments and the number; the outer one takes for each
 function the rows of its number. Spark numbers the sets, and orders their columns, by hashes of column numbers, which
-are others in every session. Here they follow the functions that use them, so the same query gives the same nodes
+differ from session to session. Here both follow the order of the functions, so the same query gives the same nodes
 (`dbspark.sql.identity`).
 """
 
@@ -63,7 +63,7 @@ def _constant(expr: p.Expr) -> int:
 
 
 def _number_column(inner: p.Aggregate, expand: p.Expand) -> int | None:
-    """Where the numbers of the sets are among the columns of an expansion, if it is one of this kind."""
+    """The position of the number `gid` among the columns of an expansion; None if the expansion is not of this kind."""
     keys = {key.expr for key in inner.keys}
     for at, column in enumerate(expand.columns):
         values = [row[at] for row in expand.projections]
@@ -74,7 +74,7 @@ def _number_column(inner: p.Aggregate, expand: p.Expand) -> int | None:
 
 
 def _numbers(outer: p.Aggregate, number: int) -> list[int] | None:
-    """The numbers that functions ask for, in their order; None where the number is used in any other way."""
+    """The set that each function reads, in the order of the functions; None if `gid` is used in any other way."""
     found: list[int] = []
     for _, aggregation in outer.aggregations:
         parts = p.conjuncts(aggregation.where)
@@ -116,7 +116,7 @@ def _with_numbers(where: p.Expr, number: int, renumbered: Mapping[int, int]) -> 
 
 
 def _permuted(ids: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Positions such that the given ids are in an order, in the places that they have together."""
+    """The permutation of `ids` that sorts those in `order` among the positions they occupy; others stay in place."""
     places = [i for i, number in enumerate(ids) if number in order]
     there = iter([ids.index(number) for number in order if number in ids])
     return [next(there) if i in places else i for i in range(len(ids))]

@@ -24,7 +24,7 @@ from dbspark.sql.circuit_picture import Box, TickCost, circuit_svg
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of what is kept under a name."""
+    """Rows and bytes of the state under one name."""
 
     rows: int
     bytes: int

@@ -1,9 +1,9 @@
-"""Identities of the steps of a query (`dbspark.identity`): what the functions on columns compute that a plan becomes.
+"""Identities of the steps of a query (`dbspark.identity`): what the functions on columns of a compiled plan compute.
 
 An expression is identified by its tree: Catalyst's names of the functions with their arguments and options, columns by
 their position in the input, and the variables of lambdas by the order in which they are bound. The numbers that Spark's
-analyser gives, which are others in every session, do not enter, nor do the names that people give to columns. Every
-step has the settings of the session under which its expressions mean what they mean.
+analyser gives, which differ from session to session, do not enter, nor do the names of columns. The identity of a step
+includes the settings of the session that the meaning of its expressions depends on.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FunctionIdentity(ABC):
 
     kind: ClassVar[str]
     version: ClassVar[int]
-    """Of what the expressions mean: raise it where a rule that has been wrong gives other values now."""
+    """The version of the meaning of expressions: raise it when the correction of a rule changes values."""
 
     settings: Context
     tree: tuple[Any, ...]
@@ -41,7 +41,7 @@ class FunctionIdentity(ABC):
 
 
 class Evaluate(FunctionIdentity):
-    """Expressions over each row, perhaps of those rows only for which a condition holds."""
+    """Expressions over each row, or over each row for which a condition holds."""
 
     kind: ClassVar[str] = "evaluate"
     version: ClassVar[int] = 1
@@ -184,7 +184,7 @@ def of_json(value: Any, columns: Mapping[int, Any]) -> Any:
         if str(value.get("product-class", "")).endswith(".ExprId"):
             found = int(value["id"])
             return ("input", columns[found]) if found in columns else ("made", made.setdefault(found, len(made)))
-        # What a function of a user is called is not what it is.
+        # The name of a user's function does not identify it.
         dropped = ("qualifier", "name") if str(value.get("class", "")).endswith("UDF") else ("qualifier",)
         return "object", tuple((k, look(v)) for k, v in sorted(value.items()) if k not in dropped)
 
@@ -199,7 +199,7 @@ SESSION = unshared()
 
 @cache
 def python_function(name: str, command: bytes) -> tuple[Any, ...]:
-    """The identity of a Python function as Spark has got it: declared, or by content (`dbspark.operators.function`).
+    """The identity of a Python function that Spark was sent: declared, or by content (`dbspark.operators.function`).
 
     A function of which neither can be said (it closes over objects) is identified by the bytes that Spark was sent,
     which change with the versions of Python and its libraries, and with the lines of the file that it stands in.

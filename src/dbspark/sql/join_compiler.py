@@ -59,18 +59,18 @@ class JoinCompiler(NodeCompiler):
         rest: list[p.Expr] = []
         for part in condition:
             pair = equi_join_keys(part, set(left.ids), set(right.ids))
-            # A column is part of the key once; a second equality with it is judged.
+            # A column is part of the key once; a second equality with it goes into the condition on pairs.
             if pair is None or any(pair[0] == a or pair[1] == b for a, b, _ in pairs):
                 rest.append(part)
             else:
                 pairs.append(pair)
         null_safe = any(safe for _, _, safe in pairs)
-        # Without equalities, comparisons of one side with the other say where to look; beside them, they only judge.
+        # Without equalities, comparisons of the sides become a range join; else they go into the condition on pairs.
         ranges = [] if pairs else [r for r in (self._comparison(c, left, right) for c in rest) if r is not None]
         rest = [c for c in rest if c not in [r.condition for r in ranges]]
         keyed = []
         doubtful: list[list[p.Expr]] = []
-        """Of either side, what is compared and may fail: NULL is in its place, and `_errors` raises what Spark does."""
+        """By side, compared expressions that may fail: the join gets NULL for them, and `_errors` raises."""
         for side, rel in enumerate(sides):
             keys = [pair[0] if side == 0 else pair[1] for pair in pairs]
             compared = [r.left if side == 0 else r.right for r in ranges]
@@ -89,7 +89,7 @@ class JoinCompiler(NodeCompiler):
         residual = None
         both = {**left.positions, **{n: len(left.ids) + i for n, i in right.positions.items()}}
         compiler = ExpressionCompiler(both, {**left.typed, **right.typed}, self.context, self._compile_by_spark)
-        # What Spark is to judge, it judges after the join, if that comes to the same.
+        # Conditions that Spark has to evaluate become a filter after an inner join, which is equivalent.
         later = [c for c in rest if self._asks(compiler, c)] if node.how == "inner" else []
         rest = [c for c in rest if c not in later]
         if rest:
@@ -103,7 +103,7 @@ class JoinCompiler(NodeCompiler):
             )
         one_sided = node.how in ("semi", "anti", "existence")
         looked_at = columns_in(later)
-        extra: set[int] = set()  # columns that nobody above looks at
+        extra: set[int] = set()  # columns that nothing above reads
         select, ids = [], []
         for side, rel in enumerate((left, right)):
             if side and one_sided:
@@ -116,7 +116,7 @@ class JoinCompiler(NodeCompiler):
                     extra |= set() if shown else {number}
         if not select:
             select, ids = [(0, "c0")], [left.ids[0]]
-        home: list[tuple[int, str]] = []  # rows lie by the key of the side that is in all of them
+        home: list[tuple[int, str]] = []  # the key columns of a side that every output row has
         if id(node) in self._buckets and node.how != "full":
             home = [(1, f"c{k}") for k in right_keys] if node.how == "right" else [(0, f"c{k}") for k in left_keys]
             more = {self._new_column_id(): c for c in home if c not in select}
@@ -223,7 +223,7 @@ class JoinCompiler(NodeCompiler):
         elif not (used[0] <= set(left.ids) and used[1] <= set(right.ids)):
             return None
         if any(self._asks(self.compiler(rel), x) for rel, x in ((left, a), (right, b))):
-            return None  # Spark may fail on rows that meet no other one: it is to judge pairs only
+            return None  # evaluated for every row, it could fail on rows that Spark pairs with no other row
         types = [self.compiler(rel).compile(x).type for rel, x in ((left, a), (right, b))]
         t = pa.types
         ordered = not (t.is_nested(types[0]) or t.is_interval(types[0]) or t.is_null(types[0]))
@@ -233,7 +233,7 @@ class JoinCompiler(NodeCompiler):
         self, b: Builder, how: str, pairs: Sequence[tuple[p.Expr, p.Expr, bool]],
         left: tuple[Relation, list[int]], right: tuple[Relation, list[int]],
     ) -> tuple[Relation, Relation]:  # fmt: skip
-        """With `=` beside `<=>`: NULLs that match nothing leave the sides whose rows may go without a partner."""
+        """With both `=` and `<=>`: drop rows with NULL under `=` where the result has no rows without a partner."""
         out = []
         for side, (rel, keys) in enumerate((left, right)):
             droppable = {"inner": (0, 1), "left": (1,), "right": (0,), "semi": (0, 1), "anti": (1,), "existence": (1,)}

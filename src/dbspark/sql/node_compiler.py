@@ -150,7 +150,7 @@ class NodeCompiler(ABC):
 
     def _choose(self, b: Builder, stream: Stream, columns: Sequence[int]) -> Stream:
         inner = stream.node.operator
-        if isinstance(inner, Projection):  # one after the other is one
+        if isinstance(inner, Projection):  # two projections become one
             stream, columns = stream.node.inputs[0].stream, [inner.columns[c] for c in columns]
         return self._columns(b, stream, columns)
 
@@ -202,7 +202,7 @@ class NodeCompiler(ABC):
             function = Function(map_function(compiled), self._named(label), kept, code, function_identity)
             return Relation(b.map(rel.stream, function, schema), ids)
         label = f"{label} where {p.text(condition, names)}"
-        # What is neither looked at by the condition nor by the outputs is not copied.
+        # Columns that neither the condition nor the outputs read are not copied.
         used = {rel.position(number) for number in columns_in([e for _, e in outputs]) if number in rel.ids}
         call = filter_function(tests, compiled, frozenset(used))
         function = Function(call, self._named(label), kept, code, function_identity)
@@ -235,7 +235,7 @@ class NodeCompiler(ABC):
             if expr.origin is not None and self.spark.columns([expr], columns, self._synthetic) is not None:
                 found[expr] = p.Column(self._new_column_id(), expr.name, dtype)
                 return found[expr]
-            # What is evaluated on some rows only stays where it is.
+            # An expression that is evaluated on some rows only stays where it is.
             always = 1 if expr.name in CONDITIONAL else len(expr.args)
             seen, rest = expr.args[:always], expr.args[always:]
             return replace(expr, args=(*(a if is_not_computed(a) else rewrite(a) for a in seen), *rest))
@@ -260,7 +260,7 @@ class NodeCompiler(ABC):
         before = self._through_spark_calls
         sure: list[p.Expr] = [p.Call("IsNotNull", (c,)) for c in never_null(parts)]
         rest: list[p.Expr] = []
-        for part in parts:  # in their order: what comes after one that can fail is not asked before it
+        for part in parts:  # in their order: a part is not evaluated before an earlier one that can fail
             failing = bool(rest) or compiler.compile(part).can_fail or self._through_spark_calls > before
             (rest if failing else sure).append(part)
         given = self._filter_rows(b, rel, reduce(lambda a, c: p.Call("And", (a, c)), sure)) if sure else rel
@@ -297,8 +297,8 @@ class NodeCompiler(ABC):
     def _tests(self, compiler: ExpressionCompiler, *conditions: p.Expr) -> list[Compiled]:
         """Tests that all have to hold.
 
-        They are asked in their order, as Spark does, after the NULLs that no condition accepts: Spark looks for those
-        first. So a row that fails there is one that fails here.
+        They are evaluated in their order, after tests for the NULLs that make any of them fail to hold: Spark evaluates
+        those first. So a row raises here exactly if it raises in Spark.
         """
         whole = [compiler.compile(c) for c in conditions]
         if not any(t.can_fail for t in whole):

@@ -33,7 +33,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of Catalyst's name (`Add`, `Substring`) over its children in order, with what else it was given."""
+    """A function, by Catalyst's name (`Add`, `Substring`), over its children in order, with its options."""
 
     name: str
     args: tuple[Expr, ...]
@@ -233,7 +233,7 @@ class OpaqueNode:
     children: tuple[Node, ...]
     columns: tuple[Column, ...]
     linear: bool
-    """Whether it treats rows one by one, so that a change goes through it as the whole does."""
+    """Whether it treats rows one by one, so that its result on a delta is the delta of its result."""
     text: str
     """What `explain` shows."""
     fields: str = "{}"

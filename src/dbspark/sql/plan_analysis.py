@@ -28,7 +28,7 @@ def columns_in(exprs: Sequence[p.Expr]) -> frozenset[int]:
 
 
 def push_below_expand(node: p.Filter) -> p.Node:
-    """A filter over an expansion that asks whether columns are there, which it only passes on, can come before it."""
+    """Move a filter of IS NOT NULL tests below an expansion, if that passes the tested columns on unchanged."""
     expand = node.child
     if not isinstance(expand, p.Expand):
         return node
@@ -55,7 +55,7 @@ def true_where_not_null(args: Sequence[p.Expr]) -> p.Expr:
 
 
 def counts_rows(aggregation: p.Aggregation, args: Sequence[p.Expr]) -> bool:
-    """Whether it counts a constant, and so rows."""
+    """Whether an aggregation is a count of a constant, which counts rows."""
     if aggregation.call.name != "Count" or aggregation.distinct or len(args) != 1:
         return False
     return isinstance(args[0], p.Constant) and args[0].value is not None

@@ -115,7 +115,7 @@ class Program:
     ) -> ViewPlan:
         """Define a view by SQL or by a DataFrame over `frame`s; with `recursive`, its columns, it may name itself.
 
-        With `buckets`, what looks for the first of all rows looks for the first of each bucket before, as shards can.
+        With `buckets`, first rows are looked for among the first rows of each bucket, which shards find in parallel.
         """
         self._check_new(name)
         if recursive is not None:
@@ -171,7 +171,7 @@ class Program:
         return self.leaves.frame(name)
 
     def circuit(self) -> Circuit:
-        """The circuit of all views; a view that is there is an output of its name."""
+        """The circuit of all views; each view is an output, by its name."""
         return self.builder.circuit()
 
     def explain(self, query: str | DataFrame, sizes: Sizes | None = None) -> Explanation:
@@ -255,7 +255,7 @@ class Program:
             raise DbsparkError(f"{name!r} is read by {', '.join(readers)}; drop those first")
 
     def _finished(self, stream: Stream, columns: Any, names: Any, declared: Sequence[Any]) -> Stream:
-        """A view's own columns, which are of the Spark types `declared`, as JSON."""
+        """A stream with the view's own column names, and with the Spark types `declared` (JSON) in their metadata."""
         if not names:
             raise SchemaError(
                 "the query gives no columns, so its rows could only be counted; select a constant, such as 1 AS one, "

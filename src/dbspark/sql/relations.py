@@ -19,7 +19,7 @@ from dbspark.sql.types import with_nullable_children
 
 MaintenanceMode = Literal["incremental", "affected groups", "full"]
 Cost = Literal["change", "partition"]
-"""What a tick reads: the delta and its matches, or all rows of the partitions or groups in which something changes."""
+"""Rows that a tick reads: the delta and its matches, or all rows of the partitions or groups that change."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,9 +122,9 @@ class SparkEvaluator:
     def columns(
         self, exprs: Sequence[Call], columns: Sequence[Column], unknown: Collection[int]
     ) -> SparkFunction | None:
-        """Expressions over the columns of a stream, by position, of which Spark's plan does not know some.
+        """Expressions over the columns of a stream, by position; those in `unknown` are not in Spark's plan.
 
-        None where those cannot be put into what Spark has read.
+        None if the unknown columns cannot be substituted in the expressions that Spark has read.
         """
         jvm: Any = self.spark._jvm
         used = columns_in(exprs)
@@ -199,9 +199,9 @@ class SparkEvaluator:
         return Compiled(dtype, run, True)
 
     def function(self, call: Call, args: Sequence[Compiled | None], inside: Mapping[int, Compiled]) -> Compiled:
-        """A function over values that we compute; where there is none, an argument stays as the plan has it.
+        """A function that Spark evaluates over arguments computed here; None in `args`: the plan's argument stays.
 
-        `inside` are the columns in its lambdas, by number.
+        `inside`: by number, the outer columns that its lambdas read.
         """
         jvm: Any = self.spark._jvm
         expr = call.origin.jvm()
@@ -271,7 +271,7 @@ class SparkEvaluator:
             children = jvm.java.util.ArrayList()
             for i, k in enumerate(kept):
                 as_read = function.children().apply(i)
-                # Equal arguments stay equal: DISTINCT has to be over what a list is in the order of.
+                # Equal arguments become one column: DISTINCT and ORDER BY have to be over the same expression.
                 children.add(as_read if k else _argument(jvm, as_read, leaf.output().apply(args.index(args[i]))))
             over = function.withNewChildren(_seq(jvm, children))
             complete = getattr(catalyst.expressions.aggregate, "Complete$").__getattr__("MODULE$")
@@ -293,7 +293,7 @@ class SparkEvaluator:
             values = _array(table.column(1)).cast(dtype)
             at = np.full(groups, -1, np.int64)
             at[table.column(0).to_numpy()] = np.arange(table.num_rows)
-            if (at < 0).any():  # no rows are not nothing to every function: counts are 0
+            if (at < 0).any():  # groups without rows: the result is not NULL for every function, a count is 0
                 none = aggregated([a.slice(0, 0) for a in arrays], [], False)
                 values = pa.concat_arrays([values, _array(none.column(0)).cast(dtype)])
                 at[at < 0] = len(values) - 1
@@ -304,7 +304,7 @@ class SparkEvaluator:
     def over_rows(
         self, origin: JvmReference, columns: Sequence[Column]
     ) -> tuple[Callable[[Any], list[pa.Array]], list[pa.DataType]]:
-        """A node over all the rows it is given; and the types of its columns."""
+        """A function that evaluates a node over all given rows, and the types of the node's columns."""
         plan = origin.jvm()
         output = plan.output()
         self.declare_inputs(origin)
@@ -353,9 +353,10 @@ class SparkEvaluator:
         self, origin: JvmReference, numbers: Sequence[int], kept: Sequence[int], made: Sequence[Column],
         arguments: Sequence[int | None] | None = None,
     ) -> SparkFunction:  # fmt: skip
-        """A node that treats rows one by one, over columns of these numbers: columns that are kept, and its own.
+        """A node that treats rows one by one, as a function; it returns kept columns of its input and the node's own.
 
-        With `arguments`, it is a generator, over columns at those positions; None leaves an argument as it is.
+        `numbers`: the ids of the input columns. `arguments`: the positions of a generator's arguments; None leaves an
+        argument as it is.
         """
 
         self.declare_inputs(origin)
@@ -397,9 +398,9 @@ class SparkFunction:
         self, spark: SparkEvaluator, positions: Sequence[int], numbers: Sequence[int], kept: Sequence[int],
         make: Callable[[Any], tuple[Any, list[Any]]], types: Sequence[pa.DataType],
     ) -> None:  # fmt: skip
-        """The columns at `positions` are what it is about, under `numbers`; those at `kept` go out first.
+        """The function reads the columns at `positions`, under the ids `numbers`; those at `kept` go out first.
 
-        `make` gives a plan over a leaf with those columns, and what it has made there, of these types.
+        `make` takes a leaf with the columns that are read, and gives a plan over it and the computed columns.
         """
         self._spark = spark
         self._positions = positions
@@ -421,7 +422,7 @@ class SparkFunction:
         return [*(arrays[k].take(rows) for k in self.kept), *values], origin
 
     def _declared(self, frame: DataFrame) -> DataFrame:
-        """The columns it is about in their Spark types, where Python workers have given them in others."""
+        """Cast the columns that the function reads to their Spark types, where Python workers have returned others."""
         from pyspark.sql.functions import expr
 
         for position, number in zip(self._positions, self._numbers, strict=True):
@@ -441,7 +442,7 @@ class SparkFunction:
         return frame
 
     def frame(self, frame: DataFrame, beside: int) -> DataFrame:
-        """What goes out for a DataFrame of the stream's columns, and some further columns `beside` them, at the end."""
+        """The function's output on a DataFrame of the stream's columns, and the last `beside` columns as they are."""
         from pyspark.sql import DataFrame as ColumnFrame
 
         below = self._declared(frame)._jdf.queryExecution().analyzed()
@@ -459,7 +460,7 @@ def type_json(expr: Any) -> Any:
 
 
 def _argument(jvm: Any, as_read: Any, value: Any) -> Any:
-    """A column as an argument of an aggregate, in the order that was asked for where it is one to order by."""
+    """A column as an argument of an aggregate; in the place of an ORDER BY, with its direction."""
     if as_read.getClass().getSimpleName() != "SortOrder":
         return value
     return as_read.withNewChildren(_seq(jvm, _list(jvm, [value])))
@@ -473,7 +474,7 @@ def _list(jvm: Any, items: Sequence[Any]) -> Any:
 
 
 def _substitutes(expr: Expr, strange: frozenset[int]) -> bool:
-    """Whether columns in an expression can be put into what it was read from."""
+    """Whether the columns `strange` can be substituted in Spark's object that an expression was read from."""
     if not isinstance(expr, Call) or not columns_in([expr]) & strange:
         return True
     if expr.origin is None or expr.origin.jvm().children().size() > len(expr.args):

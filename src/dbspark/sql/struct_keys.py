@@ -97,14 +97,14 @@ def _split_project(node: p.Project, column: p.Column, fields: Sequence[p.Column]
 
 
 def _parts(expr: p.Expr, fields: Sequence[p.Column]) -> Sequence[p.Expr]:
-    """What a struct is made of, if it is made here."""
+    """The values of the fields, if the expression makes a struct with as many; empty for any other expression."""
     if not isinstance(expr, p.Call) or expr.name != "CreateNamedStruct" or len(expr.args) != 2 * len(fields):
         return ()
     return expr.args[1::2]
 
 
 def _with(expr: p.Expr, structs: Mapping[int, p.Call]) -> p.Expr:
-    """An expression with structs made in the place of columns, and taken apart at once where it takes them apart."""
+    """An expression with structs in the place of columns; where it reads a field of one, with the field itself."""
     if isinstance(expr, p.Column):
         return structs.get(expr.id, expr)
     if not isinstance(expr, p.Call):

@@ -1,8 +1,8 @@
 """Recognises the arithmetic that Spark's analyser makes of `window(…)`.
 
-Spark's analyser turns a time window into arithmetic: microseconds, less a remainder that a CASE keeps from being
-negative, is where the last window begins that a time falls into; the windows before it begin some slides earlier, each
-a row of an Expand. Two things follow. The CASE is one operation (`floor_mod`). And what an Expand makes of a time
+Spark's analyser turns a time window into arithmetic. The last window that a time falls into begins at the time in
+microseconds less a remainder, which a CASE keeps from being negative; the windows before it begin some slides earlier,
+each a row of an Expand. Two things follow. The CASE is one operation (`floor_mod`). And what an Expand makes of a time
 depends only on where its last window begins, its *pane*: times may be replaced by their panes before they are
 expanded, and rows that are equal then are one row with the sum of their weights. Of thousands of rows in a second,
 expanded five times each, few are left. Where a window begins or ends is a *boundary*: a pane plus a constant, which one
@@ -38,7 +38,7 @@ def floor_mod(expr: p.Expr) -> tuple[p.Expr, int] | None:
 
 
 def pane(exprs: Sequence[p.Expr]) -> tuple[p.Column, p.Expr] | None:
-    """A column of times of which the expressions use nothing but its panes, and the pane as a time."""
+    """A column of times that the expressions read through its pane only, and that pane as a time."""
     for expr in exprs:
         for part in p.walk(expr):
             time = _paned(part)
@@ -52,7 +52,7 @@ def pane(exprs: Sequence[p.Expr]) -> tuple[p.Column, p.Expr] | None:
 
 
 def boundary(expr: p.Expr) -> tuple[p.Column, int, int, int] | None:
-    """(time, origin, slide, more) of a time that is a pane of slides from an origin on, and some microseconds more."""
+    """(time, origin, slide, more) if an expression is the pane of a time plus `more` microseconds."""
     if not isinstance(expr, p.Call) or expr.name != _CONVERSION or str(expr.option("toType")) == "long":
         return None
     part, more = expr.args[0], 0
@@ -74,7 +74,7 @@ def boundary(expr: p.Expr) -> tuple[p.Column, int, int, int] | None:
 
 
 def _paned(expr: p.Expr) -> p.Column | None:
-    """The time of which an expression is the beginning of the last window, in microseconds."""
+    """The column of times whose last window begins where an expression says, in microseconds; None for others."""
     if not isinstance(expr, p.Call) or expr.name != "Subtract":
         return None
     micros, rest = expr.args
@@ -89,7 +89,7 @@ def _paned(expr: p.Expr) -> p.Column | None:
 
 
 def _uses(expr: p.Expr, column: p.Column, but_in: p.Expr) -> bool:
-    """Whether an expression looks at a column elsewhere than in some part."""
+    """Whether an expression reads a column elsewhere than in the part `but_in`."""
     if expr == but_in:
         return False
     if isinstance(expr, p.Column):

@@ -14,13 +14,13 @@ from dbspark.errors import SchemaError
 
 
 def from_json(given: Any) -> pa.DataType:
-    """The canonical Arrow type; everything inside nested types may be NULL, as what kernels give may."""
-    if given == []:  # Catalyst writes a struct without fields as the sequence that it is
+    """The canonical Arrow type; everything inside nested types is nullable, because it is in the results of kernels."""
+    if given == []:  # Catalyst writes a struct without fields as an empty list
         return pa.struct([])
     if isinstance(given, dict):
         kind = given["type"]
         if kind == "struct":
-            for f in given["fields"]:  # inside structs, types say string, and metadata by which collation
+            for f in given["fields"]:  # in structs, a type says string, and metadata which collation
                 for collation in f.get("metadata", {}).get("__COLLATIONS", {}).values():
                     check_collation(collation)
             return pa.struct([pa.field(f["name"], from_json(f["type"])) for f in given["fields"]])

@@ -1,4 +1,4 @@
-"""Where state lives: batch files, the files of ticks, manifests, and whoever may remove what is no longer needed.
+"""Durable state: batch files, tick files, manifests, the lock of the writer, and the removal of unneeded files.
 
 Nothing here knows of pipelines: a store is given spines by name and a program that is JSON to it.
 """

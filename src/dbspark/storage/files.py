@@ -1,7 +1,7 @@
 """The files of one location: put in place whole or not at all, never changed, removed when nobody needs them.
 
-Everything a store does to a file system it does through `Files`, so what can go wrong there is known and can be made
-to go wrong in a test. Files are flat: names, no folders. A name is given once; a second file of that name is refused.
+A store uses the file system only through `Files`, so a test can make each of its operations fail. Files are flat:
+names, no folders. A name is given once; a second file of that name is refused.
 
 On local disk a file is written aside, fsynced, linked to its name (which, unlike renaming, fails where the name is
 taken) and the directory is fsynced: when `put` returns, it survives a crash of the machine. Files are read by mapping
@@ -31,9 +31,9 @@ from dbspark.columnar.batch_file import write_batch
 from dbspark.errors import StoreError
 
 ASIDE = ".aside-"
-"""In the names of files that are being written."""
+"""Marks the names of files that are being written."""
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
-"""What file systems without hard links answer."""
+"""Errors by which file systems refuse hard links."""
 
 
 class Files(ABC):
@@ -42,7 +42,7 @@ class Files(ABC):
     location: str
 
     def where(self, name: str) -> str:
-        """A file as people know it."""
+        """The path or URI of a file, for messages."""
         return f"{self.location}/{name}"
 
     @abstractmethod
@@ -51,11 +51,11 @@ class Files(ABC):
 
     @abstractmethod
     def put_batch(self, name: str, batch: Batch) -> int:
-        """Write a batch file under a name that nobody knows yet; durable after `settle`. Returns its size."""
+        """Write a batch file under a new, unique name; durable after `settle`. Returns its size."""
 
     @abstractmethod
     def put_part(self, name: str, parts: Sequence[Any]) -> None:
-        """Write a file of these bytes under a name that nobody knows yet; durable after `settle`."""
+        """Write a file of these bytes under a new, unique name; durable after `settle`."""
 
     @abstractmethod
     def settle(self) -> None:
@@ -67,7 +67,7 @@ class Files(ABC):
 
     @abstractmethod
     def path(self, name: str) -> Path:
-        """Where to map a file from local disk."""
+        """The path of a file, or of a copy of it, on local disk, to be mapped."""
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -79,26 +79,26 @@ class Files(ABC):
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other processes from doing the same at the same time, where the file system can."""
+        """Exclude other processes from their own `alone` blocks, where the file system has locks."""
         yield
 
     def opener(self) -> Callable[[], Files]:
-        """A way to the same files from another process; a process that goes there twice goes once."""
+        """A picklable function that opens the same files in another process, once however often it is called there."""
         return partial(_elsewhere, self.location, self._again())
 
     @abstractmethod
     def _again(self) -> Callable[[], Files]:
-        """The same files, for another process."""
+        """A picklable function that opens the same files anew."""
 
     def close(self) -> None:
-        """Give back what reading has taken, if anything."""
+        """Release what reading has allocated, such as local copies."""
         return
 
 
 class LocalFiles(Files):
     """A directory on local disk. Each method that begins with an underscore is one call to the system.
 
-    One that is not `durable`, because it does not outlive its process, is not waited for.
+    Without `durable` nothing is fsynced: for directories that do not outlive their process.
     """
 
     def __init__(self, directory: str | os.PathLike[str], durable: bool = True) -> None:
@@ -198,7 +198,7 @@ class LocalFiles(Files):
 
     def _map(self, name: str) -> pa.Buffer:
         path = self.directory / name
-        if path.stat().st_size == 0:  # there is no mapping of nothing
+        if path.stat().st_size == 0:  # an empty file cannot be mapped
             return pa.py_buffer(b"")
         with pa.memory_map(str(path)) as mapped:
             return mapped.read_buffer()
@@ -266,7 +266,7 @@ class RemoteFiles(Files):
                 with self.filesystem.open_input_file(self._at(name)) as file:
                     content = file.read_buffer()
             except FileNotFoundError:
-                return path  # whoever opens it says that it is missing
+                return path  # opening it raises the error for a missing file
             aside = path.with_name(name + ASIDE + uuid.uuid4().hex)
             aside.write_bytes(content)
             aside.rename(path)
@@ -306,7 +306,7 @@ class RemoteFiles(Files):
 
 
 _opened: dict[str, Files] = {}
-"""What this process has been sent to."""
+"""By location, the files that this process has opened through `opener`."""
 
 
 def _elsewhere(location: str, make: Callable[[], Files]) -> Files:

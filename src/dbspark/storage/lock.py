@@ -4,7 +4,7 @@ The lock is a file that says who holds it: host, process, when the process start
 is gone from this host is stale and is taken over; so is one from before the host was booted. Nobody can tell from here
 whether a process on another host is alive, so such a lock is respected, and the error says which file to remove.
 
-Process ids come again, so the process's start time tells it from a later one of the same id. Containers may share a
+Process ids are reused, so the process's start time tells it from a later one of the same id. Containers may share a
 host's name but not its processes, so the name of the host goes together with that of its process namespace.
 Looking and taking are one step under `Files.alone`.
 """
@@ -96,7 +96,7 @@ class Lock:
                 files.put(NAME, [self.owner.to_json()])
             except FileExistsError:
                 raise LockError(f"another process has just locked {files.where(NAME)}; open it again later") from None
-            if (now := self._holder()) is None or now.token != self.owner.token:  # no conditional put, and a race
+            if (now := self._holder()) is None or now.token != self.owner.token:  # another process won a race
                 raise LockError(f"another process has just locked {files.where(NAME)}; open it again later")
 
     def _holder(self) -> Owner | None:

@@ -42,7 +42,7 @@ class Place:
     """Where some bytes are stored: a whole batch file, or an extent in the file of a tick.
 
     Batches carry their place with them. It belongs to one opening of one store (`owner`) and means nothing to others.
-    A store may move it to another file; whoever holds the place follows.
+    A store may move the bytes to another file: it changes the place itself, so every holder sees the new file.
     """
 
     owner: object
@@ -93,7 +93,7 @@ class Manifest:
 
     tick: int
     revision: int
-    """Of one tick the latest revision counts: the program may change without a tick."""
+    """The latest revision of a tick counts: the program may change without a tick."""
     time: float
     """When it was committed, in seconds since 1970."""
     oldest: int

@@ -1,8 +1,8 @@
 """Retirement: which ticks are kept, and which files nobody needs any more.
 
 A tick is kept while the policy says so, while a reader pins it, and in any case while it is the newest. A file is
-needed while a tick that is kept names it. The rest is removed: after commits, in passing, and when a location is opened
-for writing, which is how what a crash left behind goes away. What cannot be removed now is tried again then. Where the
+needed while a tick that is kept names it. The rest is removed: now and then after a commit, and when a location is
+opened for writing, which also removes what a crash has left behind. What cannot be removed is tried again. Where the
 manifest of a kept tick cannot be read nobody knows what it needs, so nothing is removed until it is out of the policy.
 """
 
@@ -34,7 +34,7 @@ class Keep:
             raise ConfigError(f"keep.ticks is {self.ticks}; the newest tick is always kept, so give 1 or more")
 
     def kept(self, times: Mapping[Version, float], now: float) -> set[Version]:
-        """Of ticks with the times of their commits, those that stay."""
+        """The ticks that stay, given the commit times of all."""
         order = sorted(times, reverse=True)
         numbers = sorted({tick for tick, _ in order}, reverse=True)[: self.ticks]
         out = {v for v in order if v[0] >= numbers[-1]} if numbers else set()

@@ -2,8 +2,8 @@
 
 A commit writes the batches that are not stored yet and then the manifest that names all of them; the manifest is put in
 place in one step, so a tick is there whole or not at all. When `commit` returns the tick is durable, unless the store
-was opened to let several ticks share a flush: then the states of the ticks between are never written, which costs
-nothing, because states are values, and what is recovered is the last tick that was.
+was opened to let several ticks share a flush (`Group`): then only the state of the last of them is written, and a crash
+goes back to the last tick that was flushed.
 
 Batches never change, so one that has been written is only named again. Small ones lie in the file of the tick
 (`dbspark.storage.segment`): a small tick is one file, two fsyncs. Large ones are batch files. A merge in progress is
@@ -64,7 +64,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """How many ticks may share a flush: whatever comes first. A crash loses those not flushed yet."""
+    """How many ticks, or seconds, may share a flush, whichever ends first. A crash loses the ticks not flushed yet."""
 
     ticks: int = 1
     seconds: float | None = None
@@ -75,7 +75,7 @@ class Store:
     """The state of a pipeline on disk. Open it with `Store.open`; close it, or use it in a `with` block."""
 
     def __init__(self, files: Files, lock: Lock | None, keep: Keep, group: Group) -> None:
-        """`open` does this."""
+        """Not to be called: use `Store.open`."""
         self.files = files
         self._lock = lock
         self._group = group
@@ -84,7 +84,7 @@ class Store:
         self._retirement = Retirement(files, keep, self._manifest)
         self._manifest_now: Manifest | None = None
         self._records: dict[Spine, TraceRecord] = {}
-        """What spines of the last manifest are stored as."""
+        """The records of the spines in the last manifest."""
         self._shape: _Shape | None = None
         self._pending: tuple[Committed, bytes, float, int] | None = None
         """A tick that is not flushed, its program as JSON, since when and how many share the flush."""
@@ -183,7 +183,7 @@ class Store:
         )
 
     def _kept(self, versions: list[Version]) -> list[int]:
-        """The ticks that are kept, as the newest that can be read says."""
+        """The ticks that are kept, according to the newest manifest that can be read."""
         for newest in reversed(versions):
             with contextlib.suppress(CorruptFileError, FileNotFoundError):
                 oldest = self._manifest(newest).oldest
@@ -347,7 +347,7 @@ class Store:
         manifest = Manifest(
             given.tick, revision, now, oldest, shape.place, traces, given.offsets, given.positions
         )  # fmt: skip
-        # What tasks have written they also copy; the driver reads none of it.
+        # Only spines written by this process are compacted here; those of tasks are compacted by the tasks.
         work.compact([shape.place, *(e.place for r in records.values() for e in r.entries if e.place is not None)])
         if work.files or self._adopted:
             self.files.settle()  # a manifest must not be there before what it names
@@ -437,7 +437,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What changes rarely, as it is stored."""
+    """The program and the sort keys, as they are stored."""
 
     program: bytes
     sort_keys: int
@@ -445,7 +445,7 @@ class _Shape:
 
 
 class _Overtaken(StoreError):
-    """What was about to be read is gone."""
+    """A writer has removed what this reader was about to open."""
 
 
 @dataclass(slots=True)
@@ -459,7 +459,7 @@ class Statistics:
     batch_files: int = 0
     bytes: int = 0
     copied: int = 0
-    """Of these, bytes that were there already."""
+    """Bytes among them that compaction has copied from older files."""
 
     def add(self, work: CommitWriter, seconds: float) -> None:
         self.commits += 1

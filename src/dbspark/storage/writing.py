@@ -48,7 +48,7 @@ class StoredFiles:
     """What places belong to: one opening of the store."""
     there: set[str] = field(default_factory=set)
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of the files of ticks written by this process."""
+    """By name, the sizes of the tick files that this process has written."""
     sort_keys: dict[SortKey, int] = field(default_factory=dict)
     """The sort keys in the shape, with their numbers."""
 
@@ -73,7 +73,7 @@ class CommitWriter:
         self.batches = self.files = self.bytes = self.copied = 0
 
     def record(self, spine: Spine) -> TraceRecord:
-        """What a spine is stored as; writes what is not there."""
+        """The record of a spine; writes the batches that are not stored yet."""
         entries: list[Entry] = []
         for entry in spine.entries:
             if isinstance(entry, MergeState):
@@ -84,7 +84,7 @@ class CommitWriter:
         if compaction is None:
             entries = [e for e in entries if e.place is not None]
         elif compaction.retain is not None:
-            compaction = replace(compaction, retain=None)  # whoever owns the trace says again what it retains
+            compaction = replace(compaction, retain=None)  # not stored: the owner of the trace sets `retain` again
         numbers = self.stored_files.sort_keys
         return TraceRecord(numbers.setdefault(spine.sort_key, len(numbers)), tuple(entries), compaction)
 
@@ -125,7 +125,7 @@ class CommitWriter:
 
     def extent(self, parts: list[Any], rows: int = 0) -> Place:
         """Bytes in the file of the tick."""
-        self.stored_files.there.add(self.name)  # it will be; a commit that fails is the last one of this shelf
+        self.stored_files.there.add(self.name)  # soon: after a commit that fails, the store makes no other
         return Place(self.stored_files.owner, self.name, *self.segment.add(parts), rows)
 
     def _large(self, batch: Batch) -> Place:
@@ -165,7 +165,7 @@ class CommitWriter:
         try:
             whole = self.stored_files.files.read(name)
             extents = [verified_extent(whole, p.at, p.size, p.check) for p in places]
-        except (OSError, ValueError) as error:  # it is no worse than before
+        except (OSError, ValueError) as error:  # compaction is optional: the extents stay where they are
             _log.warning("%s could not be copied from: %s", self.stored_files.files.where(name), error)
             return False
         for place, extent in zip(places, extents, strict=True):
@@ -177,7 +177,7 @@ class CommitWriter:
 
 
 def _spanning(entries: list[Entry], whole: Description) -> list[Entry]:
-    """The inputs of a merge, standing for all of its time: since it began it may have taken over empty stretches."""
+    """The inputs of a merge, extended to the times of its result: it may have taken in times without rows meanwhile."""
     out = list(entries)
     for at, lower in ((0, True), (-1, False)):
         description = out[at].description

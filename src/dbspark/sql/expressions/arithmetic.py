@@ -55,7 +55,7 @@ _CHECKED: dict[str, Callable[..., Any]] = {
 
 
 def _overflows(name: str, a: Any, b: Any, result: Any) -> Any:
-    """Where the wrapped result of an operator is not its result."""
+    """Where the result of an operator has left the range of its type, so that it was wrapped."""
     if name == "Add":
         return ((a ^ result) & (b ^ result)) < 0
     if name == "Subtract":
@@ -124,7 +124,7 @@ def _is_zero(value: pa.Array) -> pa.Array:
 
 
 def _dividing(dtype: pa.DataType, function: Callable[..., Datum], args: Sequence[Compiled], mode: EvalMode) -> Compiled:
-    """Spark evaluates the divisor first, and unless zero is an error, nothing else where it is zero."""
+    """A division. The divisor comes first, as in Spark; where it is 0, the dividend is evaluated only if 0 raises."""
     return null_intolerant_in_order(dtype, function, args, mode == "ANSI", (1, 0), None if mode == "ANSI" else _is_zero)
 
 
@@ -309,7 +309,7 @@ def divide_interval(call: Call, args: Sequence[Compiled], context: Context) -> C
 def try_eval(call: Call, compiler: Any) -> Compiled | None:
     """NULL where evaluating the argument fails: the rows are halved until those are found.
 
-    Spark evaluates the whole where it has to evaluate some of the argument.
+    If a part of the argument has no rule, Spark evaluates the whole expression.
     """
     inner: Compiled | None = compiler.native(call.args[0])
     if inner is None or not inner.can_fail:

@@ -37,7 +37,7 @@ BOOLEAN = pa.bool_()
 
 
 def _sorted(elements: Elements, values: pa.Array, descending: bool, nulls_first: bool) -> Vector:
-    """Numbers of elements in order, row by row."""
+    """Indices of the elements in sorted order, row by row."""
     form = total_order(values) if pa.types.is_floating(values.type) else values
     table = pa.table({"row": elements.owner, "null": form.is_null().to_numpy(zero_copy_only=False), "value": form})
     keys = [
@@ -86,7 +86,7 @@ def sort_array(call: Call, args: Sequence[Compiled], context: Context) -> Compil
 
 @raw_rule("ArraySort")
 def array_sort(call: Call, compiler: Any) -> Compiled | None:
-    """Only in the order that is meant when none is given: upwards, NULLs last."""
+    """Only in the default order: ascending, NULLs last."""
     comparison = call.args[1]
     if not isinstance(comparison, Call) or len(comparison.args) != 3:
         return None
@@ -127,7 +127,7 @@ def _codes(*columns: pa.Array) -> list[Vector]:
 
 
 def _distinct(owner: Vector, codes: Vector) -> Vector:
-    """Where a value is for the first time in its row."""
+    """Where an element is the first of its value in its row."""
     keep = np.zeros(len(codes), np.bool_)
     width = int(codes.max()) + 1 if len(codes) else 1
     _, first = np.unique(owner * width + codes, return_index=True)

@@ -32,7 +32,7 @@ def precise(call: Call, compiler: Any) -> Compiled | None:
 
 
 def _boundaries(time: Compiled, constants: tuple[int, int, int], general: Compiled) -> Compiled:
-    """Where windows begin or end, by one kernel, except for times at the ends of time."""
+    """Where windows begin or end, by one kernel; by `general` if a time is near the ends of the range of int64."""
 
     def run(frame: ColumnFrame) -> Datum:
         times = time.array(frame)

@@ -92,7 +92,7 @@ class _BytecodeWriter:
             return BytecodeColumn(self._positions[expr.id])
         dtype = self._type_of(expr)
         if pa.types.is_floating(dtype) or pa.types.is_null(dtype):
-            raise _NotExpressibleError  # of floats a slot has their order only
+            raise _NotExpressibleError  # the slot of a float holds its place in the order, not its value
         _check(dtype)
         slot = self._slot(expr)
         if pa.types.is_boolean(dtype):
@@ -262,7 +262,7 @@ def _check(dtype: pa.DataType) -> None:
 
 
 def _number(constant: p.Constant) -> int | None:
-    """What a constant is in a slot, None for NULL."""
+    """The value of a constant as a slot holds it; None for NULL."""
     dtype = constant.type
     _check(dtype)
     scalar = constant.value if isinstance(constant.value, pa.Scalar) else pa.scalar(constant.value, dtype)
@@ -285,6 +285,6 @@ def _fitting(number: int) -> int:
 
 
 def _bounds(dtype: pa.DataType) -> tuple[int, int]:
-    """The least and the greatest digits of a decimal."""
+    """The least and the greatest unscaled value of a type of decimals."""
     most = min(10**dtype.precision - 1, _MOST)
     return -most, most

@@ -30,7 +30,7 @@ _MIN_DAYS, _MIN_REST = divmod(-(2**63), DAY)
 LONG_OVERFLOW = "[DATETIME_OVERFLOW] Datetime operation overflow: long overflow"
 _INT_OVERFLOW = "[DATETIME_OVERFLOW] Datetime operation overflow: integer overflow"
 _NEAR_MONTHS = (-12 * 370, 12 * 430)
-"""Months for which the calendar is written out: the years 1600 to 2399."""
+"""Months (since 1970) for which the calendar is tabulated: the years 1600 to 2399."""
 
 
 @cache
@@ -106,7 +106,7 @@ def zone_for(call: Call, dtype: pa.DataType, context: Context) -> Zone | None:
 
 
 def to_microseconds(parts: tuple[Vector, Vector], gone: Vector | None) -> Vector:
-    """Microseconds from days and microseconds of the day; they have to fit."""
+    """Microseconds from days and microseconds of the day; raises where they do not fit in int64."""
     days, rest = parts
     over = (days > _MAX_DAYS) | ((days == _MAX_DAYS) & (rest > _MAX_REST))
     under = (days < _MIN_DAYS) | ((days == _MIN_DAYS) & (rest < _MIN_REST))
@@ -116,7 +116,7 @@ def to_microseconds(parts: tuple[Vector, Vector], gone: Vector | None) -> Vector
 
 
 def decimals_of_int64(unscaled: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """Decimals from their digits."""
+    """Decimals from their unscaled values."""
     low = numbers(unscaled)
     wide = np.empty(2 * len(low), np.int64)
     wide[::2] = low

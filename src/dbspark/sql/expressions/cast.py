@@ -75,7 +75,7 @@ def _from_binary(
 
 
 def _nested(source: pa.DataType, target: pa.DataType, mode: EvalMode, zone_name: str) -> tuple[Caster, bool] | None:
-    """Element by element."""
+    """How to cast arrays, maps and structs, element by element, and whether it may fail."""
     t = pa.types
     if t.is_list(source) and t.is_list(target):
         inner = _caster(source.value_type, target.value_type, mode, zone_name)
@@ -88,7 +88,7 @@ def _nested(source: pa.DataType, target: pa.DataType, mode: EvalMode, zone_name:
             return pa.ListArray.from_arrays(offsets, cast_values(v.flatten()), target, mask=_nulls(v))
 
         return lists, fails
-    if t.is_map(source) and t.is_map(target) and source.key_type == target.key_type:  # else keys could meet
+    if t.is_map(source) and t.is_map(target) and source.key_type == target.key_type:  # a cast could make keys equal
         inner = _caster(source.item_type, target.item_type, mode, zone_name)
         if inner is None:
             return None

@@ -26,7 +26,7 @@ def decoded_text(value: bytes) -> str:
 
 
 def refused(value: pa.Array, found: pa.Array, target: pa.DataType, mode: EvalMode) -> pa.Array:
-    """What was read; where nothing was, an error in ANSI mode."""
+    """`found`, the result of a cast of `value`; in ANSI mode, raises if it is NULL where the value is not."""
     if mode == "ANSI" and found.null_count != value.null_count:
         bad = value.filter(pc.and_(pc.is_valid(value), pc.is_null(found)))
         shown = decoded_text(bad[:1].view(pa.binary())[0].as_py()) if pa.types.is_string(value.type) else str(bad[0])
@@ -35,7 +35,7 @@ def refused(value: pa.Array, found: pa.Array, target: pa.DataType, mode: EvalMod
 
 
 def masked(values: Any, valid: Any, bad: Any, target: pa.DataType, mode: EvalMode, message: str) -> pa.Array:
-    """Numbers as a column, where some have no result."""
+    """Numbers as a column; where they are `bad`, ANSI mode raises, and other modes give NULL."""
     if bad is not None and np.any(bad if valid is None else bad & valid):
         if mode == "ANSI":
             raise EvaluationError(message)

@@ -25,7 +25,7 @@ from dbspark.sql.expressions.zones import DAY, SECOND, Zone, zone
 
 
 def _by_form(strings: pa.Array, form: str, fast: Caster, slow: Callable[[str], Any], dtype: pa.DataType) -> pa.Array:
-    """What strings say: those of one form read at once, the others one by one."""
+    """The values of strings: those that match `form` are read together by `fast`, the others one by one by `slow`."""
     usual = pc.fill_null(pc.match_substring_regex(strings, form), False)
     others = pc.indices_nonzero(pc.and_(pc.invert(usual), pc.is_valid(strings)))
     if not len(others):
@@ -77,7 +77,7 @@ def _string_to_boolean(strings: pa.Array) -> pa.Array:
 
 def _string_to_integer(target: pa.DataType, lenient: bool) -> Caster:
     limits = np.iinfo(target.to_pandas_dtype())
-    # Of a number with a point Spark, if lenient, takes what is before the point.
+    # Spark, if lenient, ignores what comes after the point.
     full = re.compile(r"([+-]?)([0-9]*)(\.[0-9]*)?" if lenient else r"([+-]?)([0-9]+)()", re.ASCII)
 
     def slow(text: str) -> int | None:
@@ -269,7 +269,7 @@ _TIME = re.compile(rf"(?:T|(?=[0-9]+:)){_CLOCK}", re.ASCII | re.DOTALL)
 
 
 def _string_to_timestamp(target: pa.DataType, here: Zone) -> Caster:
-    """Timestamps in all of Spark's forms; a time without a date, of today, where the zone counts."""
+    """Timestamps in all of Spark's forms; a time without a date means today, for TIMESTAMP only."""
 
     def fast(usual: pa.Array) -> pa.Array:
         filled = usual.fill_null("1970-01-01 00:00:00")

@@ -44,7 +44,7 @@ def _texts(characters: Any, lengths: Any, valid: Any) -> pa.Array:
 
 
 _FIRST_DAY, _LAST_DAY = -719_528, 2_932_896
-"""Of years 0 and 9999: Java prints years beyond with a sign."""
+"""The first day of year 0 and the last of year 9999: Java prints years outside with a sign."""
 
 
 def _date_texts(days: Any, valid: Any) -> pa.Array:
@@ -57,7 +57,7 @@ def _date_texts(days: Any, valid: Any) -> pa.Array:
 
 
 def _with_far(found: pa.Array, usual: Any, days: Any, rest: Any, valid: Any) -> pa.Array:
-    """Texts in which those of far years are put right."""
+    """Texts, with those of years outside 0 to 9999 replaced by what Java prints."""
     far = ~usual if valid is None else ~usual & valid
     rows = np.flatnonzero(far)
     texts = [_far_date(t) for t in np.datetime_as_string(days[rows].astype("M8[D]")).tolist()]

@@ -1,4 +1,4 @@
-"""Strings as their bytes and offsets: where Arrow has no kernel, columns are worked on as these.
+"""Strings as bytes and offsets, for functions that Arrow has no kernel for.
 
 Positions and lengths count code points; comparison and search go by bytes, which find the same in UTF-8.
 """
@@ -99,7 +99,7 @@ def occurrences(array: pa.Array, text: bytes) -> Vector:
 
 
 _FEW = 16
-"""As many different patterns are worth a kernel call each."""
+"""Up to so many different patterns, one call of a kernel for each of them is worth it."""
 
 
 def by_pattern(
@@ -110,7 +110,7 @@ def by_pattern(
     can_fail: bool = False,
     plain: Callable[..., Any] | None = None,
 ) -> Compiled:
-    """A function that takes some arguments, the `chosen`, as one Python value; it is called once for each of them.
+    """An expression whose `function` takes the `chosen` arguments as Python values: one call for each distinct value.
 
     The function takes the Python values, then the columns of the other arguments. Where there are many different
     values, `plain` is quicker: the same for one row, of all arguments in order.

@@ -405,7 +405,7 @@ def _emptied(lists: pa.Array, gone: Vector) -> pa.Array:
 
 @rule("Sequence")
 def sequence(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
-    """Of integers, and of days one by one; others Spark makes."""
+    """Sequences of integers, and of dates day by day; others are left to Spark."""
     dtype = args[0].type
     daily = pa.types.is_date(dtype) and len(args) == 2
     if not (pa.types.is_integer(dtype) or daily) or any(a.type != dtype for a in args):

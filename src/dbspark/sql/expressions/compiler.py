@@ -33,7 +33,7 @@ class ExpressionCompiler:
         context: Context,
         elsewhere: Callable[[Call, ExpressionCompiler], Compiled],
     ) -> None:
-        """`positions` and `types` are by the number of the column; `elsewhere` takes what has no rule."""
+        """`positions` and `types` are by the number of the column; `elsewhere` compiles what has no rule."""
         self.positions = positions
         self.types = types
         self.context = context

@@ -68,7 +68,7 @@ def name_of(call: Call, args: Sequence[Compiled], context: Context) -> Compiled 
 
 @rule("DateAdd", "DateSub")
 def date_add(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
-    """Beyond the last day it starts again at the first, as Java's int does."""
+    """The number of days wraps, as Java's int does."""
     if args[0].type != DATE or not pa.types.is_integer(args[1].type):
         return None
     if call.name == "DateAdd":

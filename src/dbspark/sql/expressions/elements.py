@@ -56,7 +56,7 @@ class Elements:
 
     @property
     def offsets(self) -> Vector:
-        """Where each row's elements begin among all, and the number of all."""
+        """The index of each row's first element among all elements, and the number of all."""
         out = np.zeros(self.rows + 1, np.int64)
         np.cumsum(self.lengths, out=out[1:])
         return out
@@ -121,7 +121,7 @@ def any_of(match: Vector, elements: Elements) -> Vector:
 
 
 def truth_of(datum: Any) -> Vector:
-    """Where something holds; NULL is not."""
+    """Where a condition holds; NULL counts as false."""
     return pc.fill_null(datum, False).to_numpy(zero_copy_only=False)
 
 
@@ -134,7 +134,7 @@ def take_or_null(values: pa.Array, at: Vector, gone: Vector | None) -> pa.Array:
 
 
 def equal_elements(left: pa.Array, right: pa.Array) -> Vector:
-    """Where values are equal as Spark sees it; NULL is not."""
+    """Where values are equal as Spark sees it; NULL equals nothing."""
     if pa.types.is_floating(left.type):
         left, right = total_order(left), total_order(right)
     return truth_of(pc.equal(left, right))
@@ -166,7 +166,7 @@ def concat_lists(dtype: pa.DataType, parts: Sequence[Elements], gone: Vector | N
 
 
 def check_keys(keys: pa.Array, owner: Vector) -> None:
-    """The keys of a map are there, and no two of one map are the same."""
+    """Raise if a key is NULL, or if two keys of one map are equal."""
     if keys.null_count:
         raise EvaluationError("[NULL_MAP_KEY] Cannot use null as map key.")
     codes = numbers(keys.dictionary_encode().indices).astype(np.int64)

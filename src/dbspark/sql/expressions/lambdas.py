@@ -170,7 +170,7 @@ def array_aggregate(call: Call, compiler: Any) -> Compiled | None:
 
 @raw_rule("ZipWith")
 def zip_with(call: Call, compiler: Any) -> Compiled | None:
-    """As long as the longer; what the shorter lacks is NULL."""
+    """The result is as long as the longer array; the missing elements of the shorter are NULL."""
     left, right = _argument(call, compiler), _argument(call, compiler, 1)
     if not (is_array(left.type) and is_array(right.type)) or right.can_fail:
         return None

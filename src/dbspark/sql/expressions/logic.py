@@ -122,7 +122,7 @@ def null_intolerant_in_order(
     order: Sequence[int] | None = None,
     dead: Callable[[pa.Array], pa.Array] | None = None,
 ) -> Compiled:
-    """As `calling`, for functions that are NULL if an argument is.
+    """A function on columns that is NULL if an argument is.
 
     Spark evaluates arguments in order and stops at the first NULL, so what can fail is evaluated where all before it
     are not NULL. `dead` says which values of the first argument have the same effect as NULL.

@@ -36,7 +36,7 @@ _EXACT: dict[str, Callable[[Any], Any]] = {
     "ToRadians": lambda v: v * (np.pi / 180.0),
     "Signum": lambda v: np.where(v == 0, v, np.sign(v)),
 }
-"""Functions whose results do not depend on who computes them."""
+"""Functions whose results are the same in every library."""
 
 
 @rule(*_EXACT)
@@ -141,7 +141,7 @@ def round_(call: Call, args: Sequence[Compiled], context: Context) -> Compiled |
 
 
 def _round_floats(values: Any, digits: int, rounding: str) -> Any:
-    """By way of decimals, so that 2.675 is a tie; never -0.0."""
+    """Rounds by way of decimals, so that 2.675 is a tie; the result is never -0.0."""
     wide = values.astype(np.float64)
     touched = np.isfinite(wide) & (np.abs(wide) < 2.0**53)  # beyond are integers
     whole = scaled_integers(np.where(touched, wide, 0.0), digits, rounding)
@@ -208,7 +208,7 @@ def bitwise_not(call: Call, args: Sequence[Compiled], context: Context) -> Compi
 
 @rule("ShiftLeft", "ShiftRight", "ShiftRightUnsigned")
 def shift(call: Call, args: Sequence[Compiled], context: Context) -> Compiled | None:
-    """By as many bits as the low five or six bits of the second argument say, as Java shifts."""
+    """Shifts by the low five or six bits of the second argument, as Java does."""
     dtype = args[0].type
     if dtype not in (pa.int32(), pa.int64()):
         return None
@@ -444,7 +444,7 @@ class _XxHash64:
         return self._finished(self._with_word(seed + self._5 + np.uint64(8), values.view(np.uint64)))
 
     def _striped(self, data: Any, starts: Any, lengths: Any, seed: Any) -> Any:
-        """What strings of 32 bytes and more begin with: four lanes."""
+        """The four lanes that hash the 32-byte stripes of strings of 32 bytes and more."""
         lanes = [seed + self._1 + self._2, seed + self._2, seed.copy(), seed - self._1]
         for rows, at in _steps(lengths // 32):
             for n, lane in enumerate(lanes):

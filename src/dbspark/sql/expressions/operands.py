@@ -77,7 +77,7 @@ def by_numpy(
 ) -> Callable[..., Datum]:
     """A function on columns from one on numpy arrays.
 
-    It gives values, or values and where there are none: those rows raise `error`, if it is given, or are NULL.
+    That one gives values, or values and a mask of rows without one, which raise `error` if it is given, else are NULL.
     """
 
     def run(*data: Datum) -> Datum:

@@ -126,7 +126,7 @@ class _Parser:
             more = self.quantifier()
             if more is not None:
                 if empty or anchor:
-                    raise _Unknown  # loops over nothing are where the libraries part
+                    raise _Unknown  # the libraries differ in loops over the empty string
                 text, optional = more
                 self.out.parts.append(text)
                 if not text.startswith("?"):
@@ -268,7 +268,7 @@ def literal(pattern: str) -> str | None:
 
 
 def replacement(text: str, groups: int) -> str | None:
-    """What Java puts in place of a match, as RE2 writes it."""
+    """A replacement text of Java as a replacement text of RE2."""
     out = []
     i = 0
     while i < len(text):

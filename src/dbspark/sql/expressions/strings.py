@@ -242,7 +242,7 @@ def substring_index(call: Call, args: Sequence[Compiled], context: Context) -> C
 
 
 def _last(value: str, text: str, before: int) -> int:
-    """Where the text last begins, not behind a position."""
+    """The last position, up to `before`, at which the text begins."""
     return -1 if before < 0 else value.rfind(text, 0, before + len(text))
 
 

@@ -73,13 +73,13 @@ def clock_field(call: Call, args: Sequence[Compiled], context: Context) -> Compi
 
 
 def _after(zone: Zone, micros: Vector, move: Callable[[Vector, Vector], tuple[Vector, Vector]]) -> tuple[Any, Any]:
-    """A local time moved, in the offset it has if that is one there."""
+    """Move local times; in an overlap of the clock, the result keeps the offset of the original time."""
     offset = None if zone.fixed else zone.offset_at(micros)
     return zone.instant(*move(*zone.local(micros)), offset)
 
 
 def _plus_duration(zone: Zone, gone: Vector, micros: Vector, more: Vector) -> Vector:
-    """Whole days on the calendar, the rest on the clock."""
+    """Add durations: whole days on the calendar, the rest on the clock."""
     days = quotient(np.asarray(more))
     rest = more - days * DAY
     day, clock = _after(zone, micros, lambda d, r: (d + days, r))
@@ -335,7 +335,7 @@ def convert_timezone(call: Call, args: Sequence[Compiled], context: Context) -> 
 
 
 def _zone_named(name: str) -> Zone | None:
-    """A zone by the name that a query gives it; one that is none is left to Spark to complain about."""
+    """The zone of a name in a query; None for an unknown name, for which Spark then raises its error."""
     try:
         return zones.zone(name)
     except Exception:

@@ -20,7 +20,7 @@ INT64 = (-(2**63), 2**63 - 1)
 
 
 def numbers(array: pa.Array) -> Vector:
-    """The values of a column of fixed width as signed integers (floats as floats); NULLs are any number."""
+    """The values of a column of fixed width as signed integers (floats as floats); those of NULLs are arbitrary."""
     if pa.types.is_boolean(array.type):
         return array.fill_null(False).to_numpy(zero_copy_only=False)
     width = array.type.bit_width // 8
@@ -45,7 +45,7 @@ def missing(arrays: Sequence[pa.Array]) -> Vector | None:
 
 
 def arrow_column(dtype: pa.DataType, values: Vector, gone: Vector | None = None) -> pa.Array:
-    """A column from integers or floats, with NULL where they are gone."""
+    """A column from integers or floats, with NULL where `gone` says so."""
     if gone is not None and not gone.any():
         gone = None
     if pa.types.is_boolean(dtype):
@@ -58,7 +58,7 @@ def arrow_column(dtype: pa.DataType, values: Vector, gone: Vector | None = None)
 
 
 def both(one: Vector | None, other: Vector | None) -> Vector | None:
-    """Gone in one or in the other."""
+    """Where one mask of NULLs or the other is set; None is a mask of no NULLs."""
     if one is None or other is None:
         return one if other is None else other
     return one | other
@@ -73,7 +73,7 @@ def raise_where(bad: Vector, gone: Vector | None, message: str) -> None:
 
 
 def arguments(args: Sequence[Compiled], frame: ColumnFrame) -> list[Datum]:
-    """The values of arguments, each evaluated where those before it are not NULL if it can fail elsewhere.
+    """The values of arguments; one that can fail is evaluated only where those before it are not NULL.
 
     Most functions are NULL as soon as one argument is, and Spark does not look at the arguments behind it.
     """
@@ -98,7 +98,7 @@ def arguments(args: Sequence[Compiled], frame: ColumnFrame) -> list[Datum]:
 def null_intolerant(
     dtype: pa.DataType, function: Callable[..., Datum], args: Sequence[Compiled], can_fail: bool = False
 ) -> Compiled:
-    """As `calling`, for a function that is NULL where one of its arguments is."""
+    """A function on columns (arrays or scalars) that is NULL where one of its arguments is."""
     made_ = calling(dtype, function, args, can_fail)
     if not any(a.can_fail for a in args[1:]):
         return made_
@@ -126,7 +126,7 @@ def numeric(
     """A function on numbers, NULL where an argument is.
 
     The function takes where an argument is NULL (or None) and the values, int64 or float (constants as one number);
-    it gives the values, or a pair of them and of where there is none beside.
+    it gives the values, or a pair of them and a mask of further NULLs.
     """
     if any(a.constant is not None and not a.constant.is_valid for a in args):
         return constant(None, dtype)

@@ -25,7 +25,7 @@ DAY = 24 * HOUR
 _CYCLE = 146_097 * DAY
 """400 years, after which the calendar repeats, days of the week included."""
 _LAST_YEAR = 2438
-"""Rules without an end are written out up to this year; later times are taken back by whole cycles."""
+"""Rules without an end are tabulated up to this year; later times are moved back by whole cycles."""
 _FAR = 100_000_000
 """Days beyond which microseconds come near the end of int64."""
 
@@ -46,7 +46,7 @@ class Zone:
     changes: Ints
     """Instants of the changes."""
     starts: Ints
-    """Local times from which on the offset after the change is meant: behind a gap, behind an overlap."""
+    """By change, the local time from which the offset after it applies: the end of the gap or of the overlap."""
     fixed: bool
     cycles: bool
     """Whether the rules go on for ever."""
@@ -81,7 +81,7 @@ class Zone:
         at = np.searchsorted(self.starts, given, side="right")
         offset = self.offsets[at]
         if preferred is not None and len(self.changes):
-            # In an overlap the next offset is as good: it is, if the instant is not before the change.
+            # In an overlap the offset after the change is valid too: its instant is not before the change.
             following = np.minimum(at, len(self.changes) - 1)
             after = self.offsets[following + 1]
             both = (at < len(self.changes)) & (given - after >= self.changes[following])
@@ -89,7 +89,7 @@ class Zone:
         return carried(days, rest - offset)
 
     def midnight(self, days: Ints) -> tuple[Ints, Ints]:
-        """Instants at which days begin: at the end of a gap where there is no midnight."""
+        """Instants at which days begin; where a gap covers midnight, the day begins at the end of the gap."""
         if self.fixed:
             return carried(days, -self.offsets[0])
         given = self._given(days, 0)
@@ -103,7 +103,7 @@ class Zone:
         return carried(days, rest)
 
     def _given(self, days: Ints, rest: Ints) -> Ints:
-        """Local times as one number, in years for which changes are written out."""
+        """Local times as one number, in years for which changes are tabulated."""
         far = np.where(days > _FAR, 146_097, 0) - np.where(days < -_FAR, 146_097, 0)
         return self._taken_back((days - far) * DAY + rest)
 
