@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dbspark import errors
-from dbspark.errors import *  # noqa: F403 they are few, and all are for users
+from dbspark.errors import *  # noqa: F403 the errors are few, and all of them are public
 from dbspark.errors import DbsparkError
 
 if TYPE_CHECKING:

@@ -67,10 +67,10 @@ class EvaluationError(DbsparkError):
     view: str | None = None
     """The view that the message names."""
     node: str | None = None
-    """The id of the node that failed, where a task knows no more."""
+    """The id of the node that failed, set by a task, which does not know the view."""
 
     def of_view(self, view: str | None) -> EvaluationError:
-        """The same error with all that is known of its place in the message."""
+        """The same error, with the view, the expression and a row in its message, as far as they are known."""
         if self.view is not None or (view is None and self.describe is None):
             return self
         place = "" if self.describe is None else self.describe()

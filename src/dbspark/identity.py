@@ -89,7 +89,7 @@ def encoded(value: Any, owner: str = "an identity") -> bytes:
 
 
 def encoded_value(value: Any, owner: str = "an identity") -> bytes:
-    """The canonical bytes of a value of a row, in which lists and structs may stand as lists and dicts."""
+    """The canonical bytes of a value of a row, in which lists and structs may be Python lists and dicts."""
     if isinstance(value, list):
         return b"l" + _length(len(value)) + b"".join(encoded_value(v, owner) for v in value)
     if isinstance(value, dict):

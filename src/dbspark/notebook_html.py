@@ -1,4 +1,4 @@
-"""HTML for notebooks: tables under a title, with all text escaped. Everybody may import this module."""
+"""HTML for notebooks: tables under a title, with all text escaped. Any module may import this one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def html_rows(head: Sequence[tuple[str, str]], lines: Sequence[Sequence[str]], right: Sequence[bool]) -> str:
-    """A table in HTML: `head` has names with what is shown when the mouse is over them, `right` says which columns are
+    """A table in HTML: `head` has column names with their tooltips, `right` says which columns are
     aligned to the right."""
     align = [f' style="text-align: {"right" if r else "left"}"' for r in right]
     names = "".join(

@@ -7,10 +7,10 @@
 
 Invariants:
 
-1. Nothing is shown unless somebody looks: standard error is a terminal, or the program is a notebook. The variable
-   DBSPARK_PROGRESS (1 or 0) and the argument `shown` decide otherwise; then, without a terminal, it is plain lines.
+1. By default progress is shown only where standard error is a terminal or the program is a notebook. The environment
+   variable DBSPARK_PROGRESS (1 or 0) and the argument `shown` override this; without a terminal it is plain lines.
 2. Work that ends within `Pace.first_s` shows nothing.
-3. The one who works only adds numbers (`advance`); a thread of its own draws, and a failure to draw ends the drawing,
+3. The thread that works only adds numbers (`advance`). Another thread draws, and a failure to draw ends the drawing,
    never the work.
 
 Everybody may import this module; it imports rich and IPython only when something is shown.
@@ -44,11 +44,11 @@ class Pace:
     """When activities are drawn."""
 
     first_s: float = 1.0
-    """An activity that ends sooner is not shown."""
+    """Seconds; an activity that ends sooner is not shown."""
     redraw_s: float = 0.2
-    """Between two pictures on a terminal or in a notebook."""
+    """Seconds between two drawings on a terminal or in a notebook."""
     line_s: float = 5.0
-    """Between two lines where there is no terminal."""
+    """Seconds between two lines where there is no terminal."""
 
 
 PACE = Pace()
@@ -60,14 +60,14 @@ class Activity:
     def __init__(self, label: str, total: int | None, unit: str) -> None:
         self.label = label
         self.total = total
-        """How much there is to do; None where nobody knows. It may change while the work goes on."""
+        """How much there is to do; None where it is not known. It may change while the work goes on."""
         self.unit = unit
         self.done = 0
         self.started = perf_counter()
         self.ended: float | None = None
 
     def advance(self, amount: int = 1) -> None:
-        """So much more is done."""
+        """Add to the amount that is done."""
         self.done += amount
 
     @property
@@ -110,7 +110,7 @@ class Canvas(Protocol):
     def draw(self, activities: Sequence[Activity]) -> None: ...
 
     def close(self) -> None:
-        """All of the activities have ended: take the picture away."""
+        """All of the activities have ended: remove what was drawn."""
         ...
 
 
@@ -129,7 +129,7 @@ class Lines:
 
 
 class Terminal:
-    """Lines that are drawn over again at the bottom of the terminal, and taken away at the end."""
+    """Lines that are redrawn at the bottom of the terminal, and removed at the end."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -191,13 +191,13 @@ _chosen: Callable[[], Canvas] | None = None
 
 
 def draw_on(make: Callable[[], Canvas] | None) -> None:
-    """Draw all activities of this process on a canvas of the program's own; None: as it was before."""
+    """Draw all activities of this process on a canvas of the program's own; None: on the default one again."""
     global _chosen
     _chosen = make
 
 
 def canvas_for(shown: bool | None = None) -> Callable[[], Canvas] | None:
-    """Where to draw; None: nowhere. `shown` is what the caller was asked for; None: nobody has said."""
+    """The canvas to draw on; None: draw nothing. `shown`: whether to show progress; None: the default."""
     if _chosen is not None:
         return _chosen
     asked = os.environ.get(VARIABLE, "").strip().lower()
@@ -219,7 +219,7 @@ class _Painter:
         self._lock = threading.Lock()
         self._activities: list[Activity] = []
         self._running: tuple[threading.Thread, threading.Event] | None = None
-        """The thread, and what ends it."""
+        """The drawing thread, and the event that ends it."""
 
     def add(self, each: Activity, make: Callable[[], Canvas]) -> None:
         with self._lock:
@@ -272,7 +272,7 @@ _PAINTER = _Painter()
 
 @contextmanager
 def activity(label: str, total: int | None = None, unit: str = "rows", shown: bool | None = None) -> Iterator[Activity]:
-    """Show the work of a block, if it takes long enough and somebody looks."""
+    """Report the progress of a block, if it takes long enough and progress is shown (invariant 1 of the module)."""
     made = Activity(label, total, unit)
     canvas = canvas_for(shown)
     if canvas is not None:

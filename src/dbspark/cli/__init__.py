@@ -1,7 +1,7 @@
 """The command line, `dbspark`.
 
 A command parses its options and calls the library; it imports what it needs when it runs, so that `--help`
-is immediate. A `DbsparkError` is for the user: it is shown as a message without a traceback, and the exit
+is immediate. A `DbsparkError` is addressed to the user: it is shown as a message without a traceback, and the exit
 code is 1.
 """
 
@@ -92,8 +92,8 @@ def _run(
     """Run the statements of a program: tables, views, changes and queries.
 
     A directory may have the layout of Spark's declarative pipelines, with a `spark-pipeline.yml`; its `storage` is then
-    the location. A program can be run again at its location: what is defined already, just so, is passed over, and
-    streaming tables take what their streams have more.
+    the location. A program can be run again at its location: definitions that already exist, word for word, are
+    skipped, and streaming tables read what their streams have received since.
     """
     from dbspark.cli.programs import run_program
 
@@ -133,7 +133,7 @@ def _status(location: Location) -> None:
 def _explain(
     location: Location, view: Annotated[str, typer.Argument(help="The name of a view, or a query in quotes.")]
 ) -> None:
-    """Show how a view is kept, or how a query would be, part by part."""
+    """Show how a view is maintained, or how a query would be, part by part."""
     from dbspark.cli.statements import explain
 
     explain(location, view, Console())
@@ -161,12 +161,12 @@ def _demo(
         Path | None, typer.Option(metavar="FILE", help="Write what the screen shows at the end as an SVG picture.")
     ] = None,
 ) -> None:
-    """Keep the views of a shop up to date from streams, beside Spark computing them anew.
+    """Maintain the views of a shop from streams, and compare them with Spark recomputing them.
 
     Seven views (joins, aggregates, a top three, a window, a recursive one) follow a shop, transaction by transaction.
-    Every few seconds Spark computes them anew, and they are compared. Then: time travel, a view that is added while
+    Every few seconds Spark recomputes them, and the results are compared. Then: time travel, a view that is added while
     streams run, and a SIGKILL with a restart that loses nothing. With `--shards` the same views run on Spark's
-    executors. Fails if anything was not right.
+    executors. The command fails if any check fails.
     """
     from dbspark.cli.demo import EMBEDDED, SHARDED, run_demo
     from dbspark.cli.demo_data import Workload

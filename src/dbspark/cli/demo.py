@@ -1,11 +1,11 @@
-"""The demo: a shop whose views are kept from streams, beside Spark computing them anew.
+"""The demo: views of a shop, maintained from streams and compared with Spark recomputing them.
 
-Two acts. The first runs embedded and durable, in a process of its own: seven views follow the streams; the pipeline is
-asked for what it held earlier; a view is added while streams run; then the process is killed in the middle of a
-transaction, and another one opens the location and goes on. The second act runs the same views on shards.
+Two acts. The first runs embedded and durable, in a process of its own: seven views follow the streams; they are read
+as of an earlier tick; a view is added while streams run; then the process is killed in the middle of a transaction,
+and another process opens the location and goes on. The second act runs the same views on shards.
 
-This process only shows what the other one tells (`demo_process`), so that it survives it; everything the demo makes is
-in one folder, which is removed at the end.
+This process only displays the events that the other one sends (`demo_process`), so it survives the kill. Everything
+that the demo writes is in one folder, which is removed at the end.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from dbspark.errors import ConfigError
 
 EMBEDDED: Final = Workload(rows=200_000, steps=60)
 SHARDED: Final = Workload(rows=50_000, steps=2)
-"""A tick on shards takes seconds here: with two cores it is about what shards are, not how fast they are."""
+"""Small, because on two cores a tick on shards takes seconds: the act shows what shards do, not how fast they are."""
 LEAST_EMBEDDED_STEPS: Final = 36
 """The first act has three rounds, and the last one has to be long enough to be killed in."""
 TICKS_BEFORE_KILL: Final = 8
 """Ticks of the last round that are seen before the process is killed: streams are in full flow by then."""
 POLL_S: Final = 0.05
-"""Between two looks at whether the screen is due, when nothing happens."""
+"""Seconds to wait for an event before the screen is checked for a redraw."""
 
 
 def run_demo(
@@ -98,7 +98,10 @@ def check_location(location: str | None) -> None:
 
 
 def _follow_to_kill(screen: Screen, folder: Path, arguments: dict[str, Any]) -> list[Ticked] | None:
-    """Follow the first process, to its end or to the middle of a transaction; the ticks that it acknowledged then."""
+    """Follow the first process until it ends or is killed in the middle of a transaction.
+
+    Returns the ticks that it had acknowledged when it was killed; None if it has ended by itself.
+    """
     acknowledged: list[Ticked] = []
     kill_after: int | None = None
 
@@ -126,7 +129,7 @@ def _follow_to_kill(screen: Screen, folder: Path, arguments: dict[str, Any]) -> 
                 take(other)
             last = [other for other in (event, *waiting) if isinstance(other, Running | Ticked)][-1]
             if isinstance(last, Ticked):
-                child.thaw()  # the transaction was quicker
+                child.thaw()  # the transaction was committed before the process was stopped
                 continue
             child.kill()
             result = f"in the middle of tick {last.tick}, when {len(acknowledged)} ticks had been acknowledged"
@@ -153,7 +156,7 @@ def _follow(screen: Screen, folder: Path, what: str, arguments: dict[str, Any]) 
 
 
 def summary(screen: Screen, seconds: float, location: str | None, shards: int | None) -> str:
-    """What was seen, and what to try next."""
+    """The closing text: what the demo has measured and checked, and what to try next."""
     figures = screen.figures
     lines = ["", f"What you have seen, in {seconds:.0f} s"]
     ours, most, spark, ratio = figures.ms(0.5), figures.ms(0.99), figures.spark_s, figures.ratio
@@ -206,7 +209,7 @@ def _program() -> str:
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the demo as Ctrl-C does, so that the process and the folder go."""
+    """Let SIGTERM and SIGHUP end the demo as Ctrl-C does, so that the child process is ended and the folder removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -43,19 +43,19 @@ if TYPE_CHECKING:
 
 EMBEDDED_ROUNDS: Final = 3
 SHARDED_ROUNDS: Final = 2
-"""Rounds end with Spark computing everything anew, which is what the demo spends most of its time on."""
+"""Rounds on shards: few, because each ends with Spark recomputing all views, which takes most of the time."""
 POLL_S: Final = 0.0002
-"""Between two looks at whether a transaction runs; one takes some 20 ms."""
+"""Seconds between two checks whether a transaction is running; a transaction takes some 20 ms."""
 SMALLEST_HISTORY: Final = 1_000
 """Ticks that can be read back, at least; it is the pipeline's own default."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Where an act takes place."""
+    """The settings of an act: its folder, location, shards and size."""
 
     folder: Path
-    """For the shop's files, and for what was recorded to compare with."""
+    """The folder of the shop's files, and of the rows that are recorded for later comparison."""
     workload: Workload
     location: str | None
     shards: int | None
@@ -73,7 +73,7 @@ class Stage:
 
 
 class _Act:
-    """A pipeline that tells what it does."""
+    """A pipeline, and the events that report what is done with it."""
 
     def __init__(self, stage: Stage, spark: SparkSession, emit: Emit) -> None:
         self.stage = stage
@@ -85,13 +85,13 @@ class _Act:
             "shop", location=stage.location, spark=spark, shards=stage.shards, config={"history": history}
         )
         self.position = dict.fromkeys(TABLES, 0)
-        """Files of each table that are in the pipeline."""
+        """By table, the number of its files that the pipeline has applied."""
         self.positions: dict[int, dict[str, int]] = {}
         self._changed: dict[str, int] = {}
         self._grown: dict[str, int] = {}
 
     def watch(self, views: Sequence[str]) -> None:
-        """Tell of every tick, and how it changes views."""
+        """Count the changes of views in every tick, for its `Ticked` event."""
         for view in views:
             self.pipe.view(view).subscribe(lambda changes, tick, view=view: self._count(view, changes))  # type: ignore[misc]
 
@@ -111,13 +111,13 @@ class _Act:
         self.emit(Ticked(tick, table, progress["numInputRows"], ms, time(), changed, grown))
 
     def applied(self, tick: int, table: str) -> None:
-        """A tick was a file of a table."""
+        """Record that a tick has applied the next file of a table."""
         self.position[table] += 1
         self.positions[tick] = dict(self.position)
 
     @contextmanager
     def step(self, what: str) -> Iterator[list[str]]:
-        """Tell of work; the block appends what came of it."""
+        """Emit events when the work of the block begins and ends; the block appends its result to the list, as text."""
         result: list[str] = []
         self.emit(Began(what))
         begun = perf_counter()
@@ -145,7 +145,7 @@ class _Act:
         (self.stage.recorded / "tick").write_text(str(self.pipe.tick))
 
     def travel(self) -> tuple[int, list[str]]:
-        """The tick that was recorded, and how the views as of then differ from what was recorded."""
+        """Read the views as of the recorded tick; returns that tick, and the differences from the recorded rows."""
         tick = int((self.stage.recorded / "tick").read_text())
         rows = self.rows_as_of(tick)
         return tick, [
@@ -178,7 +178,7 @@ class _Act:
             self.emit(Showed("a view added while streams run", "; ".join(problems) or result, not problems))
 
     def announce(self) -> None:
-        """From now on tell of transactions while they run, for whoever wants to kill this process in one."""
+        """From now on emit `Running` while a transaction runs, so that the parent can kill this process in one."""
         self.emit(Vulnerable())
 
         def look() -> None:
@@ -269,7 +269,7 @@ def resume(stage: Stage, spark: SparkSession, emit: Emit, acknowledged: Sequence
         last, found = acknowledged[-1].tick, pipe.tick
         for event in acknowledged:
             act.applied(event.tick, event.table)
-        if found == last + 1:  # committed, but the kill came before it was told
+        if found == last + 1:  # the tick was committed, but the kill came before its acknowledgement
             act.applied(found, next(n for n in TABLES if pipe.table(n).changes(last).num_rows))
         problems = _lost(pipe, acknowledged)
         result = (

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dbspark.pipeline.pipeline import Pipeline
 
 SEED: Final = 7
-"""Of the random numbers: every demo of the same size has the same shop."""
+"""Seed of the random numbers: every demo of the same size has the same shop."""
 SMALL_TABLE_STEPS: Final = 10
 """Orders change in every step; customers and products in the first of ten: people move less often than they buy."""
 
@@ -163,7 +163,7 @@ class Step(NamedTuple):
 
 
 class _Table:
-    """The present rows of a table, by key, and how changes of them are written down."""
+    """The present rows of a table, by key, and the change rows that an update makes of them."""
 
     def __init__(self, name: str, columns: dict[str, Any]) -> None:
         self.name = name
@@ -174,7 +174,7 @@ class _Table:
         return rows.add_column(0, "_change_type", pa.repeat(pa.scalar(kind), len(rows)))
 
     def change(self, keys: Any, **values: Any) -> list[pa.Table]:
-        """Update rows; both versions of them."""
+        """Update rows; returns their old and their new versions, as change rows."""
         before = self.at(keys, "update_preimage")
         for column, given in values.items():
             self.columns[column][keys] = given
@@ -206,7 +206,7 @@ def steps(workload: Workload) -> Iterator[Step]:
     every_order = workload.rows + workload.steps * inserted
 
     def referrers(of: Any) -> Any:
-        """Always somebody who was there before, so nobody has brought in themselves."""
+        """Random earlier customers: nobody has referred themselves, so referrals have no cycles."""
         return np.where(of < 20, -1, (random.random(len(of)) * (of // 3)).astype(np.int64))
 
     customers = _Table(
@@ -267,7 +267,7 @@ class ShopFiles:
         for number, table, rows in steps(workload):
             file = self.folder / "written" / table / f"{number:06d}.parquet"
             pq.write_table(rows, file)
-            # Streams read files in the order of their times, in which whole seconds are sure to be told apart.
+            # Streams read files in the order of their modification times; every file system tells whole seconds apart.
             os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
             total += len(rows)
         return total
@@ -287,7 +287,7 @@ class ShopFiles:
         return count
 
     def steps(self, positions: Mapping[str, int]) -> dict[str, int]:
-        """By table, the step of the last of so many files."""
+        """By table, the step of the last file that is applied; `positions`: by table, how many files are applied."""
         names = {name: sorted(file.stem for file in self.delivered(name).glob("*.parquet")) for name in positions}
         return {name: int(names[name][count - 1]) for name, count in positions.items()}
 
@@ -296,7 +296,7 @@ class ShopFiles:
         spark = pipe._spark()
         for name, (_, columns) in TABLES.items():
             files = spark.readStream.schema(f"_change_type STRING, {columns}").option("maxFilesPerTrigger", 1)
-            # The files' times are of the past, and must not make them too old to be read.
+            # The files' modification times are in the past; by default a stream ignores files that are too old.
             stream = files.option("maxFileAge", "36500d").parquet(str(self.delivered(name)))
             self.streams[name] = pipe.ingest(name, stream, mode="changes")
 

@@ -1,7 +1,7 @@
 """The demo on the screen: figures from events, a live table on a terminal, plain lines elsewhere.
 
-`Figures` takes events and knows all that is shown. A `Screen` shows it: what has been done stays as lines, and on a
-terminal the table below them moves. The table has the views, and above them how fast ticks are beside Spark.
+`Figures` derives all that is shown from the events. A `Screen` shows it: what has been done stays as lines, and on a
+terminal the table below them is redrawn. The table has the views, and above them how fast ticks are beside Spark.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from dbspark.cli.demo_events import Asked, Began, Compared, Ended, Event, Held, 
 from dbspark.cli.output import print_line
 
 REDRAW_S: Final = 0.1
-"""Between two pictures of the live table."""
+"""Seconds between two drawings of the live table."""
 LINE_S: Final = 5.0
-"""Between two lines on work that takes a while, where there is no terminal."""
+"""Seconds between two lines on the progress of long work, where there is no terminal."""
 RATE_TICKS: Final = 30
-"""Ticks over which rows a second are counted while they run."""
+"""Latest ticks of a round over which its rows per second are computed while it runs."""
 SPARK_BARS: Final = "▁▂▃▄▅▆▇█"
 BARS_SHOWN: Final = 48
 PICTURE_WIDTH: Final = 104
 WIDTH_BESIDES: Final = 66
-"""Of the table of views, without the column that says what they are; that one is cut on a narrow terminal."""
+"""Characters of the table of views beside the column that describes them, which is cut on a narrow terminal."""
 
 
 class Figures:
-    """All that the demo shows, from the events that have come."""
+    """All that the demo shows, derived from the events so far."""
 
     def __init__(self) -> None:
         self.work: str | None = None
-        """What is being done, and since when (`work_begun`)."""
+        """What is being done; `work_begun` is when it began."""
         self.work_begun = perf_counter()
         self.progress = ""
         self.tick = 0
         self.ticks: list[Ticked] = []
-        """Of the live part: since all views were filled."""
+        """The ticks of the live part, which begins when all views are filled."""
         self.held: dict[str, int] = {}
         self.last_changed: dict[str, int] = {}
         self.changed: dict[str, int] = {}
@@ -59,7 +59,7 @@ class Figures:
         self._round: deque[Ticked] = deque()
 
     def take(self, event: Event) -> None:
-        """Take an event into the figures."""
+        """Update the figures with an event."""
         match event:
             case Began(what):
                 self.work, self.work_begun, self.progress = what, perf_counter(), ""
@@ -102,7 +102,7 @@ class Figures:
         self._round.clear()
 
     def pause(self) -> None:
-        """Nothing ticks for a while, which does not count as slow."""
+        """Forget the ticks of the round: no ticks come for a while, and the gap must not lower the rate."""
         self._round.clear()
 
     @property
@@ -110,7 +110,7 @@ class Figures:
         return _rate(list(self._round)[-RATE_TICKS:]) or (self.rates[-1] if self.rates else None)
 
     def ms(self, quantile: float) -> float | None:
-        """Milliseconds of a tick."""
+        """A quantile of the milliseconds of a tick; None before the first tick."""
         times = sorted(event.ms for event in self.ticks)
         return times[min(len(times) - 1, int(quantile * len(times)))] if times else None
 
@@ -120,7 +120,7 @@ class Figures:
 
     @property
     def spark_s(self) -> float | None:
-        """Spark computing the views anew, at its best."""
+        """Seconds of Spark's fastest recomputation of the views."""
         return min((event.seconds for event in self.compared), default=None)
 
     @property
@@ -131,7 +131,7 @@ class Figures:
 
     @property
     def problems(self) -> list[str]:
-        """Whatever was not as it should be."""
+        """What each failed check says."""
         wrong = [line for event in self.compared for line in event.problems]
         return wrong + [f"{event.what}: {event.result}" for event in self.showed if not event.right]
 
@@ -147,7 +147,7 @@ def _text(value: float | None, digits: int = 0) -> str:
 
 
 def compared_line(figures: Figures, event: Compared) -> str:
-    """What a comparison with Spark said, and the figures so far, in a line."""
+    """The result of a comparison with Spark, and the figures so far, in a line."""
     if event.problems:
         return f"MISMATCH at tick {event.tick}: " + "; ".join(event.problems)
     return (
@@ -227,7 +227,7 @@ class Screen:
         self._drawn = 0.0
         self._said = perf_counter()
         self.checks: list[Text] = []
-        """What was checked, as it is shown on a terminal."""
+        """The lines that report a check, with their styles."""
 
     def __enter__(self) -> Screen:
         if self.console.is_terminal:
@@ -290,11 +290,11 @@ class Screen:
                 doing += f"  {self.figures.progress}"
             parts += [Spinner("dots", Text(doing, style="cyan"))]
         self._live.update(Group(*parts), refresh=True)
-        self._drawn = perf_counter()  # drawing takes time as well, and must not take all of it
+        self._drawn = perf_counter()  # after drawing, so that a slow terminal does not take all the time
 
 
 def save_picture(file: Path, *parts: RenderableType) -> None:
-    """Write what is shown as an SVG picture, with the fonts of whoever looks at it."""
+    """Write what is shown as an SVG picture, with fonts that the viewer has."""
     with Path("/dev/null").open("w") as nowhere:
         console = Console(record=True, width=PICTURE_WIDTH, file=nowhere, force_terminal=True, color_system="truecolor")
         for part in parts:

@@ -1,7 +1,7 @@
-"""What the process that runs a pipeline tells the one that shows it: an event for each thing that happens.
+"""The events that the process which runs the demo's pipeline sends to the process that displays it.
 
-Events are JSON, one a line. They come in order, and what has been written before a process is killed can still be read:
-so a tick that was acknowledged by a `Ticked` is known for certain.
+Events are JSON, one a line. They come in order, and what has been written before a process is killed can still be read.
+So after a kill the reader knows exactly which ticks were acknowledged by a `Ticked`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """How far the work is that takes a while; empty when it has ended."""
+    """The progress of long work, in a line; empty when the work has ended."""
 
     text: str
 
@@ -36,14 +36,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The rows of views, by name."""
+    """The number of rows of views, by name."""
 
     rows: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A transaction is running, and will be this tick."""
+    """A transaction is running; it will be committed as this tick."""
 
     tick: int
 
@@ -56,13 +56,13 @@ class Ticked:
     table: str
     rows: int
     ms: float
-    """The transaction, its commit included."""
+    """Milliseconds of the transaction, its commit included."""
     at: float
     """Wall-clock time."""
     changed: dict[str, int] = field(default_factory=dict)
-    """Rows that came to each view or went."""
+    """By view, the rows that were inserted or deleted."""
     grown: dict[str, int] = field(default_factory=dict)
-    """By how many rows each view has more."""
+    """By view, the rows that were inserted less those that were deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Showed:
-    """Something that the engine can do has been done and checked."""
+    """A feature of the engine has been shown and its result checked."""
 
     what: str
     result: str

@@ -24,7 +24,7 @@ _SHARED: Final = {"spending", "referrals"}
 _TABLE: Final = """
     SELECT * EXCEPT (_change_type) FROM {changes} GROUP BY ALL
     HAVING sum(CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE -1 END) > 0"""
-"""The rows of a table: those that came more often than they went."""
+"""The query for the rows of a table: those that were inserted more often than deleted."""
 
 _DIFFERENCES_SHOWN: Final = 3
 """Rows of each side that are shown where a view is not what Spark computes."""

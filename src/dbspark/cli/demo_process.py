@@ -1,12 +1,12 @@
-"""The process that runs the demo's pipeline and Spark, and how the demo holds it.
+"""The process that runs the demo's pipeline and Spark, and `Child`, which controls it.
 
 It is a process of its own because the demo kills it. Invariants:
 
 1. Everything it makes is in the demo's folder, Spark's temporary files included: whoever kills it removes one folder.
 2. It and its JVM are a process group. The demo kills the group, and nothing else. If the demo itself is gone, standard
    input ends, and the group ends itself.
-3. `freeze` stops it and reads what it has told until then: if the end of the transaction that runs is not among that,
-   it has not been acknowledged, and a kill hits it in the middle.
+3. `freeze` stops it and reads the events that it has sent. If the end of the running transaction is not among them,
+   that transaction has not been acknowledged, and a kill hits it in the middle.
 
 It writes events to a pipe of its own. What it and Spark print goes to a log, which is shown if it fails.
 """
@@ -36,13 +36,13 @@ PROGRAM: Final = ["-m", "dbspark.cli.demo_process"]
 """What the Python of the process runs."""
 READ_BYTES: Final = 1 << 16
 LOG_LINES_SHOWN: Final = 20
-"""Of the end of the log, where the process has ended without saying why."""
+"""Last lines of the log that are shown where the process has ended without a `Failed` event."""
 REDRAW_S: Final = 0.25
-"""Between two reports on what takes a while."""
+"""Seconds between two events on the progress of long work."""
 
 
 class Child:
-    """The process, for the demo that started it. A `with` block ends it, and waits until it has gone."""
+    """The demo's handle of the process. At its end a `with` block ends the process, and waits until it has gone."""
 
     def __init__(self, folder: Path, what: str, arguments: dict[str, Any]) -> None:
         """`what` is "perform" or "resume"; `folder` is where everything goes."""
@@ -68,18 +68,18 @@ class Child:
         return self._process.pid
 
     def next(self, timeout_s: float) -> Event | None:
-        """The next event; None if there was none for so long, or the process has ended (`ended`)."""
+        """The next event; None if none came in this time, or the process has ended (`ended`)."""
         if not self._events and not self._ended and select.select([self._reader], [], [], timeout_s)[0]:
             self._read()
         return self._events.popleft() if self._events else None
 
     @property
     def ended(self) -> bool:
-        """Whether the process has told all that it will ever tell."""
+        """Whether the process has ended and all of its events have been taken."""
         return self._ended and not self._events
 
     def _read(self) -> None:
-        """Take what is in the pipe."""
+        """Read what is in the pipe, without waiting."""
         while not self._ended:
             try:
                 read = os.read(self._reader, READ_BYTES)
@@ -90,7 +90,7 @@ class Child:
             self._events.extend(map(decode_event, lines))
 
     def freeze(self) -> list[Event]:
-        """Stop the process where it is; returns, and takes, what it has told until then and nobody has read."""
+        """Stop the process where it is; returns the events that it has sent and that `next` has not given yet."""
         os.kill(self.pid, signal.SIGSTOP)
         # Wait until it has stopped, or has ended, without taking its exit code from `subprocess`.
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
@@ -114,7 +114,7 @@ class Child:
         code = self._process.wait()
         if code:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)  # a JVM that it left
+                os.killpg(self.pid, signal.SIGKILL)  # a JVM that the process has left behind
             last = self.log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
             raise DbsparkError(
                 f"the process of the demo has ended with exit code {code}. The end of its log:\n" + "\n".join(last)
@@ -143,7 +143,7 @@ def raised(event: Failed) -> DbsparkError:
 
 
 class _Forward:
-    """A canvas that tells how far activities are, rather than draw them."""
+    """A canvas that sends the progress of activities as events instead of drawing it."""
 
     interval_s = REDRAW_S
 
@@ -169,7 +169,7 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Run an act, and tell of it."""
+    """Run an act, and send its events to the demo."""
     arguments = json.loads(sys.argv[1])
     pipe, lock = arguments.pop("events"), threading.Lock()
 

@@ -63,7 +63,7 @@ class ProgramText:
 
     name: str
     statements: Sequence[tuple[Path, str]]
-    """Each with its file."""
+    """The statements, each with the file that it comes from."""
     location: str | None = None
     any_order: bool = False
     catalog: str | None = None
@@ -239,7 +239,7 @@ def _run_in_turn(shell: Shell, waiting: list[tuple[Path, str]], refresh: Refresh
                 try:
                     _run_one(shell, statement, refresh)
                 except AnalysisException as error:
-                    # Of the last round all are postponed; then the last of them has nothing to wait for.
+                    # If all others of the round were postponed, it defines nothing that the last one could wait for.
                     last = len(postponed) == len(waiting) - 1
                     if not wait or last or error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND":
                         raise

@@ -41,7 +41,7 @@ class Shell:
     def __init__(
         self, pipe: Pipeline, console: Console, *, limit: int | None, known: Mapping[str, str] | None = None
     ) -> None:
-        """`known`: by view, the query with which it may be defined once more."""
+        """`known`: by view, its query at the start of this run; a definition with the same query is skipped, once."""
         self.pipe = pipe
         self.console = console
         self.limit = limit if console.is_terminal else None
@@ -75,7 +75,7 @@ class Shell:
         show_rows(self.console, ("name", "kind"), [*rows, *((name, "view") for name in self.pipe.views)], set())
 
     def _is_there(self, statement: str) -> bool:
-        """Whether the same definition exists since before this run; defining it twice in one run is an error."""
+        """Whether the same definition existed before this run; defining it twice in one run is an error."""
         if (view := VIEW.fullmatch(statement)) is not None:
             name = find_name(view["name"], self._known) or ""
             same = name in self._known and self._known[name].split() == view_query(view).split()

@@ -33,7 +33,7 @@ class Status:
     """The query of each view."""
     files: int
     size: int
-    """In bytes."""
+    """Bytes on disk."""
     writer: str | None
     """The process that holds the lock for writing."""
     shards: int | None = None
@@ -82,7 +82,7 @@ def show_status(location: str, console: Console) -> None:
 
 
 def _rows(spine: Spine) -> int:
-    """The rows now: the sum of the weights of all times."""
+    """The number of rows at the last tick: the sum of the weights over all times."""
     return sum(int(batch.weights().sum()) for batch in spine.batches if batch.rows)
 
 

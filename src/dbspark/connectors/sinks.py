@@ -120,7 +120,7 @@ class Feed:
 
     @property
     def status(self) -> str:
-        """How far it is, and what it fails with, in one line."""
+        """The position of the feed, and the error that it fails with, in one line."""
         return describe_position(self._position, self.isActive)
 
     def exception(self) -> BaseException | None:
@@ -214,13 +214,13 @@ class Feed:
         position = {**self._position, "failure": failure}
         try:
             self._source.save(position)
-        except Exception:  # the log has the error of the sink, which is the one that matters
+        except Exception:  # the sink's own error, which matters more, is logged elsewhere
             _log.exception("the failure of feed %s could not be stored", self.name)
         with self._state:
             self._position = position
 
     def _pending_ticks(self) -> Iterator[tuple[int, pa.Table]]:
-        """The feeds to deliver, by tick; the latest tick is included without changes too, to advance the position."""
+        """The change feeds to deliver, by tick; the latest tick is included in any case, to advance the position."""
         if self._position.get("snapshot"):
             tick = int(self._position["tick"])
             yield tick, to_inserts(self._source.rows(tick), tick, dict(self._times))
@@ -263,7 +263,7 @@ def make_sink(
     options: Mapping[str, Any],
 ) -> Callable[[pa.Table, int], None]:
     """The function that delivers the feed of a tick, from the arguments of `write_stream`."""
-    for option in options:  # what Spark's writer takes goes there; a misspelt option of ours must not
+    for option in options:  # unknown options go to Spark's writer, but a misspelt option of ours must not
         if hint := nearest(option, ("format", "path", "name", "since", "function"), 0.75):
             raise ConfigError(f"write_stream has no option {option!r}{hint}; there are format, path, name, since")
     if function is not None and not callable(function):

@@ -9,8 +9,8 @@ it begins with what there is, as inserts); `maxTicksPerTrigger`, how much of the
 `monthsAsInt`, to read year-month intervals, which PySpark's data sources do not have, as INT.
 
 A stream is always the change feed. Spark asks a source for its columns before it says whether it reads it as a stream,
-so `spark.readStream.format("dbspark")` sets the option `changes` itself: the one method of Spark's that `register`
-adds to. Where the source was not registered, say so with the option.
+so `spark.readStream.format("dbspark")` has to set the option `changes` itself: `register_when_read` wraps `format` of
+Spark's readers for that. A program that does neither `register` nor open a pipeline sets the option by hand.
 
 The driver chooses the tick, and every task reads its range of key hashes. The rows come from a `SourceTable`;
 `dbspark.connectors.stored_tables` implements it over the files of a location.
@@ -132,7 +132,8 @@ class ReadOptions:
     def schema(self) -> StructType:
         """The columns, as Spark types.
 
-        PySpark's data sources cannot give year-month intervals, and of other intervals and times only the widest.
+        PySpark's data sources cannot return year-month intervals, and return day-time intervals and times only in the
+        widest form of their type, so the columns are declared in that form.
         """
         schema = self.table.schema()
         found = struct_of(feed_schema(schema) if self.changes else schema)

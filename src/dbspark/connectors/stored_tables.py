@@ -3,7 +3,7 @@
     dbspark.register(spark)
     spark.read.format("dbspark").option("location", "state/shop").option("view", "revenue").load()
 
-A pipeline sees to it that every session registers it when it first reads it (`source.register_when_read`). Every task
+Once there is a pipeline, sessions register the source when they first read it (`source.register_when_read`). Every task
 opens the location for reading and takes its range of key hashes. A tick before the last one is read from the history of
 the table or view or, where that is shorter, from the tick's own manifest, if it is still stored.
 """

@@ -66,10 +66,10 @@ class Streams:
         checkpoint: str | None = None,
         collect: bool = True,
     ) -> StreamingQuery:
-        """Start a query that calls `apply` with its micro-batches; `last_applied` gives the id of the last committed
-        one.
+        """Start a query that calls `apply` with its micro-batches.
 
-        Micro-batches are collected as Arrow tables, or, without `collect`, passed as DataFrames.
+        `last_applied` gives the id of the last micro-batch that was committed for a query. Micro-batches are collected
+        as Arrow tables, or, without `collect`, passed as DataFrames.
         """
         if not getattr(stream, "isStreaming", False):
             raise ConfigError(f"table {table!r}: ingest takes a streaming DataFrame; use a transaction for other data")
@@ -111,7 +111,7 @@ class Streams:
         if how is not None:
             try:
                 writer = writer.trigger(**how)
-            except Exception as error:  # of Python or of the JVM, by what is wrong
+            except Exception as error:  # raised by Python or by the JVM, depending on what is wrong
                 reason = str(error).splitlines()[0]
                 raise ConfigError(f"trigger: {trigger!r} is not one; {_TRIGGERS}: {reason}") from None
         query = writer.start()
@@ -153,7 +153,7 @@ _TRIGGERS = "give what Spark's trigger() takes, for example {'availableNow': Tru
 
 
 def _trigger(given: Mapping[str, Any] | str) -> dict[str, Any]:
-    """The arguments of Spark's `trigger()`; raises `ConfigError` for other names than it has."""
+    """The arguments of Spark's `trigger()`; raises `ConfigError` for names that it does not have."""
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     names = [name for name in signature(DataStreamWriter.trigger).parameters if name != "self"]
@@ -170,7 +170,7 @@ def _trigger(given: Mapping[str, Any] | str) -> dict[str, Any]:
 
 
 def as_operation(rows: pa.Table, mode: Mode, table: str) -> tuple[StreamOperation, pa.Table, str | None]:
-    """The operation on a table that rows of a stream are: its kind, the rows, and the column of their weights."""
+    """The operation on a table that a micro-batch asks for: its kind, the rows, and the column of their weights."""
     if mode != "changes":
         return ("insert" if mode == "append" else "upsert"), rows, None
     names = set(rows.column_names)
@@ -209,7 +209,7 @@ def _weights(kinds: pa.ChunkedArray, table: str) -> pa.ChunkedArray:
 
 
 def _remove_orphaned_checkpoint(checkpoint: str, known: Callable[[str], bool]) -> None:
-    """Remove a checkpoint of which the pipeline has no micro-batch: its table was dropped, or never got one.
+    """Remove a checkpoint of which the pipeline has no micro-batch: its table was dropped, or never got any.
 
     No row of the stream is in the table then, so the stream is read from its beginning.
     """

@@ -1,7 +1,7 @@
 """Rows as people read them: in a terminal as Spark's `show` prints them, and as HTML in a notebook.
 
-Values are written as Spark writes them, except that times are in UTC and say so, and intervals are Python's. Everything
-that comes from data is escaped in HTML, and cannot break a line in a terminal.
+Values are written as Spark writes them, except that times are in UTC and say so, and intervals are written as Python
+does. Everything that comes from data is escaped in HTML, and cannot break a line in a terminal.
 """
 
 from __future__ import annotations

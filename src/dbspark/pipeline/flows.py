@@ -3,12 +3,12 @@
     CREATE STREAMING TABLE clicks AS SELECT user, page FROM STREAM raw_clicks WHERE page IS NOT NULL;
     CREATE FLOW old_clicks AS INSERT INTO clicks BY NAME SELECT * FROM STREAM archived_clicks;
 
-A streaming table is a table that streams append to. Each of them is a flow: it has a name, that of the table unless it
-says otherwise, and a checkpoint under that name. Running the statement takes what is there to be read, as Spark's
-trigger `availableNow` does, and ends; running it again goes on from there. Rows come in exactly once.
+A streaming table is a table that streams append to. Each of these streams is a flow, with a name (the table's, unless
+the statement gives one) and a checkpoint under that name. Running the statement reads what is available, as Spark's
+trigger `availableNow` does, and ends; running it again goes on from there. Rows are applied exactly once.
 
-What a flow reads is Spark's: tables of its catalogue, and streaming views of the session. Tables and views of the
-pipeline itself are followed by views, not by flows.
+A flow reads tables of Spark's catalogue, and streaming views of the session. To follow tables and views of the
+pipeline itself, define a view, not a flow.
 """
 
 from __future__ import annotations

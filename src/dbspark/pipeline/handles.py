@@ -35,7 +35,7 @@ _PHASES: dict[Phase, str] = {
     "applied": "has been applied",
     "dropped": "has ended without being applied, because its block raised or it was never entered",
 }
-"""What has become of a transaction, as errors say it."""
+"""The state of a transaction, in the words of error messages."""
 _BEGIN_ANOTHER = "write `with pipe.transaction() as tx:`, and change tables inside the block"
 
 

@@ -96,7 +96,7 @@ class Pipeline(NamedParts, Monitored, SinkKeeper):
         config: Mapping[str, Any] | None = None,
     ) -> None:
         """`shards`: None for this process, or the number of shards on Spark. `exchange`: what carries ticks to shards:
-        "resident" (workers that stay) or "shuffle" (a Spark job for each tick)."""
+        "resident" (long-running workers) or "shuffle" (a Spark job for each tick)."""
         check_text("the name of a pipeline", name)
         check_shards(shards)
         if location is not None:
@@ -194,7 +194,7 @@ class Pipeline(NamedParts, Monitored, SinkKeeper):
         return runtime
 
     def _correct(self) -> None:
-        """Store what was computed again; what stored views lack is a tick, which sinks get as they get every other."""
+        """Commit state that was recomputed on opening; corrections of stored views are a tick that sinks get too."""
         corrections = self._runtime.corrections()
         if corrections:
             tick = self._run_tick({}, None)
@@ -343,7 +343,7 @@ class Pipeline(NamedParts, Monitored, SinkKeeper):
                 check_text("what explain takes", query)
             name = self._find(query, "view") if isinstance(query, str) else None
             if name is None and isinstance(query, str) and query.isidentifier():
-                self._resolve(query, "view")  # no query is one word, so this raises by the name
+                self._resolve(query, "view")  # one word is a name, not a query; there is no such view, so this raises
             return self._program.explain(name or query, None if name is None else self._state_reader.sizes())
 
     # ------------------------------------------------------------------ transactions
@@ -493,7 +493,7 @@ class Pipeline(NamedParts, Monitored, SinkKeeper):
         self._check_open()
         return self._state_reader.readable(name, self.tick)
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ closing
 
     def close(self) -> None:
         """Stop streams and sinks, release the location, and stop the Spark session if the pipeline started it."""
@@ -574,7 +574,7 @@ class Pipeline(NamedParts, Monitored, SinkKeeper):
             return {"query": None}
         shards = (
             {} if self.shards is None else {"buckets": True}
-        )  # stored, because it decides node ids, whoever opens the location
+        )  # stored, because node ids depend on it: they must be the same however the location is opened
         declared = None if recursive is None else encode_schema(Schema.of(recursive))
         return {"query": query, "maintenance": maintenance, "recursive": declared, **shards}
 
@@ -636,5 +636,5 @@ class Pipeline(NamedParts, Monitored, SinkKeeper):
 
 
 def _listed(given: Any) -> tuple[Any, ...]:
-    """The columns of a primary key; what is no collection stands for itself, to be refused by name."""
+    """The columns of a primary key as a tuple; anything else becomes its only element, which a later check refuses."""
     return tuple(given) if isinstance(given, list | tuple) else (given,) if given is not None else ()

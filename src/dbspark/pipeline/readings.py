@@ -1,12 +1,12 @@
-"""Ways to read the rows of a table or view: as Arrow, as a frame of pandas or polars, or as text on a screen.
+"""Ways to read the rows of a table or view: as Arrow, as a DataFrame of pandas or polars, or as text on a screen.
 
 All of them are made from one batch, which never changes: a reader that takes its time reads one tick, whatever is
 committed meanwhile. Arrow consumers (`polars.DataFrame(view)`, `duckdb.from_arrow(view)`) get the chunks of the batch
-over the same memory, except where a row has another weight than 1, so they never have two copies at once. `show` costs
-what it shows.
+over the same memory; only a chunk in which a row has a weight other than 1 is copied. The cost of `show` depends on the
+rows that it shows, not on all.
 
-A reader holds its record batches before it is handed out: it is read by threads that are not Python's, on which nothing
-of ours may run.
+A `RecordBatchReader` has all of its record batches before it is returned, because consumers may read it on threads that
+Python has not made, and no Python code may run there.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Readings:
         return frame
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The rows for whatever speaks the Arrow PyCapsule interface."""
+        """The rows for consumers of the Arrow PyCapsule interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def show(self, n: int = 20, truncate: bool | int = True) -> None:

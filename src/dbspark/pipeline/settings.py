@@ -54,7 +54,7 @@ def validated_maintenance(given: Any) -> Maintenance:
 
 
 def check_text(what: str, given: Any) -> None:
-    """Refuse anything but a text that says something."""
+    """Refuse anything but a string that is not blank."""
     if not isinstance(given, str) or not given.strip():
         raise ConfigError(f"{what} is a text, not {given!r:.80} ({type(given).__name__})")
 
@@ -76,7 +76,7 @@ R = TypeVar("R")
 
 
 def known_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a method refuse an option that it does not have by the nearest one that it has."""
+    """Make a method refuse an option that it does not have, with a message that names the nearest one that it has."""
     names = [name for name in signature(function).parameters if name != "self"]
     label = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 

@@ -83,7 +83,7 @@ class SinkKeeper:
                     self._positions = {**self._positions, key: position}
                     self._runtime.hold(view, self._oldest_unread_tick(view))
                     if position.get("failure", {}).get("stopped") and not self._closed:
-                        self._commit_definitions()  # for whoever asks for the status of the location
+                        self._commit_definitions()  # so that the status of the location shows the sink
 
             origin = sinks.ChangeSource(
                 lambda since, upto: self.view(view).changes(since, upto),

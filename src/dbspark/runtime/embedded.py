@@ -44,10 +44,10 @@ STATE_SPINE_CONFIG = SpineConfig(
     min_tiny_batches=8,
 )
 """Spines of operators and of tables with a key: merges of 32 Ki rows and more run on the background thread, where they
-cost a tick nothing on a machine with a second core. Append-only spines are merged rarely (`inserting`), because a merge
-would save no space; lookups stay cheap in many batches, because these and their indices stay in memory."""
+cost a tick nothing on a machine with a second core. Append-only spines are merged rarely, because a merge would save no
+space; lookups in many batches stay cheap, because batches and their indices are in memory."""
 HISTORY_SPINE_CONFIG = replace(STATE_SPINE_CONFIG, append_only_fanout=16)
-"""Spines of views, and of tables without a key: append-only ones are merged more rarely still: no tick probes them."""
+"""Spines of views, and of tables without a key. Append-only ones are merged more rarely still: no tick probes them."""
 
 
 class _Tally(NamedTuple):
@@ -64,7 +64,7 @@ class _Tally(NamedTuple):
 
 
 def _filling(views: Sequence[str]) -> str:
-    """What is shown while views are filled."""
+    """The label of the progress report while views are filled."""
     return f"filling view {views[0]}" if len(views) == 1 else f"filling {len(views)} views"
 
 
@@ -170,7 +170,7 @@ class Embedded(Runtime):
         stale: Collection[str] = (),
         report: Activity | None = None,
     ) -> tuple[dict[str, State], dict[str, Delta]]:
-        """The states that are missing for some views (or more of them), and the rows of these views.
+        """The states that some views need and `kept` lacks, by node, perhaps more of them; and the rows of the views.
 
         `stale`: views whose histories do not hold the result of their query.
         """

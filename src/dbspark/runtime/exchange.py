@@ -253,7 +253,7 @@ class SuperstepRunner:
         return out
 
     def evaluate(self, rows: Sequence[Row], external_calls: Sequence[ExternalCall]) -> list[Row]:
-        """The rows that external functions make of rows (shard, slot, payload), and these rows: a job of its own."""
+        """Run a job for external functions alone; returns the given rows (shard, slot, payload) and the results."""
         columns = zip(*rows, strict=True)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
         frame = self.session.createDataFrame(pa.Table.from_arrays(arrays, schema=ROW_SCHEMA))

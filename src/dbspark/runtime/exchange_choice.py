@@ -1,8 +1,8 @@
-"""What carries the ticks of a pipeline on shards: the user says, or workers that stay where the cluster has the slots.
+"""Chooses the transport of a sharded pipeline: the user's choice, else resident workers if there are slots for them.
 
 The choice is made once, when a pipeline is opened, and before anything is submitted: slots are held from then on
-(`runtime.worker_slots`). Where workers cannot be had and the user has not asked for them, every tick is a Spark job,
-and the log says why.
+(`runtime.worker_slots`). If workers cannot be had and the user has not asked for them, every tick is a Spark job, and
+the log says why.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _log = logging.getLogger("dbspark")
 
 Exchange = Literal["resident", "shuffle"]
 DEFAULT_EXCHANGE: Exchange | None = None
-"""What carries ticks where the user does not say it; None: workers that stay where there are slots for them."""
+"""The transport if the user names none; None: resident workers if there are slots for them, else a Spark job a tick."""
 
 
 def check_exchange(exchange: str | None, shards: int | None) -> None:
-    """Refuse what is not a number of shards, or not a way to carry ticks to them."""
+    """Refuse an unknown transport, a transport without shards, and what is not a number of shards."""
     if exchange is not None and exchange not in get_args(Exchange):
         raise ConfigError(f"exchange: {exchange!r} is not known; it can be {' or '.join(get_args(Exchange))}")
     if shards is None and exchange is not None:
@@ -64,7 +64,7 @@ def _check_flight() -> None:
 def resident_transport(
     spark: SparkSession, shards: int, files: Callable[[], Files] | None, name: str, slots: HeldSlots
 ) -> Transport:
-    """Workers that stay, in slots that are held for them; they are started by the first use."""
+    """The transport by resident workers, in slots that are held for them; its first use starts them."""
     from dbspark.runtime.resident import ResidentTransport
 
     return ResidentTransport(spark, shards, files, name, slots)

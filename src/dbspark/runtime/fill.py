@@ -7,8 +7,8 @@ integral is not computed where it is stored:
 1. of a source, by its table;
 2. of the output of a view, by the history of the view;
 3. of a stream that is arranged by any key, by the state of the arrange node;
-4. of what a projection only renames or reorders, by whoever keeps the integral of the projection: a view is such a
-   projection, with the names of its columns, and other views read what is before it.
+4. of the input of a projection that only renames or reorders columns, by what stores the integral of the projection.
+   Every view ends in such a projection, which names its columns, and other views read the stream in front of it.
 
 A node without a stored integral is stepped once more from the integrals of its own inputs, and that state is thrown
 away. So the cost is that of the new nodes and of those between them and the nearest stored integrals. An integral may
@@ -125,7 +125,7 @@ class _Filling:
 
     def _rows(self, node: Node, expected: Mapping[str, int]) -> int:
         value = self._node_values.get(node.id)
-        # The result of a fixpoint has no rows of its own: what is taken out of it has.
+        # The value of a fixpoint node is a dict of variables and has no row count; the nodes that read a variable do.
         return expected.get(node.id, 0) if value is None else int(getattr(value, "rows", 0))
 
     def value(self, node: Node) -> Any:

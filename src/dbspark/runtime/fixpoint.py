@@ -2,7 +2,7 @@
 
 Inputs of the fixpoint are received by the first iteration, and the next value of a variable by the next. What one shard
 does in one level of one iteration is here (`IterationLevel`); how iterations follow each other is the transport's
-business: a worker that stays goes on by messages (`FixpointRun` keeps the state of the tick as values), a Spark job
+business: resident workers exchange messages (`FixpointRun` keeps the state of the tick as values), a Spark job
 unrolls a few iterations as stages (`dbspark.runtime.unrolled`).
 
 *Agreement on the next iteration.* In the last level of an iteration every shard votes: for the next iteration if a
@@ -180,7 +180,7 @@ class LevelOfRun:
 
 @dataclass(frozen=True, slots=True)
 class FixpointResultStep:
-    """In the level behind a fixpoint: gives its results and updates its traces."""
+    """A step of the level behind a fixpoint: gives the results of the fixpoint and updates its traces."""
 
     loop: FixpointPlan
 

@@ -97,7 +97,7 @@ class FixpointPlan:
     fixpoint: Fixpoint
     levels: tuple[Level, ...]
     variable_feeds: tuple[tuple[str, str, Schema], ...]
-    """Of each variable the name, and the slot and schema of its next value in the last level."""
+    """The name of each variable, and the slot and schema of its next value in the last level."""
 
     @property
     def slot_prefix(self) -> str:

@@ -17,7 +17,7 @@ from dbspark.kernels.memory import layout as nd
 from dbspark.operators.bucket import BITS
 
 RANGES = 1 << BITS
-"""A shard is some of these; the more shards there are, the less even they can be."""
+"""The number of buckets. A shard is a run of them, so with more shards their sizes can be less equal."""
 
 
 def first_hash(shard: int, shards: int) -> int:
@@ -31,7 +31,7 @@ def shard_of(hashes: UInt64s, shards: int) -> UInt64s:
 
 
 def owner(shards: int) -> int:
-    """The shard of what is placed by no columns."""
+    """The owner shard: it has all rows of what is placed by no columns."""
     one = Batch.from_arrow(pa.table({"a": [1]}), SortKey(Schema(pa.schema([pa.field("a", pa.int64())])), ()))
     return int(shard_of(one.chunks[0].lane(nd.KEY), shards)[0])
 

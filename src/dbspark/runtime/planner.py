@@ -76,7 +76,7 @@ class _Planner:
         self.slots: dict[str, list[str]] = {}
         """The slots that each node reads, by node."""
         self.needs: dict[str, set[int]] = {}
-        """The levels at which a slot is read."""
+        """By slot, the levels that read it."""
         self.exchanges: dict[str, tuple[str, Key | None]] = {}
         """Slots that change shard: the node, and the columns of the hash; None: broadcast."""
         self.fixpoints: dict[str, _FixpointPlanner] = {}
@@ -305,7 +305,7 @@ def iterates(fixpoint: Fixpoint) -> bool:
         if node.kind not in ("delta", "arranged") or (operator is not None and operator.emits_without_input):
             return False
         if isinstance(operator, Arrange) and not key_of(operator.sort_key):
-            return False  # all rows would be on one shard, and rows cannot be exchanged by no columns
+            return False  # without key columns there is nothing to exchange rows by: all would be on one shard
     return True
 
 

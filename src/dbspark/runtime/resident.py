@@ -1,15 +1,15 @@
-"""The resident transport: workers that stay, as the driver sees them.
+"""The resident transport as the driver sees it: long-running workers that keep the shards in memory.
 
-`dbspark.runtime.worker` has the protocol. The driver sends each worker its part of a run, and says on which
-version of its state it is to build. So to accept or undo a run is to remember a number. `worker_pool` starts, watches
-and replaces workers.
+`dbspark.runtime.worker` has the protocol. The driver sends each worker its part of a run, and the version of its state
+to build on. So to accept or undo a run, the driver only remembers a version number. `worker_pool` starts, watches and
+replaces workers.
 
-1. A run that a worker was lost in is run again, once, with a location: the worker is replaced and opens the last
-   manifest, the others stay.
-2. Versions are the numbers of runs; they are never used again, also after a run that has failed.
+1. With a location, a run in which a worker was lost is repeated once: the worker is replaced and opens the last
+   manifest, the others keep their state.
+2. A version has the number of the run that made it. Numbers are never reused, not even those of failed runs.
 3. With a location, a worker that has written in a run that failed opens the last manifest again, because writing may
    have moved places of batches to a file that no manifest will ever name.
-4. Without a location, the state is in the workers only. When one is lost the pipeline ends, and every call says so.
+4. Without a location, the state is in the workers only. When one is lost the pipeline ends: every later call raises.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RunFailedError(Exception):
 
 @dataclass(slots=True)
 class ResidentFigures:
-    """What the last run has cost."""
+    """What the last run has cost: bytes, messages, and seconds by worker."""
 
     exchanged_bytes: int = 0
     messages: int = 0
@@ -62,7 +62,7 @@ class ResidentFigures:
 
 
 class ResidentTransport(MemoryTransport):
-    """Runs the levels of a plan on workers that stay."""
+    """Runs the levels of a plan on resident workers."""
 
     name = "resident"
 
@@ -75,7 +75,7 @@ class ResidentTransport(MemoryTransport):
         self._files = files
         self._pipeline = pipeline
         self.pool = WorkerPool(spark, shards, files, pipeline, slots)
-        # A pipeline that nobody has closed, and nobody has any more, gives its workers up.
+        # If a pipeline is garbage-collected without having been closed, its workers are stopped.
         self._abandoned = weakref.finalize(self, _close_beside, self.pool)
         self._abandoned.atexit = False
         self._ended: str | None = None
@@ -126,7 +126,7 @@ class ResidentTransport(MemoryTransport):
             raise failure.error from None
         except BaseException:
             try:
-                self._drain()  # an interrupt in the middle of the run
+                self._drain()  # an interrupt (Ctrl-C) in the middle of the run
             except BaseException:
                 self._end("a run was interrupted, and its workers could not be stopped; open the pipeline again")
                 raise
@@ -155,7 +155,7 @@ class ResidentTransport(MemoryTransport):
             self._to_open |= {s for s, m in enumerate(messages) if m.header.get("wrote", True)}
 
     def _drain(self) -> None:
-        """After a worker was lost in a run: the last message of every other."""
+        """After a worker was lost in a run: abort it, and read the last message of every other worker."""
         self.pool.abort()
         for worker in self.pool.workers:
             try:
@@ -193,7 +193,7 @@ class ResidentTransport(MemoryTransport):
         }  # fmt: skip
 
     def _replies(self, levels: Sequence[Level]) -> list[WireMessage]:
-        """The last message of every worker; what Spark is to evaluate on the way is evaluated."""
+        """The last message of every worker; before it, workers may ask for external functions that Spark evaluates."""
         while True:
             messages = [worker.receive() for worker in self.pool.workers]
             asking = [m.header["kind"] == "external" for m in messages]
@@ -247,7 +247,7 @@ class ResidentTransport(MemoryTransport):
             ) from error
 
     def _pickled(self, plan: ShardedPlan) -> tuple[str, bytes]:
-        """The digest of a plan, and its code."""
+        """The digest of a plan, and the pickled plan."""
         known = self._plans.get(id(plan))
         if known is None or known[0] is not plan:
             while len(self._plans) >= _MAX_PLANS:
@@ -385,7 +385,7 @@ _MAX_PLANS: Final = 8
 
 
 def _close_beside(pool: WorkerPool) -> None:
-    """Close a pool on a thread of its own: whoever collects garbage is not to wait for it, nor for its locks."""
+    """Close a pool on a thread of its own: the thread that collects garbage must not wait for it, nor for its locks."""
     threading.Thread(target=pool.close, name="dbspark-abandoned", daemon=True).start()
 
 

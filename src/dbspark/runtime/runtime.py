@@ -141,7 +141,7 @@ class Runtime(StateReader):
         return {}
 
     def corrections(self) -> Collection[str]:
-        """The views whose rows the next tick corrects: other operators made what was stored of them."""
+        """The views whose rows the next tick corrects, because the stored ones were computed by other operators."""
         return ()
 
     def transport_status(self) -> Mapping[str, Any] | None:

@@ -30,7 +30,7 @@ REPORT, ERROR, DRIVER_DELTA = "report", "error", "delta of "
 MAX_INLINE_BYTES = 1 << 20
 """Bytes that a stage of a fixpoint forwards as rows; more are spilled to a file of the location."""
 SUSPENDED, SPILLED = "suspended", "spilled"
-"""Slots of extents in files: all that a waiting level has received, for the driver; and what a stage is to read."""
+"""Slots whose payloads are extents in files: what a waiting level has received, for the driver; what a stage reads."""
 
 
 @runtime_checkable

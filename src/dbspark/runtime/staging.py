@@ -34,7 +34,7 @@ class StageTarget(NamedTuple):
     run: int
     secret: str
     endpoints: Mapping[int, str]
-    """By shard."""
+    """By shard, the address of its worker."""
 
 
 def push_frames(frames: list[DataFrame], target: StageTarget) -> list[StagedPart]:
@@ -94,7 +94,7 @@ class StagedRows:
             self._rows[key] = rows
 
     def take(self, run: int, parts: list[StagedPart]) -> Iterator[tuple[str, pa.Buffer]]:
-        """The rows of a run; those of it that it does not name, and of runs before it, are dropped."""
+        """The rows of the named parts of a run; all else that was staged for it, or for earlier runs, is dropped."""
         for frame, part, attempt in parts:
             yield from self._rows.get((run, frame, part, attempt), ())
         for key in [key for key in list(self._rows) if key[0] <= run]:

@@ -64,12 +64,12 @@ def restore(circuit: Circuit, states: Mapping[str, tuple[Spine, ...]], tick: int
 
 
 def outputs_of(graph: Graph) -> dict[str, str]:
-    """By view, the node whose rows it holds: what is stored of it can be told from what other operators have made."""
+    """By view, the id of the node whose rows it holds: stored, it says which operators have computed the rows."""
     return {name: node.id for name, node in graph.outputs.items()}
 
 
 def stale_views(graph: Graph, missing: Collection[str], stored: Mapping[str, str]) -> list[str]:
-    """The views whose stored rows other operators have made: of another node, or behind nodes that are not stored."""
+    """The views whose stored rows are another node's, or depend on a node that has no stored state."""
     return [
         name
         for name, node in graph.outputs.items()
@@ -78,7 +78,7 @@ def stale_views(graph: Graph, missing: Collection[str], stored: Mapping[str, str
 
 
 def difference(now: Delta, before: Batch, sort_key: SortKey) -> Delta:
-    """What turns the rows of a view before into those that it should hold now."""
+    """The delta that turns the stored rows of a view (`before`) into those that it should hold (`now`)."""
     signs = WeightedUnion(sort_key.schema, (1, -1))
     return Delta.of(signs.apply([now, Delta.of(before)]).sorted_by(sort_key))
 

@@ -1,5 +1,4 @@
-"""The traces of a shard as records of a location: opened from files, and written to files under names that nobody
-knows yet.
+"""The traces of a shard as records of a location: opened from files, and written to files that no manifest names yet.
 
 The batches of a trace never change, so a process opens each of them once (`_BATCH_CACHE`), whichever tick asks for it.
 What is written is reported as records; only the manifest makes it part of the state.
@@ -94,7 +93,7 @@ def write_states(
 ) -> dict[str, list[TraceRecord]]:
     """Write the batches that are not stored yet into a part of a tick; returns the records of the traces.
 
-    Without `finish_merges` a merge in progress is stored as what it was begun with: for a process that goes on with it.
+    Without `finish_merges` a merge in progress is stored as its inputs, because this process goes on with the merge.
     """
     writing = CommitWriter(stored_files, _new_part_name(tick))
     records = {

@@ -1,11 +1,11 @@
 """How soon a tick gets the interpreter's lock (GIL) back from the user's threads.
 
 A tick gives the GIL up whenever it calls a kernel that runs without it, some twenty times. If another thread computes
-in Python, each time it is only asked to let go after `sys.getswitchinterval()`, 5 ms by default: a tick of 1 ms would
-last for 15. So the interval is short while ticks run, and what it was before in between.
+in Python, each time that thread keeps the GIL for `sys.getswitchinterval()`, 5 ms by default: a tick of 1 ms would
+last for 15. So the interval is short while ticks run, and has its former value between them.
 
 The interval is one for the process. Ticks of several pipelines may overlap: the first one shortens it, the last one
-restores it, unless somebody has set it meanwhile.
+restores it, unless other code has set it meanwhile.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import threading
 from typing import Final
 
 SWITCH_INTERVAL_S: Final = 5e-5
-"""While a tick runs. A switch between threads takes some 5 us, so a tenth of the time is lost to switching at worst; a
-tick of 100 rows beside a busy thread takes 2.2 ms instead of 15 (two cores)."""
+"""Seconds, while a tick runs. A switch between threads takes some 5 us, so a tenth of the time is lost to switching at
+worst; a tick of 100 rows beside a busy thread takes 2.2 ms instead of 15 (two cores)."""
 
 
 class SwitchInterval:
@@ -43,4 +43,4 @@ class SwitchInterval:
 
 
 SHORT_TURNS: Final = SwitchInterval()
-"""The one of this process."""
+"""The instance of this process."""

@@ -1,11 +1,11 @@
-"""Tables: conversion of users' rows, and the checks that keep a table a table.
+"""Tables: conversion of users' rows, and the checks of a table's constraints.
 
 Rows (tuples, dicts, Spark Rows), Arrow data and Spark DataFrames all become one batch or delta in the table's schema.
 An operation becomes a delta only when its transaction is applied, because what an upsert replaces depends on the rows
 at that moment, those of earlier operations of the same transaction included. Invariants:
 
-1. No row of a table has a negative weight, and with a primary key no key has two rows. Judged on the net of a
-   transaction.
+1. No row of a table has a negative weight, and with a primary key no key has two rows. This is
+   checked for a transaction as a whole, so rows may violate it in between.
 2. Rows that are inserted into a table without a key cannot violate this, so they are neither checked nor sorted here:
    the circuit sorts what it needs, and the history sorts when it flushes.
 """
@@ -55,7 +55,7 @@ class Operation(NamedTuple):
     delta: Delta
     """Rows with weights, or (for `delete keys`) primary keys."""
     always_valid: bool = False
-    """Whether they cannot violate the table: they are insertions, and it has no primary key."""
+    """Whether the rows cannot violate a constraint: they are insertions into a table without a primary key."""
 
     @property
     def rows(self) -> Batch:
@@ -140,9 +140,9 @@ class TableDefinition:
 class ConstraintCheck:
     """The check that a change does not violate the constraints of its table (invariant 1 of the module).
 
-    Made in one of three places: a small change of one chunk by the operator VM of the tick (`place` and `listing` are
-    what `circuit.vm.TableCheck` says), a large one on another thread beside the circuit, any other in `finish`. The
-    history of the table must not change before the check is finished.
+    Made in one of three places: a small change of one chunk by the operator VM of the tick (through the interface
+    `circuit.vm.TableCheck`), a large one on another thread beside the circuit, any other in `finish`. The history of
+    the table must not change before the check is finished.
     """
 
     __slots__ = ("_change", "_directory", "_spine", "_table", "_task", "listing", "place")

@@ -125,7 +125,7 @@ class LevelTask:
     values: dict[str, Any] = field(default_factory=dict)
     """By slot or node id, decoded deltas and outputs of steps."""
     report_fields: dict[str, Any] = field(default_factory=dict)
-    """What is reported to the driver beside the traces."""
+    """Further entries of the report to the driver, beside the traces."""
     driver_batches: list[tuple[str, Batch]] = field(default_factory=list)
     """Batches for the driver, with the names of their traces."""
 
@@ -136,7 +136,7 @@ class LevelTask:
                 self._step(step)
             else:
                 step.run(self)
-        # An arrangement that no step has probed has a new state all the same.
+        # An arrangement that no step has probed was not opened yet; its new state has to be stored all the same.
         for value in list(self.values.values()):
             if isinstance(value, _LazyArrangement) and value.rows:
                 value.arranged()
@@ -225,7 +225,7 @@ class LevelTask:
             self.set_state(step.id, after)
 
     def _stepped(self, step: NodeStep, before: State, arguments: Sequence[Any]) -> tuple[State, Any]:
-        """What the operator gives; an error of an expression says of which node it is."""
+        """Step the operator of a node; an `EvaluationError` gets the id of the node."""
         try:
             return step.operator.step(before, arguments)
         except EvaluationError as error:

@@ -1,16 +1,16 @@
 """What carries a tick to the shards: the interface of the transports.
 
-A *transport* runs the levels of a plan on all shards, with an exchange between two levels. There are two, and one code
-for what a shard does in a level (`dbspark.runtime.task`):
+A *transport* runs the levels of a plan on all shards, with an exchange between two levels. There are two; they share
+the code that runs a level on a shard (`dbspark.runtime.task`):
 
-| | `exchange`: a shuffle | `resident`: workers that stay |
+| | `exchange`: a shuffle | `resident`: workers that stay between ticks |
 |---|---|---|
 | a level on a shard | a task of a Spark job (`dbspark.runtime.stage`) | a worker's turn (`dbspark.runtime.worker`) |
 | an exchange | `repartitionById` | messages between workers |
 | a fixpoint | unrolled, and another job for what is not over | iterated by messages |
 | traces between ticks | files, opened by every task | values in memory; files as well where there is a location |
 
-Invariants of either:
+Invariants of both:
 
 1. `run` raises and nothing has changed, or it returns, and the tick is pending until it is settled or undone.
 2. What shards have written is part of the state when the driver has committed it, not before.
@@ -84,7 +84,7 @@ class LevelsResult(NamedTuple):
 
     reports: Sequence[Mapping[str, Any]]
     """By task: `level`, `shard`, `traces` (the records of those that it has replaced, as JSON), `rows` (by trace, where
-    they are in memory only), and more of `report_fields`."""
+    they are in memory only), and the `report_fields` of the task."""
     batches: Sequence[tuple[str, bytes]]
     """Encoded batches for the driver, with the names of their traces."""
 

@@ -243,7 +243,7 @@ class _StageState:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeStep:
-    """In the level behind a fixpoint: decodes what its stages have forwarded."""
+    """A step of the level behind a fixpoint: decodes what the stages of the fixpoint have forwarded."""
 
     loop: FixpointPlan
 
@@ -295,7 +295,7 @@ def unroll(levels: Sequence[Level], iterations: int = MAX_UNROLLED_ITERATIONS) -
 
 
 def _stages(loops: Sequence[FixpointPlan], iterations: int) -> list[Level]:
-    """Stages that run fixpoints side by side: at least `iterations` iterations of each, and whole ones."""
+    """Stages that run fixpoints side by side: at least `iterations` iterations of each, the last one complete."""
     stages = math.lcm(*(len(loop.levels) for loop in loops))
     stages *= -(-iterations * max(len(loop.levels) for loop in loops) // stages)
     return [Level([IterationStep(loop, stage) for loop in loops], forwards_rest=True) for stage in range(stages)]

@@ -1,4 +1,4 @@
-"""Messages between the driver and workers that stay, and between workers, over Arrow Flight.
+"""Messages between the driver and resident workers, and between workers, over Arrow Flight.
 
 A *message* is a header (JSON) and rows (slot, payload) whose payloads are encoded batches (`dbspark.storage.segment`).
 It travels as one record batch of a `DoExchange` stream that stays open, or as several where it is large; a message

@@ -1,4 +1,4 @@
-"""A worker that stays: a long Spark task that keeps one shard in memory and runs its share of every tick.
+"""A resident worker: a long Spark task that keeps one shard in memory and runs its share of every tick.
 
 # The protocol
 
@@ -85,9 +85,9 @@ from dbspark.trace.spine import Spine
 _log = logging.getLogger("dbspark")
 
 MAX_SECONDS_WITHOUT_DRIVER: Final = 60.0
-"""After which a worker that no driver has opened a stream to ends: the driver has gone, or cannot reach it."""
+"""Seconds after which a worker ends if no driver has opened a stream to it: the driver has gone, or cannot reach it."""
 FETCH_SECONDS: Final = 120.0
-"""Limit of a call that fetches a spine from another worker."""
+"""Time limit of a call that fetches a spine from another worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class WorkerLaunch:
     code_key: bytes
     """The key with which the driver signs code for this worker."""
     driver: tuple[str, int]
-    """Where it registers."""
+    """Host and port where the worker registers."""
     files: Callable[[], Files] | None
     """Opens the location; None: in memory only."""
 
@@ -241,7 +241,7 @@ class Worker:
             self.exchange.deliver(peer, incarnation, None)
 
     def begin_run(self, number: int) -> None:
-        """From now on this worker has the state that the run begins with."""
+        """Say that this worker now has the state that the run begins with: other workers may fetch spines of it."""
         with self._run_begun:
             self._run_number = number
             self._run_begun.notify_all()
@@ -323,7 +323,7 @@ class WorkerRun:
         self._driver_rows: list[WireRow] = []
         self._level = 0
         self._loops: set[str] | None = None
-        """The fixpoints in front of the next level to which somebody has sent rows; None: nobody has said."""
+        """The fixpoints in front of the next level to which some worker has sent rows; None: not known yet."""
 
     def run(self) -> Reply:
         """Run all levels; returns what the driver is told."""
@@ -379,7 +379,7 @@ class WorkerRun:
                 self._received, notes = self._exchange.exchange(outgoing, [bool(outgoing), loops])
                 self._loops = {loop for _, reached in notes for loop in reached}
                 if not any(some for some, _ in notes) and not self._context.initial:
-                    break  # nobody has rows for a later level
+                    break  # no worker has rows for a later level
             else:
                 for _, slot, payload in outgoing:
                     self._received.setdefault(slot, []).append(payload)

@@ -1,8 +1,8 @@
-"""The exchange between workers that stay: a barrier in which every worker sends one message to every other.
+"""The exchange between resident workers: a barrier in which every worker sends one message to every other.
 
 All workers make the same exchanges in the same order, because which come next follows from the plan, the transaction
-and the notes of the exchanges before. So a message is told by the number of its run and of the exchange in it. A
-message of an earlier run is what a run that failed has left behind: it is dropped.
+and the notes of the exchanges before. So a message is identified by the number of its run and that of the exchange in
+the run. A message of an earlier run is what a run that failed has left behind: it is dropped.
 
 A worker whose level fails says so in its next message, and all others stop there. A worker that has gone ends its
 streams, or the driver tells the others (`abort`); either wakes those that wait.
@@ -54,13 +54,13 @@ class PeerExchange:
         self._shards = shards
         self._writers: dict[int, Any] = {}
         self._readers: dict[int, Any] = {}
-        """Nothing is read from them; a writer crashes when it is closed after its reader has gone."""
+        """Kept but never read: a writer crashes when it is closed after the reader of its stream has been collected."""
         self._clients: dict[int, Any] = {}
         self._inbox: dict[int, queue.SimpleQueue[WireMessage | None]] = {
             peer: queue.SimpleQueue() for peer in range(shards) if peer != shard
         }
         self._incarnations: dict[int, int] = {}
-        """Of the workers to which there are streams; messages of older ones are dropped."""
+        """By peer, the incarnation to which there is a stream; messages of older incarnations are dropped."""
         self._aborted = -1
         self._run = -1
         self._number = 0
@@ -92,7 +92,7 @@ class PeerExchange:
             self._inbox[peer].put(message)
 
     def abort(self, run: int, lost: Iterable[int] = ()) -> None:
-        """End a run from another thread: whoever waits for a message, or to send one to a lost worker, is woken."""
+        """End a run from another thread: wakes threads that wait for a message, or to send one to a lost worker."""
         self._aborted = max(self._aborted, run)
         for reader in [self._readers[peer] for peer in lost if peer in self._readers]:
             with contextlib.suppress(Exception):

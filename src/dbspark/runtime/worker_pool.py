@@ -4,7 +4,7 @@ Every worker is an ordinary Spark job with one long task (not a barrier stage: w
 Spark ends all of them). It registers at the hub, and the driver opens one stream to it.
 
 1. An *attempt* is one opening of the pool; its secret is known to its workers only. A worker has an *incarnation*, one
-   more each time it is replaced. Streams name both, so whoever belongs to an older one is refused.
+   more each time it is replaced. Streams name both, so a worker of an older one is refused.
 2. A worker is lost when its job ends, its stream breaks, or it is silent for `SILENT_SECONDS`. What it does then does
    not matter: it cannot commit, its messages are of a run that is over, and it ends when it finds its stream ended.
 3. Spark does not start a worker again by itself: a task that is retried returns at once, and the driver submits another
@@ -52,18 +52,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("dbspark")
 
 START_SECONDS: Final = 60.0
-"""For workers to register: an executor that starts Python and loads the kernels takes some 3 s here."""
+"""Time for workers to register: an executor that starts Python and loads the kernels takes some 3 s (two cores)."""
 STOP_SECONDS: Final = 10.0
-"""For workers to end by themselves; then their jobs are cancelled."""
+"""Time for workers to end by themselves; then their jobs are cancelled."""
 CALL_SECONDS: Final = 2.0
-"""For a call that a worker answers at once: a ping, the end of a run."""
+"""Time limit of a call that a worker answers at once: a ping, the end of a run."""
 PING_SECONDS: Final = 1.0
-"""Between two pings."""
+"""Seconds between two pings."""
 SILENT_SECONDS: Final = 6.0
-"""After which a worker that answers no ping is taken for lost. A kernel that holds the interpreter's lock delays a
-ping, but none was seen to hold it for a second."""
+"""Seconds without an answer to a ping after which a worker counts as lost. A kernel that holds the interpreter's lock
+delays a ping, but none was seen to hold it for a second."""
 MAX_REPLACEMENTS: Final = 5
-"""Rounds of replacing lost workers in which more of them are lost, until the driver gives up."""
+"""Rounds of replacing lost workers, if each round loses more of them, until the driver gives up."""
 SCHEDULER_POOL: Final = "dbspark-workers"
 """With spark.scheduler.mode=FAIR, the pool of the long tasks: ordinary jobs do not queue behind them."""
 
@@ -80,7 +80,7 @@ class _Hub(fl.FlightServerBase):  # type: ignore[misc]
         self._attempt = attempt
         self.changed = threading.Condition()
         self.joined: dict[tuple[int, int], dict[str, Any]] = {}
-        """By shard and incarnation."""
+        """By shard and incarnation, the registrations of workers."""
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         body = json.loads(action.body.to_pybytes())
@@ -106,7 +106,7 @@ class WorkerHandle:
     reader: Any
     plans: set[str] = field(default_factory=set)
     lost: str | None = None
-    """Why it is lost."""
+    """Why the worker is lost; None while it is not."""
     owes: bool = False
     """Whether it has been sent a message that it has not answered yet."""
     asks: bool = False
@@ -221,7 +221,7 @@ class WorkerPool:
                 replaced.update(lost)
                 if attempt == MAX_REPLACEMENTS - 1:
                     raise
-                time.sleep(PING_SECONDS)  # until it shows which of them it was
+                time.sleep(PING_SECONDS)  # until pings have shown which worker is lost
         return replaced
 
     def _replace(self, lost: Sequence[int]) -> None:
@@ -342,7 +342,7 @@ class WorkerPool:
     # ------------------------------------------------------------------ watching
 
     def _mark_lost(self, shard: int, incarnation: int, why: str) -> None:
-        """A worker is lost: whoever waits for it is woken."""
+        """Record that a worker is lost, and wake threads that wait for it."""
         for worker in list(self.workers):
             if (worker.shard, worker.incarnation) == (shard, incarnation) and worker.lost is None:
                 worker.lost = why

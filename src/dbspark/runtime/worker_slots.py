@@ -59,7 +59,7 @@ class WorkerSlots:
 
 
 SLOTS: Final = WorkerSlots()
-"""Of this process."""
+"""The slots that the pipelines of this process hold."""
 
 
 def spark_context(spark: SparkSession) -> Any:

@@ -1,4 +1,4 @@
-"""The traces of one shard in the memory of a worker that stays, by version.
+"""The traces of one shard in the memory of a resident worker, by version.
 
 A *version* is what all traces are after a run: a mapping of names to values. A run builds a new version beside the one
 it begins with, and nothing is final before the driver names it: the next message says on which version it builds
@@ -43,7 +43,7 @@ from dbspark.trace.history import History, history_of
 from dbspark.trace.spine import Spine
 
 _STATE_CONFIG = replace(STATE_SPINE_CONFIG, min_background_rows=None)
-"""Of operators: as embedded, but merges are paid for by the inserts. Histories are merged on a background thread."""
+"""Spines of operators: as embedded, but inserts do the merging. Only histories are merged on a background thread."""
 
 
 class StoredTrace:
@@ -65,7 +65,7 @@ class StoredTrace:
 
 
 Kept = State | History | StoredTrace
-"""What a version has of a trace."""
+"""The value of a trace in a version."""
 FetchSpine = Callable[[str, int, int, SortKey], Spine]
 """Fetches a spine from another worker: the trace, the shard, which of its spines, and its sort key."""
 
@@ -99,7 +99,7 @@ class VersionedState:
             self.version = version
 
     def restart(self, version: int, records: Mapping[str, Sequence[Any]]) -> None:
-        """Begin anew, as a version, with what a manifest has of this shard."""
+        """Drop all versions, and make one of the records that a manifest has of this shard."""
         with self._guard:
             self.version = version
             stored: dict[str, Kept] = {name: StoredTrace(r, self.open_spine) for name, r in records.items()}

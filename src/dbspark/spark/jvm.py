@@ -35,7 +35,7 @@ LOG_VARIABLE: Final = "DBSPARK_LOG"
 LOGS_KEPT: Final = 20
 """Log files; older ones are removed when a JVM is started. Enough to find that of a program which ran hours ago."""
 LINES_SHOWN: Final = 20
-"""Of the log of a JVM that did not start; the reason is at its end."""
+"""Last lines of the log of a JVM that did not start, for the error: the reason is at its end."""
 
 _log = logging.getLogger("dbspark")
 _current: Path | None = None

@@ -67,7 +67,7 @@ def get_session(
 ) -> SessionHandle:
     """The session to work with: `spark`, else the active one, else a new one that dbspark owns.
 
-    `app_name`, `cores` (default: all), `worker_slots` (slots beside them for workers that stay) and `config` (Spark
+    `app_name`, `cores` (default: all), `worker_slots` (further slots, for resident workers) and `config` (Spark
     settings) are for a new session only and do not touch an existing one. Raises `JavaNotFoundError` if a JVM has to
     be started and there is no Java for it.
 
@@ -131,7 +131,7 @@ def _local_settings(cores: int) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(cores),
-        # What Spark parallelizes by itself goes by the cores, not by the slots beside them.
+        # Spark's default parallelism follows the cores; the slots of resident workers are not for its jobs.
         "spark.default.parallelism": str(cores),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # 10 000 by default; a batch of 100 000 rows about halves the cost of a trip through Python.
