@@ -91,7 +91,14 @@ def test_shards_say_what_one_step_says(name, key, ticks, shards, transport, tmp_
     sharded = TRANSPORTS[transport](graph, shards, tmp_path_factory.mktemp("shards"), {"x": (0,)})
     for rows in ticks:
         change = whole.possible("x", rows)
-        assert told(sharded.tick({"x": change})) == whole.tick(x=change)["out"]
+        try:
+            expected = whole.tick(x=change)["out"]
+        except DbsparkError as error:  # eight times 1 << 60
+            assert "does not fit BIGINT" in str(error)
+            with pytest.raises(DbsparkError, match="does not fit BIGINT"):
+                sharded.tick({"x": change})
+            return
+        assert told(sharded.tick({"x": change})) == expected
     everything = {whole._form[row]: -w for row, w in whole.given["x"].items()}
     assert told(sharded.tick({"x": everything})) == whole.tick(x=everything)["out"]
     left = {name: rows for name, rows in sharded.rows_kept().items() if rows}

@@ -208,8 +208,11 @@ def undisturbed(tick: int) -> Any:
 def test_a_durable_tick_fails_at_any_call(faults: Any, tmp_path: Any, after: bool) -> None:
     """Memory shows the tick before; a store that goes on no more says so, and holds one tick when opened again."""
     tick, fired, durable = 9, Counter[str](), set()
-    for at in range(1, 1000):
-        place = str(tmp_path / f"{at}")
+    # Background threads move calls to other numbers, so that a pass may jump over one of them; then there is another.
+    wanted, passes, at = {"states", "_take"}, 1, 0
+    while fired[""] < 2 * passes:  # every call has failed once
+        at += 1
+        place = str(tmp_path / f"{passes}-{at}")
         pipe = opened(location=place)
         for i in range(1, tick):
             change(pipe, i)
@@ -244,10 +247,10 @@ def test_a_durable_tick_fails_at_any_call(faults: Any, tmp_path: Any, after: boo
         found = seen(pipe)
         same((found[2], found[4]), (expected[2], expected[4]), faults.fired)
         pipe.close()
-        if fired[""] == 2:  # every call has failed once
-            break
+        if fired[""] == 2 * passes and not wanted <= set(fired) and passes < 4:
+            passes, at = passes + 1, 0
     assert fired.total() > 20
-    assert {"states", "_take"} <= set(fired)
+    assert wanted <= set(fired)
     assert {"commit", "flush", "_write", "settle", "put"} & set(fired)
     assert durable == {tick - 1, tick}
 
