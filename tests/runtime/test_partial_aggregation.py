@@ -1,5 +1,6 @@
 """What is of all rows (aggregates, first rows) is combined on every shard before it travels."""
 
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -93,9 +94,8 @@ def test_shards_say_what_one_step_says(name, key, ticks, shards, transport, tmp_
         change = whole.possible("x", rows)
         try:
             expected = whole.tick(x=change)["out"]
-        except DbsparkError as error:  # eight times 1 << 60
-            assert "does not fit BIGINT" in str(error)
-            with pytest.raises(DbsparkError, match="does not fit BIGINT"):
+        except DbsparkError as error:  # eight times 1 << 60 is more than a BIGINT holds
+            with pytest.raises(DbsparkError, match=re.escape(str(error))):
                 sharded.tick({"x": change})
             return
         assert told(sharded.tick({"x": change})) == expected
