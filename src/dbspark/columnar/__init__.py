@@ -1,4 +1,4 @@
-"""Batches: sorted, consolidated, immutable columns with weights; schemas; Arrow in and out."""
+"""Batches (sorted, consolidated, immutable columns with weights), schemas, and the import and export of Arrow data."""
 
 from dbspark.columnar.batch import Batch, merge
 from dbspark.columnar.schema import Schema, SchemaLike

@@ -1,12 +1,12 @@
 """Import of Arrow tables through the C data interface: one call for all columns.
 
 A table is *importable* where it has exactly the columns of a schema, in order and type, flat, in one record batch and
-without NULLs in NOT NULL columns, and perhaps one int64 column of weights. Its buffers are then described to kernels in
-one call. A table of at most `CHUNK_ROWS` rows is sorted (`import_batch`) by the same call, or copied in its own order
-(`import_copy`) by the next.
+without NULLs in NOT NULL columns. It may have one more column, of int64 weights. One kernel call writes the addresses
+of its buffers into a node table and, for a table of at most `CHUNK_ROWS` rows, also sorts the rows (`import_batch`); a
+second call copies them in their own order instead (`import_copy`).
 
-Functions return None for any other table. The caller then takes the general way (`columnar.conform`), which casts what
-can be cast and raises an error that names the column otherwise; nothing is refused here.
+Functions return None for any other table; they never raise because of its schema. The caller then uses
+`columnar.conform`, which casts what can be cast and otherwise raises an error that names the column.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _ColumnMapping:
         self.table_bytes = schema.node_count * nd.NODE_BYTES
         """Bytes of the node table."""
         self.scratch_rows = rows_in_thread_scratch(schema, self.table_bytes)
-        """Rows up to which the scratch memory of a thread suffices."""
+        """The largest number of rows for which the scratch memory of a thread is large enough."""
 
 
 _ARROW_ARRAY = ThreadScratch(kh.ARROW_ARRAY_BYTES)
@@ -131,7 +131,7 @@ def _mapping(schema: Schema, source: pa.Schema, weight: str | None) -> _ColumnMa
         mappings[:] = [
             new,
             *mappings[: MAX_MAPPINGS_PER_SCHEMA - 1],
-        ]  # two threads may do this at once, to the same end
+        ]  # two threads may do this at once: both results are equal
     return new
 
 

@@ -9,11 +9,12 @@ first chunk to the last of the last. Invariants:
 
 Chunks bound what one step of a merge copies, and let a merge free its inputs piece by piece.
 
-Most batches are of one time, or of none, which is a time of zeros; then no row occurs twice at all, and merges take
-the short way. `description` belongs to whoever gives rows times (`dbspark.trace`) and is not interpreted here.
+In most batches all rows have the same time (zeros for batches outside of traces). Then no row occurs twice at all, and
+merges use faster kernels. `description` is written and read by `dbspark.trace` and not interpreted here.
 
-Nothing here loops over rows in Python; everything is a plan (positions and weights) followed by a gather. Sorting is in
-`columnar.sort_batch`, merging in `columnar.merge_batches`; both give `SortedChunks`, of which batches are made here.
+Nothing here loops over rows in Python: kernels compute a plan (positions and weights of the result), then gather the
+columns. `columnar.sort_batch` sorts and `columnar.merge_batches` merges; both return `SortedChunks`, from which
+`Batch.of` makes a batch.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Batch:
         return index
 
     def with_index(self, index: BatchIndex | None) -> Batch:
-        """This batch, whose index is this one; None: it will not exist for long enough to be worth an index."""
+        """Set the index and return the batch. None: no index, because the batch will soon be merged or freed."""
         self.__dict__["index"] = index or NO_INDEX
         return self
 
@@ -102,7 +103,7 @@ class Batch:
         index = whole.__dict__.get("index")
         if index is not None and index.ref[0]:
             address, shift, chunks, rows = index.ref
-            # The first chunk of the whole may have lost rows of its own.
+            # `whole` may itself be a rest of a larger batch, with rows dropped from its first chunk.
             rows = dropped_rows if dropped_chunks else rows + dropped_rows
             self.__dict__["index"] = BatchIndex(index.words, (address, shift, chunks + dropped_chunks, rows))
         return self
@@ -144,7 +145,7 @@ class Batch:
 
     @property
     def time(self) -> tuple[int, ...] | None:
-        """The one time of all rows; None where they have several."""
+        """The time of all rows if they have the same one, else None."""
         survey = self._time_survey
         return tuple(survey[1::2]) if survey[0] else None
 
@@ -173,9 +174,9 @@ class Batch:
 
     @staticmethod
     def of(given: SortedChunks) -> Batch:
-        """The batch of chunks that are sorted and consolidated already."""
+        """A batch of chunks that are sorted and consolidated already."""
         sort_key, chunks, weight_survey, time_survey = given
-        batch = Batch.__new__(Batch)  # without a call of __init__: every small sort of a tick comes here
+        batch = Batch.__new__(Batch)  # skips __init__ for speed: called for every small sort of a tick
         batch.sort_key, batch.description, batch.chunks = sort_key, None, tuple(chunks)
         batch.rows = chunks[0].rows if len(chunks) == 1 else sum([c.rows for c in chunks])
         if weight_survey is not None:
@@ -302,7 +303,7 @@ class Batch:
         return self._share(batch, "_survey", "_time_survey", "fences", "index")
 
     def _share(self, batch: Batch, *names: str) -> Batch:
-        """A batch of the same rows, with these lazy attributes of this one, where they have been computed."""
+        """`batch`, which has the same rows, with those of the lazy attributes `names` that this one has computed."""
         for name in names:
             if name in self.__dict__:
                 batch.__dict__[name] = self.__dict__[name]
@@ -341,7 +342,7 @@ def _from_arrays(sort_key: SortKey, arrays: Sequence[pa.Array], rows: int, weigh
 
 
 def _checked_weights(weights: Any, rows: int) -> Int64s:
-    """Weights as kernels take them: one int64 for each row, none of them the least, which has no opposite."""
+    """Weights as kernels take them: one int64 for each row, none of them -2**63, which has no negative."""
     array = np.asarray(weights)
     if array.shape != (rows,):
         raise SchemaError(f"{rows} rows need as many weights; given an array of shape {array.shape}")

@@ -6,8 +6,8 @@ format, the sort key, the number of rows, surveys of the weights and times, and 
 description. The *seal* is in the metadata of the footer: checksums of the data, of the headers of the record batches
 and of the footer.
 
-Opening reads the footer and the headers of the record batches, but no data: a file that is truncated, or altered in
-what is read, is refused then. With `verify` everything is read and compared.
+Opening reads the footer and the headers of the record batches, but no data. It raises if the file is truncated or if a
+part that is read does not match its checksum. With `verify` the data are read and compared as well.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SEAL_FORMAT = b"%024d%08x%08x"
 """The length of the data, its checksum and that of the headers; the checksum of the footer follows, in 8 digits."""
 _MAX_RECORD_ROWS = 1 << 20
 _MAX_RECORD_BYTES = 1 << 28
-"""Limits of a record batch. They are large so that a large file has few record batch headers to read."""
+"""Limits of a record batch in bytes and rows, large so that a large file has few record batch headers to read."""
 _LANES = {nd.HASH: "_hash", nd.KEY: "_key", nd.WEIGHT: "_weight", **{nd.TIME + c: f"_time{c}" for c in range(nd.TIMES)}}
 
 

@@ -1,10 +1,11 @@
 """The hash index of a batch, as Python holds it; its words are read and written by `kernels.lookup.index`.
 
-The first bits of a key hash choose a word, which says where the rows of these bits begin. Words lie in one piece of
-memory that is never written again once the batch is published, except by the merge that still appends to it.
+The first bits of a key hash choose a word, which says where the rows whose hashes begin with these bits start. All
+words lie in one buffer. Once the batch is published, only the merge that still appends to the batch writes to it.
 
-Kernels know an index by four numbers (`IndexRef`), so that a batch without its first rows shares the index of the whole
-batch: positions are numbered as in the whole, and the ref says how many chunks and rows of it are no longer there.
+Kernels are given an index as four numbers (`IndexRef`). They let a batch whose first rows a merge has consumed share
+the index of the whole batch: positions count from the start of the whole batch, and the ref says how many of its
+chunks and rows have been dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class BatchIndex(NamedTuple):
     """The index of one batch."""
 
     words: Any
-    """The words, or whatever keeps the memory alive in which they are."""
+    """The words, or the object that owns their memory."""
     ref: IndexRef
 
     @staticmethod

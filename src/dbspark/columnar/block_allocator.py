@@ -1,9 +1,9 @@
 """The allocator of large buffers: best fit over mappings of huge pages, reusing freed memory while it is resident.
 
-State is read at random, a few bytes here and there. With pages of 4 KiB nearly every such read misses the TLB as well
-as the cache, twice over in a virtual machine; so mappings are advised to use huge pages. And fresh memory must be found
-and zeroed by the kernel, or by the host of a virtual machine, which takes longer than to fill it; so memory that merges
-free is kept resident for the merges that follow.
+State is read at random, a few bytes at a time. With pages of 4 KiB nearly every such read misses the TLB as well as the
+cache, and in a virtual machine the TLBs of guest and host; so mappings are advised to use huge pages. The operating
+system has to find and zero fresh memory, which takes longer than filling it; so memory that merges free stays resident
+for the merges that follow.
 
 Terms: a *region* is one anonymous mapping. It is divided into *blocks* of whole pages, each in use or free. A free
 block is *resident*, or *purged*: its pages were returned to the system and will be faulted in anew. Invariants:
@@ -11,10 +11,10 @@ block is *resident*, or *purged*: its pages were returned to the system and will
 1. Blocks of a region cover it and do not overlap. Two free blocks that touch are coalesced into one when either is
    freed.
 2. An allocation takes the smallest free block that is large enough, the one at the lowest address among equals;
-   resident blocks before purged ones. What is left over of it stays free.
-3. When more than half as much memory as is in use is free and resident, the largest free blocks are purged until it is
-   a quarter, but not below `MIN_RESIDENT_FREE_BYTES` or what was reserved, and not before it exceeds twice that
-   minimum. A region that is free as a whole is unmapped instead.
+   resident blocks before purged ones. The rest of the block stays free.
+3. When the resident free memory exceeds half of the memory in use, the largest free blocks are purged until it is a
+   quarter. It is not purged below a minimum, the larger of `MIN_RESIDENT_FREE_BYTES` and what was reserved, nor before
+   it exceeds twice that minimum. A region that is free as a whole is unmapped instead.
 
 A block is freed when the last reference to it goes, on any thread, possibly by the garbage collector in the middle of
 `allocate`. So freed blocks go to a queue that needs no lock, and the next call that holds the lock drains it.
@@ -54,9 +54,9 @@ class _Region:
             self.memory.madvise(mmap.MADV_HUGEPAGE)
         self.address = np.frombuffer(self.memory, np.uint8).ctypes.data
         self.free_by_begin: dict[int, tuple[int, bool]] = {}
-        """Size and residency of the free block that begins at an offset."""
+        """Size and residency of the free block that begins at the key."""
         self.free_by_end: dict[int, int] = {}
-        """Where the free block begins that ends at an offset."""
+        """Offset at which the free block begins that ends at the key."""
 
     def purge(self, begin: int, size: int) -> None:
         """Return the huge pages that lie within a block to the system."""
@@ -69,7 +69,7 @@ class _Region:
 class _Block(np.ndarray[Any, np.dtype[np.uint8]]):
     """The memory of a block in use, which is freed with it.
 
-    It is to be wrapped through the buffer protocol and never sliced: numpy lets a slice outlive the array it is of.
+    Wrap it through the buffer protocol and never slice it: a numpy slice does not keep this array alive.
     """
 
     place: tuple[deque[Any], _Region, int, int]
@@ -91,7 +91,7 @@ class BlockAllocator:
         self._resident: list[tuple[int, int, _Region]] = []
         """(size, address, region) of resident free blocks, sorted."""
         self._purged: list[tuple[int, int, _Region]] = []
-        """The same of purged free blocks."""
+        """(size, address, region) of purged free blocks, sorted."""
         self._resident_free_bytes = self._reserved_bytes = self._allocated_bytes = self._mapped_bytes = 0
 
     def allocate(self, size: int) -> npt.NDArray[np.uint8]:
@@ -117,7 +117,7 @@ class BlockAllocator:
         return block
 
     def reserve(self, size: int) -> None:
-        """Map regions until there are `size` bytes of them in all, and fault the new ones in now."""
+        """Map regions until their total size is at least `size` bytes, and fault the new ones in now."""
         with self._lock:
             self._reserved_bytes = max(size, self._reserved_bytes)
             while self._mapped_bytes < self._reserved_bytes:
@@ -127,7 +127,7 @@ class BlockAllocator:
                 self._add_free(region, 0, region.size, True)
 
     def purge(self) -> None:
-        """Return the memory of free blocks to the system, what is reserved excepted."""
+        """Return the memory of free blocks to the system, except for reserved memory."""
         with self._lock:
             self._drain()
             self._purge_down_to(0)
@@ -161,7 +161,7 @@ class BlockAllocator:
         self._resident_free_bytes += size if resident else 0
 
     def _remove_free(self, region: _Region, begin: int) -> int:
-        """Take a free block off the lists; its size."""
+        """Remove a free block from the lists; returns its size."""
         size, resident = region.free_by_begin.pop(begin)
         del region.free_by_end[begin + size]
         free = self._resident if resident else self._purged
@@ -170,7 +170,7 @@ class BlockAllocator:
         return size
 
     def _drain(self) -> None:
-        """Enter the blocks of the queue as free, coalesced with their free neighbours, and purge what is too much."""
+        """Free the blocks of the queue, coalesce them with free neighbours, and purge as invariant 3 says."""
         freed = self.freed
         if not freed:
             return
@@ -207,7 +207,7 @@ class BlockAllocator:
 PROCESS_ALLOCATOR: Final = BlockAllocator()
 """The block allocator of this process."""
 
-# A child of `fork` has the memory of all threads and only one of the threads: nobody may hold the lock at that moment.
+# After `fork` only the forking thread runs in the child, so a lock held by another thread would never be released.
 os.register_at_fork(
     before=PROCESS_ALLOCATOR.stop, after_in_parent=PROCESS_ALLOCATOR.resume, after_in_child=PROCESS_ALLOCATOR.resume
 )

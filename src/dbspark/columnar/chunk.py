@@ -1,7 +1,7 @@
-"""A chunk: some rows in memory, described to kernels by a node table and to everyone else as Arrow arrays.
+"""A chunk: some rows in memory, which kernels read through a node table and other code as Arrow arrays.
 
-A chunk never changes. Either its buffers are Arrow's own (imported, nothing copied) or they lie in one arena that a
-gather has filled. Its node table is at the beginning of `buffer`; `keep` references whatever else must stay alive.
+A chunk never changes. Either its buffers are those of imported Arrow arrays, without a copy, or they lie in one arena
+that a gather has filled. Its node table is at the beginning of `buffer`; `keep` references the owners of other memory.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ CHUNK_ROWS = 32768
 """Rows in a chunk at the most. Small enough that a step of a merge is well under a millisecond."""
 
 _PARALLEL_ROWS = 1 << 17
-"""Gathers from this many rows on use two threads."""
+"""Gathers of at least this many rows use two threads."""
 
 NO_TIME = np.zeros(nd.TIMES, np.int64)
-"""The coordinates of the time of rows at no time."""
+"""Time coordinates of rows in batches outside of traces: zeros."""
 
 _INT64 = Struct("q")
 ONE = allocate(8)
@@ -41,15 +41,15 @@ np.frombuffer(ONE, np.int64)[0] = 1
 np.frombuffer(ZERO, np.int64)[0] = 0
 _WEIGHT = nd.WEIGHT * nd.FIELDS
 _MAX_SINGLY_EXPORTED_COLUMNS = 2
-"""Up to this number of columns, making Arrow arrays one by one costs less than one export of all of them."""
+"""Up to this number of columns, exporting them to Arrow one by one costs less than one export of all of them."""
 _CONSTANT = [(_WEIGHT, ONE), *((node * nd.FIELDS, ZERO) for node in range(nd.TIME, nd.LANES))]
-"""The constant lanes of rows of weight one at no time: where their lines begin, and their one value."""
+"""The lanes of rows of weight one without a time, each a constant: offset of its line in the node table, its value."""
 _NO_TIMES = [nd.FIXED, 8, ZERO.address, 0, 0, 0, 0, 0] * nd.TIMES
-"""The lines of the time lanes of rows at no time."""
+"""Lines of the node table for the time lanes of rows without a time."""
 
 
 class _ForeignMemory:
-    """A view for numpy of memory that a chunk keeps alive; typed as writable so that kernels have one signature."""
+    """Lets numpy view memory that a chunk keeps alive; marked writable so that kernels have one signature."""
 
     __slots__ = ("__array_interface__", "keep")
 
@@ -78,7 +78,7 @@ class Chunk:
         return np.frombuffer(self.buffer, np.int64, count).reshape(-1, nd.FIELDS)
 
     def nbytes(self) -> int:
-        """Bytes of memory that this chunk keeps alive; a slice keeps all that it is a slice of."""
+        """Bytes of memory that this chunk keeps alive; a slice keeps the whole chunk alive."""
         return int(self.buffer.size) + _retained_bytes(self.keep)
 
     def slice(self, offset: int, rows: int) -> Chunk:
@@ -91,7 +91,7 @@ class Chunk:
         return chunk
 
     def select(self, columns: Sequence[int], schema: Schema) -> Chunk:
-        """Some columns of the same rows, which are flat, at no time; their hashes are not those of the new rows."""
+        """Some flat columns of the same rows, without times. The hash lanes are not valid for the new schema."""
         own_lines = self.lines()
         lines = list(own_lines[: nd.TIME * nd.FIELDS])
         lines += _NO_TIMES
@@ -137,7 +137,7 @@ class Chunk:
         constant = line[nd.MASK] == 0
         count = 1 if constant else start + self.rows
         at = data - self.table
-        if 0 <= at < self.buffer.size:  # in the chunk's own arena
+        if 0 <= at < self.buffer.size:  # the lane lies in the chunk's own arena
             raw = np.frombuffer(self.buffer, dtype, count, at)
         else:
             raw = np.asarray(_ForeignMemory(data, count, dtype, self))
@@ -185,7 +185,7 @@ class Chunk:
             return pa.Array.from_buffers(dtype, rows, [bitmap, self._view(data, (end + 7) >> 3)], offset=start)
         if kind == nd.STRUCT:
             fields = [self._array(lines, child + i, t, rows) for i, t in enumerate(child_types(dtype))]
-            if start:  # the fields number their rows from 0 here, so the bitmap must too
+            if start:  # the arrays of the fields begin at row 0 here, so the bitmap must too
                 bitmap = _shifted(bitmap, start, rows)
             return pa.Array.from_buffers(dtype, rows, [bitmap], children=fields)
         if kind in (nd.VARIABLE, nd.LIST):
@@ -198,7 +198,7 @@ class Chunk:
         return pa.Array.from_buffers(dtype, rows, [bitmap, self._view(data, end * width)], offset=start)
 
     def _view(self, address: int, size: int) -> Any:
-        """Some memory that the chunk keeps alive, as Arrow takes it."""
+        """Memory that the chunk keeps alive, as an Arrow buffer."""
         return pa.foreign_buffer(address, size, self) if size else ZERO.slice(0, 0)
 
 
@@ -255,7 +255,7 @@ def _describe(schema: Schema, lines: list[int], index: int, array: pa.Array) -> 
         return
     body = buffers[1]
     if node.kind in (nd.VARIABLE, nd.LIST):
-        # An array of no rows may come without offsets; it is read as one of one offset, 0.
+        # An array of no rows may have no offsets buffer; it is described with the single offset 0.
         lines[at + nd.OFFSETS] = body.address if body is not None and body.size else ZERO.address
         if node.kind == nd.LIST:
             _describe(schema, lines, node.child, array.values)
@@ -313,12 +313,12 @@ def gather_chunks(
 
 @cache
 def _helper() -> ThreadPoolExecutor:
-    """A second thread for large gathers, which are bound by memory latency; its tasks wait for no other."""
+    """A second thread for large gathers, which are bound by memory latency. Its tasks never wait for one another."""
     return ThreadPoolExecutor(1, thread_name_prefix="dbspark-gather")
 
 
 def gather_columns(schema: Schema, tables: Int64s, pos: Int64s, columns: Sequence[int]) -> list[pa.Array]:
-    """Some columns of the rows at `pos` as Arrow arrays; the others are not touched."""
+    """Some columns of the rows at `pos` as Arrow arrays; the others are not read."""
     if len(columns) > 1 and len(pos) and not schema.nested and len(set(columns)) == len(columns):
         nodes = np.add(columns, nd.LANES, dtype=np.int64)
         made = gather_rows(schema.select(columns), nodes, tables, pos, pos)  # weights are not read: any array will do
@@ -330,7 +330,7 @@ def gather_columns(schema: Schema, tables: Int64s, pos: Int64s, columns: Sequenc
 def gather_pairs(
     schema: Schema, origins: Int64s, tables_a: Int64s, pos_a: Int64s, tables_b: Int64s, pos_b: Int64s, weights: Int64s
 ) -> Chunk | None:
-    """Pairs of rows as a chunk of flat columns without hashes; None where a column is too large for one.
+    """Pairs of rows as a chunk of flat columns without hashes; None where a column is too large for one chunk.
 
     origins[i] = (0 or 1, node): the side and the column that column i of the schema comes from.
     """
@@ -378,7 +378,7 @@ def _gather_column(schema: Schema, tables: Int64s, index: int, pos: Int64s) -> p
 
 
 def _gather_nested(schema: Schema, tables: Int64s, index: int, pos: Int64s) -> pa.Array:
-    """One nested column, by way of a chunk of that column alone."""
+    """One nested column, gathered into a chunk of that column alone."""
     keep: list[Any] = []
     chunk = Chunk(schema, len(pos), allocate(schema.node_count * nd.NODE_BYTES), keep)
     table = chunk.nodes()
@@ -449,7 +449,7 @@ def _gather(
 def _gather_halves(
     schema: Schema, own_key: int, tables: Int64s, pos: Int64s, weights: Int64s, one_weight: int, time: Int64s
 ) -> list[Chunk]:
-    """Two chunks instead of one whose values 32-bit offsets cannot address."""
+    """Gather into two chunks, because the values of one would exceed 32-bit offsets."""
     half = len(pos) // 2
     if half == 0:
         raise SchemaError("a single row holds more than 2 GiB in one column; split the value")

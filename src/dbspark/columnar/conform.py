@@ -1,8 +1,8 @@
-"""Conforms Arrow data to a schema: casts columns to its canonical types, or names the column that does not fit.
+"""Conforms Arrow data to a schema: casts columns to its canonical types, or raises an error that names the column.
 
-Another layout of the same Spark type is cast (large strings, dictionaries, nanoseconds), and so is a number into a
-number type that holds it exactly; integers may also be narrowed, and each value is checked. Anything else is
-refused: a string is not a number that somebody forgot to parse.
+Other layouts of the same Spark type (large strings, dictionaries, nanoseconds) are cast, and so are numbers to a number
+type that holds them exactly. Integers may also be narrowed; each value is checked. Anything else is refused, for
+instance strings for a number column: nothing is parsed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def _conform_column(field: pa.Field, array: pa.Array) -> pa.Array:
 
 def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_nested(target) and not _same_layout(array.type, target):
-        # By way of Python: rare, and Arrow's own cast loses values of sliced views and fails on NULLs in NULL parents.
+        # Through Python objects, slow but rare: Arrow's own cast loses values of sliced views and fails on NULLs inside
+        # NULL parents.
         return pa.array(array.to_pylist(), target)
     return array.cast(target)
 
@@ -89,7 +90,7 @@ def _castable(source: pa.DataType, target: pa.DataType) -> bool:
         return True
     if t.is_integer(source):
         if t.is_integer(target):
-            return True  # a value that does not fit fails the cast
+            return True  # the cast raises if a value does not fit
         digits = {1: 3, 2: 5, 4: 10, 8: 20}[source.bit_width // 8]
         if t.is_decimal(target):
             return bool(target.precision - target.scale >= digits)

@@ -43,7 +43,7 @@ _SIMPLE = {
     ),
 }
 TIME_DIGITS = 6
-"""Digits of the seconds of TIME where none are given."""
+"""Digits of fractional seconds of TIME where the DDL gives none."""
 _DAY_TIME = ("day", "hour", "minute", "second")
 
 
@@ -116,7 +116,7 @@ class _DdlParser:
         return pa.field(name, dtype, True, _spark_metadata(spark))
 
     def type(self) -> tuple[pa.DataType, str]:
-        """An Arrow type, and the name of the Spark type where Arrow has no counterpart of it, else an empty string."""
+        """An Arrow type, and the name of the Spark type if Arrow has no counterpart for it, else an empty string."""
         word = self.next().lower()
         if word in _SIMPLE:
             if word == "string" and self.accept("collate"):
@@ -198,7 +198,7 @@ class _DdlParser:
 
 
 def check_collation(name: str) -> None:
-    """Refuse every collation but the one by which equal strings are equal bytes."""
+    """Raise for every collation but UTF8_BINARY, under which strings are equal if their bytes are."""
     if name.rsplit(".", 1)[-1].upper() != "UTF8_BINARY":
         raise SchemaError(
             f"strings of collation {name} are not supported: dbspark compares strings by their bytes (UTF8_BINARY), "

@@ -1,13 +1,13 @@
-"""`Delta`: what flows on a stream in a tick, a Z-set in columns that is neither sorted nor consolidated yet.
+"""`Delta`: the value of a stream in one tick, a Z-set in columns that need be neither sorted nor consolidated.
 
-Linear operators work on the columns and never sort. An operator that needs an order asks for it (`sorted_by`); each
-order is computed once and cached, so consumers of the same stream share it.
+Linear operators work on the columns and never sort. An operator that needs sorted rows calls `sorted_by`; each order is
+computed once and cached, so consumers of the same stream share it.
 
-Rows may occur several times, and weights may be zero or cancel. Whatever is visible from outside, and whatever is kept
-as state, is a consolidated batch.
+Rows may occur several times, and weights may be zero or cancel. Everything that users see and everything that is kept
+as state is consolidated first.
 
 A delta holds its rows in one or more forms (Arrow columns and a weight vector, a chunk, sorted batches) and derives the
-others when they are asked for.
+others when they are first read.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Delta:
 
     @staticmethod
     def empty(schema: Schema) -> Delta:
-        """The delta of no rows; one for each schema."""
+        """The delta without rows; cached for each schema."""
         empty = _EMPTY.get(schema)
         if empty is None:
             empty = _EMPTY[schema] = Delta.of(Batch.empty(SortKey(schema)))
@@ -132,7 +132,7 @@ class Delta:
 
     @property
     def retained_bytes(self) -> int:
-        """Bytes of the arena that this delta keeps alive, of which its rows may be a small part; 0 if it has none."""
+        """Bytes of the arena that this delta keeps alive, which may hold far more than its rows; 0 if it has none."""
         if self._chunk is None:
             return 0
         buffer = self._chunk.buffer
@@ -150,22 +150,22 @@ class Delta:
                 batch = Batch.empty(sort_key)
             else:
                 batch = Batch.of(sort_chunk(sort_key, self.chunk()))
-            # Another dict, not another entry: a delta may be read by two threads (`trace.history`).
+            # Replaces the dict instead of adding to it: two threads may read a delta (`trace.history`).
             self._batches = {**self._batches, sort_key: batch}
         return batch
 
     def add_sorted(self, batch: Batch) -> Delta:
-        """Cache a batch of the same rows as their order by its sort key; returns this delta."""
+        """Cache a batch of the same rows as the result of `sorted_by` for its sort key; returns this delta."""
         self._batches = {**self._batches, batch.sort_key: batch}
         return self
 
     @property
     def is_sorted(self) -> bool:
-        """Whether the rows are sorted and consolidated by some key already."""
+        """Whether a sorted and consolidated form of the rows has been computed already."""
         return bool(self._batches)
 
     def batch(self) -> Batch:
-        """The rows sorted and consolidated by any key by which they are already, else by whole rows."""
+        """The rows as a batch, in an order that is computed already if there is one, else sorted by whole rows."""
         for batch in self._batches.values():
             return batch
         return self.sorted_by(SortKey(self.schema))
@@ -290,6 +290,6 @@ def gather_delta(schema: Schema, tables: Int64s, pos: Int64s, weights: Int64s) -
 
 
 def merge_or_empty(sort_key: SortKey, batches: Iterable[Batch]) -> Batch:
-    """The sum of batches of one sort key; unlike `merge`, of no batches as well."""
+    """The sum of batches of one sort key; unlike `merge`, it accepts no batches at all."""
     nonempty = [b for b in batches if b.rows]
     return merge(nonempty) if nonempty else Batch.empty(sort_key)

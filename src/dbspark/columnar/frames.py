@@ -3,8 +3,9 @@
 Arrow has fewer types than Spark: where a field's type does not say which Spark type it is, its metadata does
 (`dbspark.columnar.ddl`). `struct_of` reads both, so a DataFrame has the types that Spark itself would give.
 
-PySpark cannot convert year-month intervals to Arrow or from it. They are INT there, as many months, which is how Spark
-keeps them in memory, and the DataFrame is given the real types afterwards, or before (`relabelled`).
+PySpark cannot convert year-month intervals to or from Arrow. They cross as INT, the number of months, which is also how
+Spark keeps them in memory. `relabelled` changes the types of the DataFrame: after import back to intervals, before
+export to INT.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def struct_of(schema: pa.Schema) -> StructType:
 
 
 def check_storable(fields: Iterable[pa.Field]) -> None:
-    """Refuse types of which Spark has values, but no columns of tables."""
+    """Raise for types that Spark allows for values but not for columns of tables."""
     for field in fields:
         if pa.types.is_interval(field.type):
             raise SchemaError(
@@ -70,9 +71,9 @@ def is_variant(dtype: pa.DataType) -> bool:
 
 
 def in_months(spark: Any, wide: bool = False) -> Any:
-    """The same Spark type with INT in the place of year-month intervals.
+    """The same Spark type with INT instead of year-month intervals.
 
-    `wide`: and with the widest of the other intervals, and of times of the day: Python workers give no others.
+    `wide`: also replace day-time intervals and TIME by their widest forms, the only ones that Python workers return.
     """
     from pyspark.sql import types as st
 
@@ -105,7 +106,7 @@ def relabelled(frame: DataFrame, struct: StructType) -> DataFrame:
 
 
 def frame_of(spark: SparkSession, table: pa.Table, struct: StructType | None = None) -> DataFrame:
-    """A DataFrame of a table; of other types than the table says if they are given."""
+    """A DataFrame of a table, with the types of `struct` if it is given, else those of the table."""
     wanted = struct_of(table.schema) if struct is None else struct
     plain = in_months(wanted)
     if any(column.num_chunks == 0 for column in table.columns):  # PySpark does not take nested columns without chunks
@@ -121,18 +122,18 @@ def arrow_of(frame: DataFrame) -> pa.Table:
     if not _holds_variants(plain):
         try:
             table: pa.Table = rows.toArrow()
-        except pa.ArrowInvalid:  # pyarrow refuses a NULL struct whose fields are NOT NULL: they have no value there
+        except pa.ArrowInvalid:  # pyarrow refuses a NULL struct with NOT NULL fields, because its fields have no value
             loose = nullable_inside(rows)
             if loose is rows:
                 raise
             table = loose.toArrow()
         return table
-    # toArrow() fails on NULLs of type VARIANT: Spark marks the two binaries inside them as NULL, which they cannot be.
+    # toArrow() fails on a NULL of type VARIANT: Spark marks its two NOT NULL binaries as NULL.
     return as_pyspark_has_it(pa.Table.from_batches(rows._collect_as_arrow(empty_list_if_zero_records=False)), plain)
 
 
 def as_pyspark_has_it(table: pa.Table, struct: StructType) -> pa.Table:
-    """The same rows in exactly the Arrow types that PySpark has for these Spark types, as far as it is particular."""
+    """The same rows in the Arrow types that PySpark makes for `struct`; only VARIANT columns need a conversion."""
     if not _holds_variants(struct):
         return table
     schema = arrow_schema(struct)
@@ -148,7 +149,7 @@ def _holds_variants(struct: StructType) -> bool:
 
 
 def _relaid(array: pa.Array, dtype: pa.DataType) -> pa.Array:
-    """The values in a type of the same layout; what may not be NULL in a struct is not NULL below a NULL either."""
+    """The values in a type of the same layout. NOT NULL members of a NULL struct are filled with empty values."""
     t = pa.types
     mask = array.is_null() if array.null_count else None
     if t.is_struct(dtype):
@@ -172,12 +173,12 @@ def _relaid(array: pa.Array, dtype: pa.DataType) -> pa.Array:
 
 
 def _filled(array: pa.Array) -> pa.Array:
-    """Empty values in the place of NULLs."""
+    """A binary array with empty values instead of NULLs; other arrays as they are."""
     return pc.fill_null(array, pa.scalar(b"", array.type)) if pa.types.is_binary(array.type) else array
 
 
 def arrow_schema(struct: StructType) -> pa.Schema:
-    """The schema of `arrow_of`."""
+    """The Arrow schema of the tables that `arrow_of` returns for a Spark schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(in_months(struct), timezone="UTC")

@@ -5,9 +5,9 @@
 | below `MIN_BLOCK_BYTES` | Python's and numpy's own allocator | small and short-lived |
 | others | the block allocator of the process (`columnar.block_allocator`) | huge pages, reused while resident |
 
-Both reuse what is freed, so a steady stream of merges touches resident pages instead of faulting in new ones. Arrow's
-memory pools are not used for batches: a call to them releases the interpreter's lock, and to get it back means to wait
-for the thread of the background merges.
+Both reuse freed memory, so a steady stream of merges touches resident pages instead of faulting in new ones. Arrow's
+memory pools are not used for batches: a call to them releases the GIL, and to get it back the caller may have to wait
+for the background thread.
 
 An *arena* is one buffer that holds all memory of a chunk: its node table, lanes and columns. It is measured first,
 allocated once, filled by a kernel, and freed as a whole with the last reference to it.
@@ -49,9 +49,9 @@ class ScratchMemory(bytearray):
 class ThreadScratch(threading.local):
     """A scratch buffer that each thread allocates when it first uses it, and then keeps.
 
-    It is not a buffer of pyarrow. When a thread that is not Python's leaves Python, CPython clears what is local to the
-    thread, and crashes if a destructor asks for the interpreter's lock meanwhile (before 3.12), as those of pyarrow's
-    buffers do. duckdb reads Arrow streams on such threads.
+    It is not a pyarrow buffer. When a thread that Python did not start returns from Python code, CPython clears its
+    thread-local objects, and before 3.12 crashes if a destructor acquires the GIL then, as those of pyarrow buffers do.
+    duckdb reads Arrow streams on such threads.
     """
 
     def __init__(self, size: int) -> None:
@@ -67,12 +67,12 @@ def allocate(size: int) -> Any:
 
 
 def reserve(size: int) -> None:
-    """Have at least `size` bytes mapped and resident for blocks, now and for as long as the process lives."""
+    """Keep at least `size` bytes mapped and resident for blocks, from now until the process ends."""
     PROCESS_ALLOCATOR.reserve(size)
 
 
 def purge_free_memory() -> None:
-    """Return the memory of free blocks to the system, what is reserved excepted."""
+    """Return the memory of free blocks to the system, except for reserved memory."""
     PROCESS_ALLOCATOR.purge()
 
 
@@ -83,7 +83,7 @@ def allocated_bytes() -> int:
 
 
 def copy_record_batch(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in one piece of memory of our own: their producer may reuse its buffers."""
+    """A copy of the rows in one buffer that nobody else writes: their producer may reuse its buffers."""
     return pa.ipc.read_record_batch(rows.serialize(memory_pool=_POOL), rows.schema)
 
 

@@ -1,13 +1,13 @@
 """Merging: the sum of sorted batches, all at once (`merge_chunks`) or step by step (`MergePlan`).
 
-Inputs have one sort key. Rows at one time, with no time occurring twice, are merged by the kernels without times; where
-an input has several times, or inputs differ in theirs, every row comes with its times.
+All inputs have the same sort key. Where all rows of all inputs have the same time, kernels ignore times; otherwise they
+read the time of each row.
 
 | inputs | how | why |
 |---|---|---|
 | small, flat, of one chunk and of the same time | `_merge_small`: two kernel calls in scratch memory | few calls |
-| of several times, `MIN_BATCHES_TO_SORT` or more | rows are sorted again | a walk looks at each input for each row |
-| `PARALLEL_MERGE_ROWS` rows and more | two halves by key hash, in two threads | kernels release the interpreter |
+| of several times, `MIN_BATCHES_TO_SORT` or more | rows are sorted again | a merge compares all inputs for each row |
+| `PARALLEL_MERGE_ROWS` rows and more | two halves by key hash, in two threads | kernels run without the GIL |
 | any other | one `MergePlan`, step by step | |
 """
 
@@ -79,9 +79,9 @@ B = TypeVar("B", bound=MergeInput)
 class MergePlan(Generic[B]):
     """A merge in progress: call `step` until `done`.
 
-    The cursors say how far each input is read: (chunk, row) of its next row; `ends` are the cursors where it stops.
-    Inputs are kept smallest first, as the kernels want them; `input_order` gives each its place among the arguments.
-    `unread_inputs` is what another plan needs to go on from here.
+    The cursor of an input is the (chunk, row) of its next row; `ends` are the cursors where reading stops. Inputs are
+    kept in ascending order of size, as the kernels require; `input_order` holds where each is among the arguments.
+    `unread_inputs` is what another plan needs to continue this merge.
     """
 
     __slots__ = (
@@ -109,7 +109,7 @@ class MergePlan(Generic[B]):
     ) -> None:
         """Merge batches, each from row `offset` of its first chunk on.
 
-        Times are advanced to `since`; or, with `within` (`time_bounds`), only those within it are kept.
+        Times are advanced to `since`; or, with `within` (from `time_bounds`), only rows at times within it are kept.
         """
         self.bounds = time_bounds(since) if within is None else within
         self.time = _common_time(batches, since) if within is None else None
@@ -136,7 +136,7 @@ class MergePlan(Generic[B]):
         self.read = 0
 
     def step(self, limit: int) -> list[Chunk]:
-        """Merge on, until at most `limit` rows are written (twice as many read)."""
+        """Continue the merge by at most `limit` rows written, or twice as many rows read; returns the new chunks."""
         schema = self.sort_key.schema
         columns, nodes = schema.columns, schema.node_count
         info = self.info
@@ -162,7 +162,10 @@ class MergePlan(Generic[B]):
         return gather_chunks(schema, self.sort_key.own_key, self.tables, *gathered)
 
     def _stops(self, limit: int) -> tuple[Int64s, int]:
-        """Cursors, the same row on one side of them in all inputs, and the rows before them: `limit` if possible."""
+        """Cursors at which a step may end, and the number of rows before them, `limit` if possible.
+
+        Equal rows lie on the same side of the cursors in all inputs.
+        """
         stops = np.empty_like(self.cursors)
         return stops, choose_split(self.tables, self.lens, self.cursors, self.ends, limit, stops)
 
@@ -219,7 +222,7 @@ class MergePlan(Generic[B]):
 
 
 def run_merge(plan: MergePlan[Any]) -> list[Chunk]:
-    """All chunks that a merge has still to write."""
+    """Run a merge to its end; returns the chunks that it writes."""
     chunks: list[Chunk] = []
     while not plan.done:
         chunks += plan.step(CHUNK_ROWS)
@@ -227,7 +230,7 @@ def run_merge(plan: MergePlan[Any]) -> list[Chunk]:
 
 
 def merge_chunks(inputs: Sequence[B], since: Sequence[int] = ()) -> SortedChunks:
-    """The sum of batches of one sort key that have rows, with times advanced to `since`."""
+    """The sum of non-empty batches of one sort key, with times advanced to `since`."""
     sort_key = inputs[0].sort_key
     if any(b.sort_key is not sort_key for b in inputs):
         raise SchemaError(f"batches of different sort keys cannot be merged: {[b.sort_key for b in inputs]}")
@@ -256,7 +259,7 @@ def _second_thread() -> ThreadPoolExecutor:
 
 
 def _common_time(batches: Sequence[MergeInput], since: Sequence[int]) -> tuple[int, ...] | None:
-    """The one time of all rows of all batches once they are advanced to `since`; None where there are several."""
+    """The time of all rows of all batches after advancing to `since`; None where there are several."""
     common: tuple[int, ...] | None = None
     for batch in batches:
         time = batch.time
@@ -271,8 +274,8 @@ def _common_time(batches: Sequence[MergeInput], since: Sequence[int]) -> tuple[i
 
 
 def _merge_small(sort_key: SortKey, batches: Sequence[MergeInput]) -> SortedChunks | None:
-    """The sum of flat batches of one chunk and of one time, in two kernel calls; None where they are not such, or too
-    large for the scratch memory of the thread."""
+    """The sum of small batches in two kernel calls. None unless all are flat, of one chunk and at one time, and fit
+    into the scratch memory of the thread."""
     time = batches[0]._time_survey
     lines, largest, rows = [], 0, 0
     for i, batch in enumerate(batches):

@@ -1,12 +1,13 @@
 """Encodes single Python rows for point lookups, without Arrow.
 
-Making Arrow arrays of one row costs more than all the searching. Here a row is packed by `struct` into a small buffer
-whose node table was written beforehand: values of fixed width at fixed offsets, then the bytes of strings and binaries.
+Making Arrow arrays of one row costs more than the lookup itself. Here `struct` packs a row into a small buffer whose
+node table was written when the buffer was made: values of fixed width at fixed offsets, then the bytes of strings and
+binaries.
 
 1. Buffers come from a pool and go back to it after use, so threads never share one and a row costs no allocation.
-2. Only flat types whose canonical Python values are exact are encoded. For other types (nested ones, times of day,
-   intervals) there is no codec; for a row that does not fit its buffer the codec returns None. The caller then goes
-   through Arrow.
+2. Only flat types whose canonical Python values are exact are encoded. There is no codec for other types (nested ones,
+   times of day, intervals), and the codec returns None for a row that does not fit its buffer. The caller then looks
+   the row up through Arrow.
 
 The code that packs the rows of a schema is generated and compiled once, so that a lookup runs no loop over columns.
 """
@@ -31,9 +32,9 @@ from dbspark.kernels.lookup import row_lookup as kw
 from dbspark.kernels.memory import layout as nd
 
 DirectoryAddress = tuple[int, Any]
-"""The address of a directory of batches (`kernels.lookup.row_lookup`), and what must stay alive while it is used."""
+"""The address of a directory of batches (`kernels.lookup.row_lookup`), and the owner of the memory there."""
 MAX_TEXT_BYTES = 4096
-"""Bytes for all strings and binaries of a row; longer rows are looked up through Arrow."""
+"""Bytes for all strings and binaries of an encoded row; rows with more are looked up through Arrow."""
 _EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
 _EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -1,7 +1,7 @@
 """Times of rows as kernels read them: `TIME_LANES` coordinates of int64 for each row, unused ones zero.
 
-Whoever gives rows times (`dbspark.trace.time`) has a partial order of times; here a time is its coordinates. A row *at
-no time* has zeros, which is how batches outside of traces are stored.
+`dbspark.trace.time` defines the partial order of times; here a time is just its coordinates. Rows of batches outside of
+traces are *at no time*: their coordinates are zeros.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dbspark.kernels.memory import layout as nd
 from dbspark.kernels.merge import merge_timed as kt
 
 BEFORE_ALL_TIMES = -INT64_MAX - 1
-"""A coordinate below every other."""
+"""The least int64: a coordinate below every coordinate of a time."""
 
 NO_TIME_COORDINATES = (0,) * nd.TIMES
 """The coordinates of rows at no time."""
 
 
 def survey_of_one_time(time: Sequence[int]) -> list[int]:
-    """The survey of the times of rows that all have this one: whether there is one, then (least, greatest) of each
-    coordinate."""
+    """The time survey of rows that all have this time: 1, as there is one time, then (least, greatest) of each
+    coordinate, which are equal."""
     return [1] + [t for t in time for _ in range(2)]
 
 
@@ -37,8 +37,8 @@ def advance_time(time: Sequence[int], since: Sequence[int]) -> tuple[int, ...]:
 
 
 def time_bounds(since: Sequence[int] = (), upto: Sequence[int] = (), after: Sequence[int] | None = None) -> Int64s:
-    """The times that a merge keeps, for `kernels.merge.merge_timed`: those up to `upto` and not up to `after`, each
-    advanced to `since`."""
+    """The times that a merge keeps, for `kernels.merge.merge_timed`: those at or before `upto` and not at or before
+    `after`, each advanced to `since`."""
     out = np.zeros((4, nd.TIMES), np.int64)
     out[0], out[1], out[2] = BEFORE_ALL_TIMES, INT64_MAX, INT64_MAX
     out[0, : len(since)] = since
@@ -50,7 +50,7 @@ def time_bounds(since: Sequence[int] = (), upto: Sequence[int] = (), after: Sequ
 
 
 def pad_times(times: Any, begin: int, end: int) -> Any:
-    """Rows begin … end-1 of some coordinates, and zeros for the coordinates that are not there."""
+    """Rows begin … end-1 of the given coordinates, with zeros for the missing ones."""
     coordinates = [np.asarray(t, np.int64)[begin:end] for t in times]
     return coordinates + [np.zeros(1, np.int64)] * (nd.TIMES - len(coordinates))
 

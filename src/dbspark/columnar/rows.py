@@ -6,7 +6,7 @@ rows in Spark's sense are equal tuples: every NaN is the one `NAN` object (tuple
 4 bytes are rounded as they are stored.
 
 `row_normaliser(schema)` compiles a function that brings any acceptable row into this form or names the wrong column.
-Rows are the slow way in and out; nothing on a hot path comes here.
+Rows are the slow way in and out; no hot path uses them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _variant() -> Any:
             return VariantVal, _bytes_of(self)
 
         def parameters(self) -> tuple[bytes, bytes]:
-            return _bytes_of(self)  # constants of a query enter its identity
+            return _bytes_of(self)  # variants among the constants of a query are part of its identity
 
     def _bytes_of(variant: VariantVal) -> tuple[bytes, bytes]:
         return bytes(variant.value), bytes(variant.metadata)
@@ -143,13 +143,13 @@ def _coerce(field: pa.Field, value: Any, row: Row = ()) -> Any:
 
 
 def _in_row(row: Row) -> str:
-    """The row as the end of an error; nothing for a row of one column, which is its value."""
+    """The end of an error message that shows the row; empty for a row of one column, whose value it shows already."""
     text = f"{row!r}"
     return f"; in the row {text if len(text) <= 200 else text[:199] + '…'}" if len(row) > 1 else ""
 
 
 def _accepted(field: pa.Field, value: Any) -> Any:
-    """A value of a Python type that fits the column, nested ones as tuples; nothing is rounded or cut."""
+    """A value of a Python type that fits the column, nested values as tuples; nothing is rounded or truncated."""
     if value is None:
         if field.nullable:
             return None

@@ -208,7 +208,7 @@ class Schema:
         self.nodes = tuple(out)
         self.node_count = len(out)
         self.has_maps = any(pa.types.is_map(node.type) for node in out)
-        self.row_nodes = np.array(row_nodes, np.int64)  # whose rows are the rows of the batch
+        self.row_nodes = np.array(row_nodes, np.int64)  # the nodes that have one row for each row of the batch
         self.nested = any(node.kind in (nd.LIST, nd.STRUCT) for node in out)
         self.needs_array_export = any(node.kind in (nd.LIST, nd.STRUCT, nd.NULL) for node in out)
         self.template = np.zeros((self.node_count, nd.FIELDS), np.int64)
@@ -223,14 +223,14 @@ class Schema:
         self.packing = Struct(f"{len(self.lines)}q")
 
     def weighted(self, name: str) -> pa.Schema:
-        """The Arrow schema with a column of that name for weights after the others."""
+        """The Arrow schema followed by a column of this name for the weights."""
         found = self.weighted_schemas.get(name)
         if found is None:
             found = self.weighted_schemas[name] = self.arrow.append(pa.field(name, pa.int64()))
         return found
 
     def fits(self, arrays: Sequence[pa.Array]) -> bool:
-        """Whether flat columns are of these types, without NULLs where none may be."""
+        """Whether flat columns have these types, and no NULLs where the schema says NOT NULL."""
         if self.nested or len(arrays) != self.columns:
             return False
         for array, dtype in zip(arrays, self.types, strict=True):
@@ -276,7 +276,7 @@ class Schema:
         return found
 
     def parameters(self) -> tuple[Any, ...]:
-        """Its columns, for identities (`dbspark.identity`)."""
+        """Its columns, as they enter the identities of operators (`dbspark.identity`)."""
         return tuple(self.arrow)
 
     def __reduce__(self) -> Any:
@@ -287,7 +287,7 @@ class Schema:
 
 
 def child_types(dtype: pa.DataType) -> Iterable[pa.DataType]:
-    """Types of the child arrays of a nested type, in the order of their nodes."""
+    """Types of the child arrays of a nested type, in the order of their lines in the node table."""
     if pa.types.is_struct(dtype):
         return [f.type for f in dtype]
     if pa.types.is_map(dtype):

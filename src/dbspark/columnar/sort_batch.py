@@ -2,7 +2,7 @@
 
 Flat rows at one time are the common case and take two kernel calls (`kernels.sort.sort_rows`): `plan` hashes and sorts
 the rows in scratch memory and returns the size of the result, `fill` writes the result into an arena of that size.
-Rows with nested columns or with several times take the general way: hash, sort, consolidate and gather, each by itself.
+Rows with nested columns or with several times take one kernel call each to hash, sort, consolidate and gather them.
 
 Scratch memory for a plan is allocated once per thread and reused, up to `PLAN_SCRATCH_BYTES`: allocating and faulting
 it in for each small tick would cost more than sorting.
@@ -31,15 +31,15 @@ from dbspark.kernels.sort.radix_sort import sort_hashes
 MAX_SORT_ROWS: Final = 1 << 21
 """Rows that are sorted at once; more are sorted in pieces of this size and merged."""
 PLAN_SCRATCH_BYTES: Final = 1 << 20
-"""Scratch memory that each thread keeps for plans; larger plans allocate theirs."""
+"""Scratch memory that each thread keeps for plans; for a larger plan memory is allocated each time."""
 
 PLAN_SCRATCH: Final = ThreadScratch(PLAN_SCRATCH_BYTES)
 PLAN_INFO: Final = Struct(f"{ka.INFO_WORDS}q")
-"""The head of a plan: rows, then what `kernels.sort.sort_rows` says of them."""
+"""The head of a plan: the number of rows, then the statistics that `kernels.sort.sort_rows` writes about them."""
 
 
 class SortedChunks(NamedTuple):
-    """What a batch is made of: chunks that are sorted by a sort key and consolidated, and both surveys, or none."""
+    """Chunks sorted by a sort key and consolidated, and the surveys of weights and times, if they are known."""
 
     sort_key: SortKey
     chunks: Sequence[Chunk]
@@ -90,7 +90,7 @@ def sort_chunk(sort_key: SortKey, chunk: Chunk, hashed: bool = False) -> SortedC
     if n == 0:
         return SortedChunks(sort_key, ())
     check_plan(info)
-    # More rows, or larger ones, than one chunk holds: the plan stands, and the chunks are gathered one by one.
+    # The rows do not fit into one chunk: the plan stays valid, and the chunks are gathered one by one.
     pos = np.frombuffer(scratch, np.int64, n, 8 * (before + 2 * rows))
     weights = np.frombuffer(scratch, np.int64, n, 8 * (before + 3 * rows))
     tables = np.frombuffer(scratch, np.int64, 1, 8 * ka.INFO_WORDS)
@@ -110,7 +110,7 @@ def sort_timed_chunks(
         table, words = stamped.nodes(), sort_key.words(chunk)
         keys = sort_key.keys(chunk, words)
         _set_hash_lanes(sort_key, table, words, keys)
-        owners.append((stamped, words, keys))  # the tables hold bare addresses of these
+        owners.append((stamped, words, keys))  # keeps alive what the node tables address
         tables.append(stamped.table)
     lens, info = np.array([chunk.rows for chunk in chunks], np.int64), np.empty(5, np.int64)
     pos, weights, row_times = int64s(count), int64s(count), int64s(nd.TIMES * count).reshape(nd.TIMES, count)
@@ -128,10 +128,10 @@ def sort_timed_chunks(
 
 
 def sort_hashed_chunk(sort_key: SortKey, chunk: Chunk, words: UInt64s, keys: UInt64s) -> SortedChunks:
-    """Sort and consolidate a chunk of any columns and times whose lanes are computed: see `SortKey.words`, `.keys`."""
+    """Sort and consolidate a chunk of any columns and times; `words` and `keys` are its HASH and KEY lanes."""
     rows = chunk.rows
     schema = sort_key.schema
-    table = np.array(chunk.nodes())  # a copy: the chunk may be shared, its hash lanes are ours
+    table = np.array(chunk.nodes())  # a copy, because the chunk may be shared and its hash lanes are set below
     _set_hash_lanes(sort_key, table, words, keys)
     at = table.ctypes.data
     order = int64s(rows)

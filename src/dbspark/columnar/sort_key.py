@@ -1,11 +1,11 @@
 """A sort key: which columns of a schema are the key that batches are ordered by, and the order inside a key.
 
 `key=None` means that the whole row is the key; then the key hash is the row hash and is stored once. `order` names
-columns by which the rows of one key follow each other, each as (column, descending, nulls last); without it they
-follow by row hash. `key=()` puts all rows under one key. Sort keys are interned like schemas.
+columns by which the rows of one key are ordered, each as (column, descending, nulls last); without it they are
+ordered by row hash. `key=()` gives all rows the same key. Sort keys are interned like schemas.
 
 Rows are sorted by the KEY lane (the hash of the key columns), then by the HASH lane, then by values. The HASH lane
-holds the row hash or, where there are order columns, a word that does not fall while the first of them rises.
+holds the row hash or, where there are order columns, a word that is monotonic in the first of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OrderColumn = tuple[int, bool, bool]
 _INTERNED: dict[Any, SortKey] = {}
 _mask = np.uint64(0xFFFFFFFFFFFFFFFF)
 _mask_word = -1
-"""The same bits as a signed integer, for kernels that take no other unsigned argument."""
+"""The bits of `_mask` as a signed integer, for kernels whose integer arguments are all signed."""
 
 
 class SortKey:
@@ -105,7 +105,7 @@ class SortKey:
         return f"SortKey({self.schema!r} by {', '.join(names)}{' ordered by ' if ordered else ''}{', '.join(ordered)})"
 
     def words(self, chunk: Any) -> UInt64s:
-        """The HASH lane of a chunk: row hashes, or words that do not fall while the first order column rises."""
+        """The HASH lane of a chunk: row hashes, or words that are monotonic in the first order column."""
         if not self.order:
             return hash_rows(chunk, self.row_nodes)
         out = uint64s(chunk.rows)
@@ -136,7 +136,7 @@ def hash_rows(chunk: Any, nodes: Any) -> UInt64s:
 
 
 def _nested_words(schema: Schema, table: Any, address: int, index: int, rows: int) -> UInt64s:
-    """The word of each value of one node (`kernels.memory.hash`), from those of its children."""
+    """The hash word of each value of one node (`kernels.memory.hash`), from the hash words of its children."""
     node = schema.nodes[index]
     out = uint64s(rows)
     target = out.ctypes.data

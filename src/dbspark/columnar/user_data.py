@@ -1,11 +1,11 @@
-"""Data as users have it, before it meets a schema: pandas DataFrames, and datetimes without a time zone.
+"""Prepares the data of users for import: pandas DataFrames, and datetimes without a time zone.
 
-A datetime without a zone is meant in the session's time zone, as everywhere in Spark, wherever it stands: in a column,
-a struct, an array or a map, in rows of any form, in keys. pandas has no integers with NULLs unless asked, an index
-nobody meant, and 64 bits for everything: a column is taken if every value fits the table's type exactly (floats are
-rounded to FLOAT, as Spark does), and the error names the column and a value otherwise.
+A datetime without a zone is in the session's time zone, as everywhere in Spark, wherever it occurs: in a column, a
+struct, an array or a map, in rows of any form, in keys. By default pandas stores integers with NULLs as floats, numbers
+in 64 bits, and an index that was not asked for. So a pandas column is accepted if every value fits the table's type
+exactly (except that floats are rounded to FLOAT, as Spark does); otherwise the error names the column and a value.
 
-All other data pass through as they are.
+All other data are returned as they are.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Zone = Callable[[], str]
 
 
 def prepare(data: Any, schema: Schema, zone: Zone, weight: str | None = None) -> Any:
-    """The data with pandas DataFrames as Arrow tables, and with datetimes that have a zone where the schema has one."""
+    """Convert pandas DataFrames to Arrow tables, and give datetimes a zone in columns whose type has one."""
     kind = type(data)
     if kind is pa.Table:
         return data
     if kind is list:
         return _in_zone(data, schema, zone)
-    pandas = sys.modules.get("pandas")  # whoever has a DataFrame has imported it
+    pandas = sys.modules.get("pandas")  # where the data is a DataFrame, pandas has been imported
     if pandas is not None and isinstance(data, pandas.DataFrame):
         return _from_pandas(pandas, data, schema, zone, weight)
     if pandas is not None and isinstance(data, pandas.Series):
@@ -199,7 +199,7 @@ def _weighted_in_zone(rows: Mapping[Any, Any], schema: Schema, zone: Zone) -> Ma
 
 
 def system_zone() -> str:
-    """The time zone of this machine, as Java takes it for the default."""
+    """The time zone that Java takes as the default on this machine."""
     given = os.environ.get("TZ", "").lstrip(":")
     if not given:
         given = os.path.realpath("/etc/localtime").partition("/zoneinfo/")[2]
@@ -223,7 +223,7 @@ def _from_pandas(pandas: Any, frame: Any, schema: Schema, zone: Zone, weight: st
     named = [level for level in frame.index.names if level is not None]
     meant = [level for level in named if str(level).lower() in fields and level not in frame.columns]
     unmeant = [level for level in named if level not in meant and level not in frame.columns]
-    if meant or unmeant:  # an index with a name was made by somebody: it is a column, or refused as one
+    if meant or unmeant:  # a named index was made on purpose: it is a column, or refused as one
         frame = frame.reset_index(level=[*meant, *unmeant])
     wrong = next((c for c in frame.columns if not isinstance(c, str)), None)
     if wrong is not None:
@@ -238,7 +238,7 @@ def _from_pandas(pandas: Any, frame: Any, schema: Schema, zone: Zone, weight: st
 
 
 def _empty(frame: Any, schema: Schema, weight: str | None) -> pa.Table:
-    """No rows, whatever types pandas has for the columns; no columns at all are those of the schema."""
+    """An empty table: pandas' types of the columns do not matter, and without columns it has those of the schema."""
     types = {f.name.lower(): f.type for f in schema.arrow}
     names = list(frame.columns) or [*schema.names, *([weight] if weight else [])]
     return pa.Table.from_arrays(
@@ -261,14 +261,14 @@ def _column(pandas: Any, series: Any, field: pa.Field | None, zone: Zone) -> pa.
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         if field is None:
             return pa.nulls(len(series))
-        try:  # values of several types: perhaps all of them are of the column's type
+        try:  # pyarrow has inferred no common type; the column's type may still hold all values
             array = pa.array(series, field.type, from_pandas=True)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             raise SchemaError(f"column {series.name!r}: expected {field.type}, {error}") from None
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
         array = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
-    if pa.types.is_dictionary(array.type):  # a category
+    if pa.types.is_dictionary(array.type):  # pandas' type category
         array = array.dictionary_decode()
     return array if field is None or array.type == field.type else _exactly(array, field, zone)
 
@@ -316,7 +316,7 @@ def _cast_all(array: pa.Array, target: pa.DataType, field: pa.Field) -> pa.Array
 
 
 def _first_unfit(array: pa.Array, target: pa.DataType) -> Any:
-    """The first value that cannot be cast; found by halving, as the array as a whole cannot be."""
+    """The first value that cannot be cast, in an array that cannot; found by bisection."""
     while len(array) > 1:
         first = array.slice(0, len(array) // 2)
         try:

@@ -1,4 +1,4 @@
-"""Traces: the history of a Z-set as immutable batches, levelled, merged, compacted and shared."""
+"""Traces: the history of a Z-set as immutable batches in levels, which are merged, compacted and shared."""
 
 from dbspark.trace.agent import TraceAgent, TraceImport
 from dbspark.trace.config import SpineConfig

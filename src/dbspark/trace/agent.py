@@ -70,12 +70,12 @@ class TraceAgent:
 
     @property
     def logical(self) -> Antichain:
-        """The agent reads no time below this."""
+        """Logical frontier: the agent reads no time below it."""
         return self._logical
 
     @property
     def physical(self) -> Antichain:
-        """The agent reads up to no boundary below this."""
+        """Physical frontier: the agent does not read up to a boundary between batches below it."""
         return self._physical
 
     @property
@@ -88,11 +88,11 @@ class TraceAgent:
         return self.trace.since
 
     def set_logical_compaction(self, frontier: Antichain) -> None:
-        """Read no time below `frontier` any more."""
+        """Move the logical frontier: the agent reads no time below it any more."""
         self._move(self._logical.join(frontier), self._physical)
 
     def set_physical_compaction(self, frontier: Antichain) -> None:
-        """Read up to no boundary below `frontier` any more."""
+        """Move the physical frontier: the agent reads up to no boundary between batches below it any more."""
         self._move(self._logical, self._physical.join(frontier))
 
     def advance(self, frontier: Antichain) -> None:
@@ -102,7 +102,7 @@ class TraceAgent:
     def append(self, delta: Batch, tick: int, since: Antichain) -> None:
         """Append the delta of a tick and move the agent: its physical frontier behind the tick, the logical to `since`.
 
-        The agent of a writer moves with what it writes, so merges see both at once. Where this raises, nothing has
+        Both happen in one step, so merges started by the append may use the new frontiers. If it raises, nothing has
         changed.
         """
         checkpoint = self.checkpoint()
@@ -114,7 +114,7 @@ class TraceAgent:
             raise
 
     def append_described(self, batch: Batch, description: Description, since: Antichain) -> None:
-        """The same for a batch of several ticks, whose times are advanced no further than `permitted`."""
+        """Like `append`, for a batch of several ticks whose times have been advanced at most to `permitted(since)`."""
         permitted = self.permitted(description.since)
         if not description.since.dominates(permitted):
             raise TimeError(
@@ -130,7 +130,7 @@ class TraceAgent:
             raise
 
     def permitted(self, since: Antichain) -> Antichain:
-        """How far times may be advanced where this agent permits `since`: no further than any other holder does."""
+        """How far times may be advanced once this agent moves to `since`: the meet of the frontiers of all holders."""
         return since.meet(self._trace._held_logical.without(self._logical))
 
     def checkpoint(self) -> AgentCheckpoint:
@@ -142,7 +142,7 @@ class TraceAgent:
             )
 
     def restore(self, checkpoint: AgentCheckpoint) -> None:
-        """Take back what was appended since. The agent must be the only writer, and there must be no listeners."""
+        """Undo all appends since the checkpoint. The agent must be the only writer, and there must be no listeners."""
         trace = self._trace
         with trace._lock:
             trace._held_logical.replace(self._logical, checkpoint.logical)
@@ -164,7 +164,7 @@ class TraceAgent:
         return TraceAgent(self.trace, self._logical, self._physical)
 
     def drop(self, begin: bool = True) -> None:
-        """Hold nothing any more. Dropping again does nothing.
+        """Release what the agent holds; it cannot be used any more. Dropping again does nothing.
 
         With `begin`, merges that become possible are started; else the next insert does that.
         """
@@ -247,7 +247,7 @@ class TraceImport:
         return not self._events and (self._agent._dropped or not self.frontier)
 
     def poll(self) -> list[Batch]:
-        """The batches that were inserted since the last call; afterwards `frontier` is where they end."""
+        """The batches inserted since the last call; afterwards `frontier` is their end."""
         with self._arrived:
             events = list(self._events)
             self._events.clear()
@@ -263,7 +263,7 @@ class TraceImport:
             try:
                 self._agent.advance(self.frontier)
             except TimeError:
-                if not self._agent._dropped:  # it may have been cancelled meanwhile
+                if not self._agent._dropped:  # another thread may have cancelled the import in the meantime
                     raise
         return batches
 

@@ -1,15 +1,15 @@
-"""The background thread, one for all spines of the process: large merges and other work that delays no tick.
+"""The background thread, one for all spines of the process: it runs large merges and other work beside the ticks.
 
 A background merge takes a merge in progress, which is a value, steps it until it is a batch, and publishes a new state
 from time to time. The owner of the spine (`BackgroundMerges`) adopts the last published state when it next uses the
-spine, so a merge in the background is as readable as any other and frees its inputs piece by piece. It is not published
-after every step, because adopting a state means listing the batches of the spine again, at the cost of a tick. States
-are found by the identity of their merge, so a spine that was rolled back or forked adopts only its own merges. Kernels
-run without the interpreter's lock, so ticks lose nothing but a core.
+spine, so the output of a merge can be read before it is done, and its inputs are freed piece by piece. A state is not
+published after every step, because adopting it rebuilds the batch directory of the spine, at the cost of a tick.
+A state belongs to the entry of the spine that has the same merge source, so a spine that was rolled back or forked
+adopts only its own merges. Kernels run without the GIL, so background merges cost ticks nothing but a core.
 
-After every step the thread chooses the next task: those that somebody waits for come first, then all others, then those
+After every step the thread chooses the next task: first those that a caller waits for, then all others, then those
 for idle time; among equals the one with the fewest rows. A small merge has to be done within a few ticks, a large one
-has as long as its size takes; in order of arrival, ticks would wait for the large one.
+only before as many rows have been inserted again; in order of arrival, ticks would wait for the large one.
 
 Other work (`BackgroundTask`) runs on the same thread: a second one would compete with the ticks for the second core.
 """
@@ -72,13 +72,13 @@ class _Task(ABC):
 
     def __init__(self, total: int) -> None:
         self.total = total
-        """Rows; tasks with fewer come first."""
+        """Rows of the task; tasks with fewer run first."""
         self._cancelled = False
         self._awaited = False
         self._when_idle = False
 
     def priority(self) -> tuple[bool, bool, int]:
-        """The task with the least priority value runs next. Cancelled tasks come early, because they hold memory."""
+        """The task with the least priority value runs next. Cancelled tasks run early, because they hold memory."""
         return not (self._awaited or self._cancelled), self._when_idle, self.total
 
     @abstractmethod
@@ -90,8 +90,8 @@ class BackgroundTask(_Task, Generic[T]):
     """A function call on the background thread, in one step."""
 
     def __init__(self, rows: int, function: Callable[[], T], awaited: bool = False, when_idle: bool = False) -> None:
-        """`awaited`: it runs before all others, because somebody will wait for it soon. `when_idle`: it runs after all
-        others, until somebody waits for it."""
+        """`awaited`: it runs before all others, because a caller will wait for it soon. `when_idle`: it runs after all
+        others, unless a caller waits for it."""
         super().__init__(rows)
         self._awaited = awaited
         self._when_idle = when_idle
@@ -115,12 +115,12 @@ class BackgroundTask(_Task, Generic[T]):
         return self._future.done() and self._future.exception() is not None
 
     def wait(self) -> None:
-        """Wait until it has returned or raised."""
+        """Wait until the function has returned or raised."""
         self._awaited = True
         self._future.exception()
 
     def result(self) -> T:
-        """Wait for it, before all other tasks; returns or raises what the function did."""
+        """Run the task before all others and wait for it; returns or raises what the function did."""
         self._awaited = True
         return self._future.result()
 
@@ -134,7 +134,7 @@ class BackgroundMerge(_Task):
         """The identity of the merge, by which its entry in the spine is found."""
         self.latest: MergeState | Batch = merging
         self.last_adopted: MergeState | Batch = merging
-        """The state that the owner of the spine has adopted last."""
+        """The state that is in the spine: the last one that its owner has adopted."""
         self._running: MergeRun | None = None
         self._indexed = any("index" in b.__dict__ for b in merging.inputs)
         self._future: Future[None] = Future()
@@ -163,11 +163,11 @@ class BackgroundMerge(_Task):
         if running.done or running.read >= max(PUBLISH_CHUNKS * CHUNK_ROWS, self.total // PUBLISH_CHUNKS):
             value = running.value()
             if self._indexed and isinstance(value, Batch):
-                _ = value.index  # built here and kept by the batch, so that no tick has to build it
+                _ = value.index  # built on this thread and kept by the batch, so that no tick has to build it
             self.latest = value
 
     def wait(self) -> None:
-        """Wait until the merge is done, before all other tasks; raises what it raised."""
+        """Run the merge before all other tasks and wait until it is done; raises its error."""
         self._awaited = True
         self._future.result()
 
@@ -188,7 +188,8 @@ class BackgroundMerges:
         self.running: list[BackgroundMerge] = []
 
     def start_merges(self, spine: Spine) -> Spine:
-        """Start the merges that are large enough. Waits for one behind which as many rows have come as it merges."""
+        """Start the merges that are large enough, and wait for each that is overdue: as many rows as it merges have
+        been inserted since it began."""
         threshold = spine.config.min_background_rows
         if threshold is None or not (self.running or spine.merges):
             return spine
@@ -196,7 +197,7 @@ class BackgroundMerges:
         running = {merge.source for merge in self.running}
         self.running += [BackgroundMerge(entry) for entry in large if entry.source not in running]
         for merge in list(self.running):
-            if merge not in self.running:  # adopted together with another that was waited for
+            if merge not in self.running:  # already adopted while another merge was waited for
                 continue
             newer = 0
             for entry in reversed(spine.entries):
@@ -217,8 +218,8 @@ class BackgroundMerges:
     def adopt(self, spine: Spine, reading: bool = False) -> Spine:
         """The spine with the last published state of each merge.
 
-        Where a merge has failed, its error is raised and the merge is dropped, so that it is started again later. With
-        `reading` errors are left for the next writer, who can refuse to go on.
+        If a merge has failed, this raises its error and drops the merge, so that it is started again later. With
+        `reading`, errors are left for the next writer.
         """
         for merge in list(self.running):
             error = merge.failed()
@@ -259,7 +260,7 @@ class BackgroundMerges:
         self.running.remove(merge)
 
     def finish(self, spine: Spine) -> Spine:
-        """The spine after all of these merges, and after those that are due then."""
+        """The spine after all merges that are running or become due by that."""
         while self.running:
             self._wait(self.running[0])
             spine = self.adopt(spine)

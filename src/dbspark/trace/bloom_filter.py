@@ -1,17 +1,18 @@
-"""A Bloom filter over the keys of a spine: a key that is in no batch is excluded by one access to memory, however many
-batches there are (`kernels.lookup.bloom_filter`).
+"""A Bloom filter over the keys of a spine: one memory access excludes nearly every absent key, however many batches
+there are (`kernels.lookup.bloom_filter`).
 
-A filter is a value, as a spine is, but the versions of a spine share its words. Invariants:
+A filter is an immutable value like a spine, but the filters of all versions of a spine share their words. Invariants:
 
 1. Every key of every batch of a spine is in the words of its filter. Keys are only ever added, so a key that a later
    version added, or a tick that was rolled back, only makes the filter a little less selective. A merge changes
    nothing, because it has no keys but those of its inputs.
 2. Only one thread adds to the same words: a fork of a trace begins without a filter.
-3. A version of a spine keeps its words: keys of rows that have been removed since are not in larger words.
+3. An older version of a spine keeps its own words: larger words hold only the keys of rows that are still stored, not
+   those of rows that merges have removed.
 
 Words are sized for a number of keys. When there are more, or when a filter is started on a spine that has batches,
-larger words are built step by step, some rows for every row inserted. Until they are complete, the smaller ones serve,
-or none.
+larger words are built step by step, some rows for every row inserted. Until they are complete, lookups use the smaller
+words if there are any, and otherwise no filter.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from dbspark.columnar.memory import zeros
 from dbspark.kernels.lookup.bloom_filter import add_keys
 
 MAX_KEYS_PER_WORD: Final = 4
-"""Keys for each word of 64 bits from which on a larger filter is built: four in a thousand absent keys pass then, and
-each is looked up in every batch."""
+"""With more keys for each word of 64 bits a larger filter is built: then four in a thousand absent keys pass, and each
+is looked up in every batch."""
 INITIAL_KEYS_PER_WORD: Final = 2
 """Keys for each word in a new filter."""
 REBUILD_ROWS_PER_ROW: Final = 4
@@ -49,12 +50,12 @@ class _FilterWords:
     __slots__ = ("_address", "_words", "keys", "view")
 
     def __init__(self, keys: int) -> None:
-        """Words for about so many keys."""
+        """Allocate words for about `keys` keys."""
         bits = max(keys // INITIAL_KEYS_PER_WORD, 2).bit_length()
         self._words = zeros(1 << bits)
         self._address: int = self._words.ctypes.data
         self.keys = 0
-        """Distinct keys, about: those that were not found when they were added."""
+        """Estimated number of distinct keys: added keys that the filter excluded before."""
         self.view = FilterView(self._address, 64 - bits, self._words)
 
     def add(self, chunk: Chunk, begin: int, end: int) -> None:
@@ -71,7 +72,7 @@ class _Rebuild:
     __slots__ = ("_at", "_unread", "words")
 
     def __init__(self, batches: Iterable[Batch], keys: int | None = None) -> None:
-        """`keys`: about how many there are, if that is known; else one for each row."""
+        """`keys`: the approximate number of keys, if it is known; else one for each row."""
         self._unread = [chunk for batch in batches for chunk in batch.chunks]
         self._at = 0
         self.words = _FilterWords(sum([chunk.rows for chunk in self._unread]) if keys is None else 2 * keys)
@@ -103,7 +104,7 @@ class BloomFilter:
 
     @staticmethod
     def start_build(batches: Iterable[Batch]) -> BloomFilter:
-        """A filter for a spine that has batches already; it is complete some inserts later."""
+        """A filter for a spine that has batches already. Later inserts add the keys of these step by step."""
         return BloomFilter(None, _Rebuild(batches))
 
     @property

@@ -11,28 +11,28 @@ from dbspark.trace.time import Antichain
 
 @dataclass(frozen=True, slots=True)
 class SpineConfig:
-    """Limits of a spine. They change when rows are merged and how they are found, never which rows there are.
+    """Limits of a spine. They decide when rows are merged and how they are looked up, never which rows it holds.
 
     Limits in rows count rows as they are stored, before consolidation across batches.
     """
 
     fanout: int = 4
-    """R: so many batches of one level become one of the next. More means fewer rewrites of a row and more batches to
-    read."""
+    """R: this many batches of one level become one of the next. A larger R means fewer rewrites of each row and more
+    batches for each lookup."""
     min_tiny_batches: int | None = None
-    """A spine whose oldest batch is tiny is merged for its space only from this many batches on; None: `fanout`."""
+    """The space rule merges a spine whose oldest batch is tiny only if it has this many batches; None: `fanout`."""
     min_space_share: float = 0.4
     """Newer rows allowed beside the oldest batch, as a share of it, where merges remove many rows."""
     max_space_share: float = 1.0
-    """The same where merges remove none."""
+    """The same share where merges remove no rows."""
     max_inline_merge_rows: int = 2048
     """Merges that read at most this many rows are done inside the insert; larger ones in steps or in the background."""
     append_only_fanout: int | None = None
-    """R of a spine with next to no retractions whose keys are not looked up; large batches use sixteen times as much.
+    """R of a spine with next to no retractions whose keys are not looked up; for large batches R is 16 times that.
     The newer rows may then be `append_only_fanout - 1` times the oldest batch. None: `fanout`."""
     seldom_read_fanout: int | None = None
-    """R of a spine with next to no retractions that takes in far more rows than keys are looked up; large batches use
-    four times as much where next to no keys are. None: `fanout`."""
+    """R of a spine with next to no retractions and far fewer looked-up keys than inserted rows; for large batches R is
+    4 times that where next to no keys are looked up. None: `fanout`."""
     min_indexed_rows: int | None = None
     """Batches from this many rows on get a hash index once they are looked up in. The index is held in memory. None:
     no indices."""

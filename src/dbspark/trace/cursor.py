@@ -24,7 +24,7 @@ _TOP = (1 << 64) - 1
 
 
 class Cursor:
-    """Stands at a key and at one of its values, or beyond the last."""
+    """A position at a key and at one of its values, or beyond the last key or value."""
 
     def __init__(self, batches: Sequence[Batch], sort_key: SortKey, width: int, since: Sequence[int]) -> None:
         self._batches = [b for b in batches if b.rows]
@@ -47,14 +47,14 @@ class Cursor:
         return self._groups[self._key][0] if self.key_valid else None
 
     def step_key(self) -> None:
-        """To the next key."""
+        """Move to the next key."""
         self._key += 1
         self._val = 0
         while not self.key_valid and self._hash is not None:
             self._load(None if self._hash == _TOP else self._hash + 1)
 
     def seek_key(self, key: Any) -> bool:
-        """To a key, or to the one that follows where it would be; returns whether it is there."""
+        """Move to a key, or to the next one in order if it is absent; returns whether it is there."""
         target = self._normalise_key(key if isinstance(key, tuple | list) else (key,))
         self._load(int(Keys.of(self._sort_key, [target]).hashes[0]))
         for i, (found, _) in enumerate(self._groups):
@@ -66,7 +66,7 @@ class Cursor:
         return False
 
     def rewind_keys(self) -> None:
-        """To the first key."""
+        """Move to the first key."""
         self._load(0)
 
     # ------------------------------------------------------------------ values
@@ -77,15 +77,15 @@ class Cursor:
 
     @property
     def val(self) -> Row | None:
-        """The current row, key columns included, None beyond the key's last."""
+        """The current row, key columns included; None beyond the last row of the key."""
         return self._groups[self._key][1][self._val][0] if self.val_valid else None
 
     def step_val(self) -> None:
-        """To the next row of the key."""
+        """Move to the next row of the key."""
         self._val += 1
 
     def seek_val(self, val: Row) -> bool:
-        """To a row of the key; returns whether it is there, and if not stands beyond the last."""
+        """Move to a row of the key, or beyond its last row if it is absent; returns whether it is there."""
         target = row_normaliser(self._sort_key.schema)(val)
         rows = self._groups[self._key][1] if self.key_valid else []
         self._val = next((i for i, (row, _) in enumerate(rows) if row == target), len(rows))
@@ -104,7 +104,7 @@ class Cursor:
         return list(self._groups[self._key][1][self._val][1]) if self.val_valid else []
 
     def __iter__(self) -> Iterator[tuple[Row, Row, Time, int]]:
-        """Everything from here on: (key, row, time, weight)."""
+        """All updates from the current key on: (key, row, time, weight)."""
         while self.key_valid:
             key, rows = self._groups[self._key]
             for row, history in rows[self._val :]:

@@ -1,9 +1,9 @@
 """Directories of batches for kernels: arrays with the addresses, lengths and fences of chunks, where each batch begins,
 and the references of hash indices.
 
-A `BatchDirectory` is a value that belongs to one version of a spine. Versions share memory: a version with one more
-batch writes its entry behind the last and is a longer view. Only one version may do so; another one copies. A
-`MutableDirectory` is a private copy to which entries are added in place.
+A `BatchDirectory` is an immutable value of one version of a spine. Versions share memory: a version with one more
+batch writes its entry behind the last one and views one entry more. Only the first version that appends behind an
+entry may do so; the others copy. A `MutableDirectory` is a private copy to which entries are added in place.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ NO_COUNTERS = LookupCounters()
 
 
 def directory_of(sources: Sources, index_refs: Int64s, lookups: LookupCounters = NO_COUNTERS) -> tuple[int, Any]:
-    """The address of a directory of some batches, and what keeps its memory alive besides the batches."""
+    """The address of a directory of some batches, and the owner of its memory. The caller keeps batches and arrays
+    alive."""
     return _directory(_addresses(sources, index_refs), len(sources[3]) - 1, lookups)
 
 
@@ -94,7 +95,7 @@ class BatchDirectory:
 
     def __init__(self, batches: tuple[Batch, ...], chunks: int, memory: _DirectoryMemory) -> None:
         self.batches = batches
-        """Held, because kernels read them by address."""
+        """Kept alive here, because kernels read their chunks by address."""
         self.chunks = chunks
         self._memory = memory
 
@@ -115,11 +116,11 @@ class BatchDirectory:
         return index_refs
 
     def directory(self, lookups: LookupCounters) -> tuple[int, Any]:
-        """The address that kernels are called with (`kernels.lookup.directory`), and what keeps its memory alive."""
+        """The address that kernels are called with (`kernels.lookup.directory`), and the owner of the memory there."""
         return _directory(self._memory.addresses, len(self.batches), lookups)
 
     def with_batches(self, batches: tuple[Batch, ...], index_ref: Callable[[Batch], IndexRef]) -> BatchDirectory:
-        """The directory of other batches. Entries of batches at both ends that are the same are copied."""
+        """The directory of other batches. Entries of common first and last batches are copied from this one."""
         before = self.batches
         most = min(len(before), len(batches))
         low = 0
@@ -198,7 +199,7 @@ class MutableDirectory:
 
 
 class _DirectoryMemory:
-    """Memory that directories share, for a number of chunks and of batches."""
+    """Memory that directories share, with space for a number of chunks and batches."""
 
     __slots__ = ("__dict__", "_words", "addresses", "batches", "chunks", "written")
 
@@ -214,7 +215,7 @@ class _DirectoryMemory:
 
     @Lazy
     def arrays(self) -> tuple[Any, ...]:
-        """The same memory as arrays."""
+        """The parts at `addresses` as numpy arrays."""
         n, m = self.chunks, self._words
         starts = 3 * n + self.batches + 1
         return (

@@ -1,14 +1,14 @@
 """`History`: what a table or view contains, now and at earlier ticks.
 
-It is a trace whose times are ticks, behind a write buffer. It answers for the last `history_ticks` ticks; older updates
-are advanced to the oldest of these, where rows that were inserted and retracted cancel. A reader that needs older ticks
-holds them (`hold`, or an agent of the trace): times are never advanced past a hold. Invariants:
+It is a trace whose times are ticks, behind a write buffer. The last `history_ticks` ticks can be read; the times of
+older updates are advanced to the oldest of these, where rows that were inserted and retracted cancel. A reader that
+needs older ticks holds them (`hold`, or an agent of the trace): times are never advanced past a hold. Invariants:
 
 1. Deltas wait in the write buffer (`trace.write_buffer`), in the order in which they came. `trace`, `spine` and
-   everything with times flush it first; readers that only add up rows read the buffer as well (`current_spine`,
-   `rows`). A durable pipeline reads the spine at every commit, so there nothing waits.
-2. A tick is in all histories or in none: what is appended after `begin_tick` can be taken back by `rollback_tick` until
-   `commit_tick`, because inserting into a trace may fail.
+   everything with times flush it first; readers of the current rows read the buffer as well (`current_spine`, `rows`).
+   A durable pipeline reads the spine at every commit, so its buffers are empty after each.
+2. A tick is in all histories or in none. Inserting into a trace may fail, so `rollback_tick` can undo everything that
+   was appended after `begin_tick`, until `commit_tick`.
 3. A flush that fails leaves every delta in the buffer.
 """
 
@@ -36,8 +36,8 @@ from dbspark.trace.time import Description
 from dbspark.trace.write_buffer import LIMITS, BufferCheckpoint, BufferedDelta, FlushResult, WriteBuffer
 
 MAX_UNINDEXED_ROWS = 512
-"""A delta with this many rows or more is not appended to the directory: looking it up without an index costs more than
-building the directory again with one."""
+"""A delta with this many rows or more is not appended to the mutable directory, where it would have no index: probing
+it without one costs more than rebuilding the directory with one."""
 
 
 class History:
@@ -72,17 +72,17 @@ class History:
         """Whether merges and flushes may run on the background thread."""
         self._buffer = WriteBuffer(self._oldest, self.has_background_thread, seldom_read, count_rows)
         self._held_from: int | None = None
-        """What `hold_from` was last called with."""
+        """The argument of the last call of `hold_from`."""
         self._holder: TraceAgent | None = None
-        """The agent that keeps readable what `hold` asks for."""
+        """The agent that keeps the ticks of `hold` readable."""
         self._checkpoint: tuple[BufferCheckpoint, AgentCheckpoint] | None = None
         """The state at the last `begin_tick`, until the tick is committed or rolled back."""
         self._flushed: list[tuple[BufferedDelta, int]] = []
-        """Deltas flushed since then, and their rows after consolidation."""
+        """Deltas flushed since the last `begin_tick`, and the rows of each after consolidation."""
         self._current: Spine | None = None
-        """The result of `current_spine`, until something is appended that it does not have."""
+        """Cached result of `current_spine`; None once something has been appended that it does not hold."""
         self._directory_spine: Spine | None = None
-        """The spine of which `_mutable_directory` is a copy, until there is something that the copy does not have."""
+        """The spine of which `_mutable_directory` is a copy; None once the copy lacks a delta."""
         self._directory_slot = MutableDirectory.new_slot()
         self._mutable_directory = MutableDirectory(self._directory_slot, 0)
         self.directory_slot: int = self._directory_slot.address
@@ -103,7 +103,7 @@ class History:
 
     @property
     def spine(self) -> Spine:
-        """The rows of all times, after a flush."""
+        """Flush, then return the spine of the trace, with rows of all times."""
         return self.trace.reading()
 
     @property
@@ -112,13 +112,14 @@ class History:
         return self._trace.spine.rows + self._buffer.rows
 
     def append(self, delta: Delta, tick: int, is_listed: bool = False) -> BufferedDelta:
-        """Append the delta of a tick. Ticks without changes may be left out: reads of their times seal the trace.
+        """Append the delta of a tick. Ticks without changes may be left out: a read at such a tick seals the trace
+        first.
 
-        `is_listed`: a kernel has added it to the mutable directory already.
+        `is_listed`: a kernel has added the delta to the mutable directory already.
         """
         buffered = BufferedDelta(delta, tick, self.sort_key)
         if self._buffer.add(buffered) and self._buffer.flush_due(self._trace.spine.rows, self._insert_flushed):
-            pass  # the flush has dropped `_current` and `_directory_spine`
+            pass  # the flush has set `_current` and `_directory_spine` to None
         elif is_listed:
             self._free_entries -= 1
             self._current = None
@@ -127,7 +128,7 @@ class History:
         return buffered
 
     def _append_unflushed(self, batch: Batch | None) -> None:
-        """Add a sorted delta to `_current` and the mutable directory; drop them where that is not possible."""
+        """Add a sorted delta to `_current` and the mutable directory, or drop these where that is not possible."""
         if batch is not None and not batch.rows:
             return
         if batch is not None and self.directory_has_space(batch.rows):
@@ -142,7 +143,7 @@ class History:
         """Insert the deltas of a flush into the trace: all of them, or none where this raises."""
         self._current = self._directory_spine = None
         last = out.deltas[-1].tick
-        if out.combined is not None and out.oldest > self._oldest(last):  # a reader holds earlier ticks since
+        if out.combined is not None and out.oldest > self._oldest(last):  # a reader holds earlier ticks by now
             out = self._buffer.sort_again(out)
         checkpoint, taken = self._agent.checkpoint(), len(self._flushed)
         try:
@@ -176,7 +177,8 @@ class History:
             before.drop(begin=False)
 
     def hold_from(self, tick: int | None) -> None:
-        """The same for every tick: nothing happens where the hold is what it was."""
+        """Like `hold`, but cheap enough to call in every tick: does nothing if the argument is that of the last
+        call."""
         if tick != self._held_from:
             self.hold(tick)
             self._held_from = tick
@@ -184,7 +186,7 @@ class History:
     # ------------------------------------------------------------------ one tick or nothing
 
     def begin_tick(self) -> None:
-        """What is appended from now on can be rolled back, until `commit_tick`."""
+        """Begin a tick: everything appended from now on can be rolled back, until `commit_tick`."""
         self._checkpoint = self._buffer.checkpoint(), self._agent.checkpoint()
 
     def commit_tick(self) -> None:
@@ -219,7 +221,7 @@ class History:
     def current_spine(self) -> Spine:
         """All rows as they are now, buffer included, as a spine without times."""
         if self._current is None:
-            if len(self._buffer.deltas) > LIMITS.max_deltas:  # too many to search one by one
+            if len(self._buffer.deltas) > LIMITS.max_deltas:  # too many to be probed one by one
                 _ = self.trace
             batches = (*self._trace.reading().batches, *(buffered.batch() for buffered in self._buffer.deltas))
             self._current = Spine(self.sort_key, batches, self._trace.spine.config)
@@ -239,7 +241,7 @@ class History:
         return self._directory_spine is not None and self._free_entries > 0 and rows < MAX_UNINDEXED_ROWS
 
     def invalidate_directory(self) -> None:
-        """Drop the mutable directory: a kernel may have added a delta that is not appended."""
+        """Drop the mutable directory, because a kernel may have added a delta that will not be appended."""
         self._directory_spine = None
 
     def at(self, tick: int | None, now: int) -> Batch:
@@ -313,7 +315,8 @@ class ShardedHistory:
 def history_of(
     sort_key: SortKey, history_ticks: int, created: int, spine: Spine | None, tick: int, **options: Any
 ) -> History:
-    """A history whose next tick is `tick`. A shard without changes has no batches for the ticks before it.
+    """A history whose next tick is `tick`. It is brought up to that tick even where `spine` ends earlier: a shard
+    without changes has no batches for the last ticks.
 
     `options`: more arguments of `History`.
     """

@@ -1,8 +1,7 @@
 """Reading a spine: the rows of many keys at once, the first or last rows of keys in order, snapshots and updates.
 
-Everything here takes a spine as it is, merges in progress included, and answers for all its batches in one kernel
-call. `probe` is the hot path of every operator: it finds positions; weights, times and columns are fetched only when
-they are used.
+One kernel call reads all batches of a spine, those of merges in progress included. `probe` is the hot path of every
+operator: it finds positions; weights, times and columns are gathered only when they are used.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def key_columns(sort_key: SortKey) -> list[int]:
 
 
 class FoundRows:
-    """Rows that a lookup found. `which`: the index of its key for each row; `pos`: its position. The rest on demand."""
+    """Rows that a lookup found: for each the index of its key (`which`) and its position (`pos`)."""
 
     __slots__ = ("__dict__", "pos", "spine", "which")
 
@@ -117,7 +116,7 @@ class FoundRows:
         return [parts[0][c] if len(parts) == 1 else pa.concat_arrays([p[c] for p in parts]) for c in selected]
 
     def only(self, mask: Any) -> FoundRows:
-        """Those of the rows that a mask selects."""
+        """The rows that a mask selects."""
         return FoundRows(self.spine, self.which[mask], self.pos[mask], self.weights[mask])
 
     def batch(self) -> Batch:
@@ -125,7 +124,7 @@ class FoundRows:
         tables, _, _, starts = self.spine.sources
         sort_key = self.spine.sort_key
         parts = []
-        pos = np.unique(self.pos)  # positions of one batch are in its order
+        pos = np.unique(self.pos)  # ascending positions of one batch are in the order of the batch
         cuts = np.searchsorted(pos >> nd.ROW_BITS, starts)
         for b in range(len(starts) - 1):
             mine = pos[cuts[b] : cuts[b + 1]]
@@ -144,7 +143,7 @@ class FoundRows:
 def ranges_of(spine: Spine, keys: Keys, walk: bool = False) -> tuple[Int64s, int]:
     """The range of each key in each batch as (chunk, row, count), and the number of rows in all ranges.
 
-    With `walk` the keys have to be in ascending order and are found by a walk along both sides (a merge join).
+    With `walk` the keys have to be in ascending order, and keys and batches are scanned side by side (a merge join).
     """
     ranges = int64s(len(keys.hashes) * len(spine.batches) * 3).reshape(len(keys.hashes), len(spine.batches), 3)
     if walk:
@@ -154,12 +153,12 @@ def ranges_of(spine: Spine, keys: Keys, walk: bool = False) -> tuple[Int64s, int
 
 
 def probe(spine: Spine, keys: Keys) -> FoundRows:
-    """Every row of every batch that has one of the keys. A row that another batch retracts is found in both."""
+    """Every row, in any batch, that has one of the keys. A row that a later batch retracts is found in both batches."""
     return found_rows(spine, keys, *ranges_of(spine, keys))
 
 
 def found_rows(spine: Spine, keys: Keys, ranges: Int64s, total: int) -> FoundRows:
-    """The rows in ranges of `total` rows whose key is equal, not only its hash."""
+    """The rows in the ranges (`total` rows) whose key equals the probed key, and not only in its hash."""
     sources = spine.sources
     which, pos = int64s(total), int64s(total)
     nodes = max(spine.sort_key.schema.node_count, keys.chunk.schema.node_count)
@@ -187,19 +186,21 @@ def first_rows_in_order(
 
 
 def first_rows_unordered(spine: Spine, keys: Keys, limit: int, last: bool = False) -> FoundRows:
-    """The same where the sort key has no order: for keys that have one row, or a limit that no key reaches."""
+    """Like `first_rows_in_order` for a sort key without order columns: for keys that have one row, or a limit that no
+    key reaches."""
     return first_rows_in_ranges(spine, keys, *ranges_of(spine, keys), limit, last)
 
 
 NO_CHECKS = np.empty((0, 3), np.int64)
-"""No conditions besides equal keys (`dbspark.kernels.lookup.ranges`)."""
+"""Checks of a lookup (`kernels.lookup.ranges`): none besides equal keys."""
 
 
 def first_rows_in_ranges(
     spine: Spine, keys: Keys, ranges: Int64s, total: int, limit: int, last: bool = False,
     checks: Any = NO_CHECKS, least: int = INT64_MIN,
 ) -> FoundRows:  # fmt: skip
-    """The first rows within ranges of `total` rows: those with a weight of at least `least` that satisfy `checks`."""
+    """The first rows of each key within its ranges (`total` rows in all), among those with a weight of at least `least`
+    that satisfy `checks`."""
     schema = spine.sort_key.schema
     capacity = min(total, limit * len(keys))
     which, pos, weights = int64s(capacity), int64s(capacity), int64s(capacity)

@@ -1,25 +1,26 @@
-"""Decides which neighbouring batches of a spine to merge: tiered compaction with fan-out R, and bounded waste of space.
+"""Decides which neighbouring batches of a spine to merge: tiered compaction with fan-out R, and bounded wasted space.
 
 | rule | when | why | cost |
 |---|---|---|---|
-| tier | the R newest batches are of one level or below it | bounds the batches of a lookup | log_R(n) writes a row |
+| tier | the R newest batches are of one level or below | bounds the batches of a lookup | log_R(n) writes per row |
 | space | newer rows exceed a share of the oldest batch | bounds retracted rows not yet removed | rewrites all rows |
 | append-only | retractions below 10 %, rare lookups | merging saves neither space nor time | more batches: R grows |
 
 * Level: batches of one level have sizes within a factor of R.
-* Tier: batches so small that two fit into one inline merge are merged 2R at a time: a merge of them costs a kernel
-  call, reading them next to nothing.
+* Tier: batches so small that two fit into one inline merge are merged 2R at a time: their merge costs a kernel call
+  however many they are, and probing a few more of them costs next to nothing.
 * Space: the share is `min_space_share` where merges remove many rows (updates and deletes) and rises to
-  `max_space_share` where they remove none, because a merge that removes nothing gains little. Where newer rows include
-  retractions, these count for more, and one more batch of the size of the newest has to fit, too: what is stored stays
-  below twice the size of what would be left. A tiny spine is merged only from `min_tiny_batches` batches on.
+  `max_space_share` where they remove none, because a merge that removes nothing gains little. Retractions among the
+  newer rows count for more than one row each, and there must be space for one more batch of the size of the newest, so
+  that the stored rows stay below twice the rows that a merge would leave. A tiny spine is merged only if it has at
+  least `min_tiny_batches` batches.
 * Append-only: R is `append_only_fanout`, or `seldom_read_fanout` where keys are looked up now and then. Large batches
-  use 16 or 4 times as much, so a row is rewritten once for every 256 or 64 times the rows instead of every four.
+  use 16 or 4 times as much, so a row is rewritten each time the spine has grown by a factor of 256 or 64 instead of 4.
   Kernels count the keys that they look up (`kernels.lookup.bloom_filter`). Keys that the Bloom filter excludes do not
   count, because they cost the same however many batches there are.
 
-`next_merge` looks at every batch. Most inserts make no merge due, so a spine remembers a `SettledTail` of its batches,
-and `extend_settled_tail` says from that alone whether one more batch may make a merge due.
+`next_merge` looks at every batch. Most inserts make no merge due, so a spine keeps a `SettledTail`, a summary of its
+newest batches, from which alone `extend_settled_tail` decides whether one more batch may make a merge due.
 """
 
 from __future__ import annotations
@@ -33,21 +34,23 @@ from dbspark.trace.merge_state import Entry
 from dbspark.trace.statistics import SpineStats
 
 MIN_SPACE_RULE_ROWS: Final = 256
-"""Rows of the oldest batch below which a spine is tiny: its space alone is not worth the cost of a call, unless all
-weights cancel."""
+"""Rows of the oldest batch below which a spine is tiny: saving its space is not worth a kernel call, unless all weights
+cancel."""
 MAX_APPEND_ONLY_REMOVALS: Final = 0.1
-"""Share of retractions among inserted rows below which a spine counts as append-only: whenever it is merged, at most a
-quarter of the stored rows is useless then."""
+"""Share of retractions among inserted rows below which a spine counts as append-only: then at most a quarter of the
+stored rows are cancelled rows whenever it is merged."""
 MIN_WIDE_TIER_ROWS: Final = 1 << 16
-"""Rows from which on batches of an append-only spine use a multiple of the fan-out."""
+"""Batches of an append-only spine with at least this many rows use a multiple of the fan-out."""
 UNREAD_TIER_FACTOR: Final = 16
-"""That multiple where the fan-out is `append_only_fanout`."""
+"""The multiple of the fan-out for such batches where it is `append_only_fanout`."""
 RARELY_READ_TIER_FACTOR: Final = 4
-"""That multiple where it is `seldom_read_fanout` and next to no keys are looked up."""
+"""The multiple of the fan-out for such batches where it is `seldom_read_fanout` and next to no keys are looked up."""
 SELDOM_READ_ROWS_PER_KEY: Final = 8
-"""Inserted rows for each key that is looked up from which on more batches cost less than more merges."""
+"""A spine with at least this many inserted rows for each looked-up key is seldom read: more batches cost less than more
+merges."""
 RARELY_READ_ROWS_PER_KEY: Final = 64
-"""The same from which on large batches may be four times as many."""
+"""With at least this many inserted rows for each looked-up key a spine is rarely read: the number of its batches hardly
+matters."""
 
 
 class SettledTail(NamedTuple):
@@ -66,7 +69,7 @@ class SettledTail(NamedTuple):
     weight: int
     """Sum of all weights."""
     append_only_fanout: int | None
-    """The fan-out of an append-only spine that was used; None: the usual one."""
+    """The fan-out for append-only spines, if this summary was made with it; None: the usual one."""
 
 
 def level_of(config: SpineConfig, rows: int) -> int:
@@ -95,7 +98,7 @@ def next_merge(config: SpineConfig, stats: SpineStats, tail: Sequence[Batch], wh
     newer = sum(sizes) - sizes[0]
     for i in range(len(tail) - 1, -1, -1):
         level = level_of(config, sizes[i])
-        # R batches of one level become one of the next, and a batch smaller than a newer one is merged with that.
+        # R batches of one level become one of the next; a batch smaller than a newer one is merged with the newer one.
         if level > highest:
             highest, batches_of_highest, width = level, 0, _tier_width(config, stats, fanout, sizes[i])
             width *= 1 if 2 * sizes[i] >= config.max_inline_merge_rows else 2
@@ -111,7 +114,7 @@ def next_merge(config: SpineConfig, stats: SpineStats, tail: Sequence[Batch], wh
     ):
         return begin
     allowed = _max_newer_rows(config, stats, append_only, sizes[0])
-    if 19 * newer // 8 + sizes[-1] < allowed:  # even if every newer row were a retraction
+    if 19 * newer // 8 + sizes[-1] < allowed:  # the bound holds even if every newer row is a retraction
         return begin
     return 0 if _effective_newer_rows(newer, sum([b.negative for b in tail[1:]]), sizes[-1]) >= allowed else begin
 
@@ -141,7 +144,7 @@ def extend_settled_tail(
 ) -> SettledTail | None:
     """The settled tail with one more batch; None where that may make a merge due, so that `next_merge` has to decide.
 
-    It looks at the summary alone, so it is sometimes None although no merge is due, and never the other way round.
+    It looks at the summary alone, so it may return None although no merge is due, but never a tail although one is.
     """
     if tail is None:
         return None
@@ -168,16 +171,16 @@ def extend_settled_tail(
 
 
 def _max_newer_rows(config: SpineConfig, stats: SpineStats, append_only: int | None, oldest: int) -> float:
-    """How many newer rows there may be beside an oldest batch of so many rows."""
+    """Newer rows that the space rule allows beside an oldest batch of `oldest` rows."""
     return oldest * _space_share(
         config, stats, _tier_width(config, stats, append_only, oldest) if append_only else None
     )
 
 
 def _effective_newer_rows(newer: int, retractions: int, last: int) -> int:
-    """What newer rows count for in the space rule, with retractions among them and `last` rows in the newest batch.
+    """The number of newer rows as the space rule counts it, with `last` rows in the newest batch.
 
-    Retractions make older rows useless and leave fewer to compare with, so they count for more.
+    A retraction counts for more than one row: it also cancels an older row, so fewer rows would be left after a merge.
     """
     return max(newer, (21 * retractions - 2 * newer) // 8) + last if retractions else newer
 
@@ -192,7 +195,7 @@ def _append_only_fanout(config: SpineConfig, stats: SpineStats) -> int | None:
 
 
 def _tier_width(config: SpineConfig, stats: SpineStats, fanout: int, rows: int) -> int:
-    """How many batches of about so many rows become one."""
+    """How many batches of about `rows` rows are merged at a time."""
     if rows < MIN_WIDE_TIER_ROWS:
         return fanout
     if fanout == config.append_only_fanout:

@@ -1,10 +1,10 @@
 """A merge in progress, as a value: it can be stepped, read and stored before it is done.
 
-1. A state holds its output so far and what is left of its inputs. These are disjoint ranges of key hashes, so together
-   they are a few more batches to read, and no row is in memory twice.
-2. A step gives another state and leaves this one as it was.
-3. The hash index of the output is filled as the output is written, because a large merge is looked up in long before it
-   is done.
+1. A state holds the output so far and the unread rest of the inputs. Their key hashes lie in disjoint ranges, so
+   readers read them as a few more batches, and no row is in memory twice.
+2. A step returns a new state and does not change this one.
+3. The hash index of the output is filled as the output is written, because lookups probe the output of a large merge
+   long before the merge is done.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ MIN_INDEXED_OUTPUT_ROWS = 1 << 12
 class MergeSource:
     """The identity of a merge, shared by all its states, and its inputs as a store names them (`dbspark.storage`).
 
-    A merge frees its inputs piece by piece, but a store names whole batches until the merge is done. A stored input is
-    represented by its place in the store. One that is not stored yet is held whole, and only if another input is
-    stored: without a store nothing is held.
+    A merge frees its inputs piece by piece, but a store refers to whole batches until the merge is done. A stored input
+    is represented by its place in the store. An input that is not stored yet is kept alive as a whole, but only if
+    another input is stored: without a store nothing is kept alive.
     """
 
     inputs: list[tuple[Any, Any]]
-    """For each input its place in the store, or the batch itself, and its description."""
+    """For each input: its place in the store or the batch itself, and its description."""
 
     @staticmethod
     def of(inputs: Sequence[Batch]) -> MergeSource:
@@ -51,7 +51,7 @@ class OutputIndex:
 
     index: BatchIndex
     chunks: int
-    """How many chunks of the output are in the index."""
+    """Number of chunks of the output whose rows are in the index."""
 
     @staticmethod
     def create(inputs: Sequence[Batch], total: int) -> OutputIndex | None:
@@ -72,7 +72,7 @@ class OutputIndex:
 
 @dataclass(frozen=True, slots=True)
 class MergeState:
-    """A merge in progress: rows below its frontier are in `out`, the rest still in `inputs`."""
+    """A merge in progress: rows up to some key hash are in `out`, the rest still in `inputs`."""
 
     out: tuple[Chunk, ...]
     inputs: tuple[Batch, ...]
@@ -84,11 +84,11 @@ class MergeState:
     """The description of the result; its `since` was fixed when the merge began."""
     retain: Callable[[Batch], Batch] | None = None
     source: MergeSource | None = None
-    """The merge that this is a state of."""
+    """The identity of the merge."""
     output_index: OutputIndex | None = None
     """The hash index of `out`, if it has one."""
     unread: int = field(init=False)
-    """Rows of the inputs that are left."""
+    """Rows of the inputs that have not been read."""
     rows: int = field(init=False)
     _batches: list[tuple[Batch, ...]] = field(init=False, default_factory=list)
     """The result of `batches`, once it has been computed."""
@@ -104,7 +104,7 @@ class MergeState:
         return running.value()
 
     def batches(self) -> tuple[Batch, ...]:
-        """What to read instead of this: rows below the frontier from the output, the others from the inputs."""
+        """The batches by which readers see the state: the output so far and the unread rest of each input."""
         if not self._batches:
             index = self.output_index.index if self.output_index is not None else None
             out = [Batch(self.inputs[0].sort_key, self.out).with_index(index)] if self.out else []
@@ -114,7 +114,7 @@ class MergeState:
 
 
 class MergeRun:
-    """A merge that is stepped in place; `value` makes a state of it.
+    """A merge that is stepped in place; `value` returns it as a state.
 
     Making a state after every step would cost as much as merging some thousand rows.
     """

@@ -34,7 +34,7 @@ class Retention:
         return bool(self.bounds)
 
     def with_bound(self, schema: Schema, column: str, at_least: Any) -> Retention:
-        """With a bound on one more column, or a higher one."""
+        """This retention with a bound on one more column, or a higher bound on a column that has one."""
         index = schema.index(column)
         dtype = schema.types[index]
         try:

@@ -12,11 +12,11 @@ from dbspark.kernels.memory.layout import OVERFLOW, ROW_BITS, WEIGHT
 from dbspark.trace.directory import Sources, sources_of
 
 MAX_CUTS_PER_CHUNK = 8
-"""Removed rows of a chunk up to which a scan slices it around them instead of copying it."""
+"""A scan slices a chunk around removed rows if there are at most this many, and copies it otherwise."""
 
 
 def patch_weights(sort_key: SortKey, chunk: Chunk, rows: Int64s, totals: Int64s) -> list[Chunk]:
-    """A chunk with other weights at some rows (ascending), without the rows whose weight is zero then."""
+    """A chunk with other weights (`totals`) at some rows (ascending); rows whose new weight is zero are left out."""
     weights = np.array(chunk.lane(WEIGHT))
     weights[rows] = totals
     changed = Batch(sort_key, (chunk,)).with_weights(weights)

@@ -1,11 +1,10 @@
-"""`Spine`: the levelled sequence of batches in which all state is stored, an LSM tree as a value.
+"""`Spine`: the sequence of batches, in levels, in which all state is stored: an LSM tree as an immutable value.
 
 1. A spine is immutable. `insert` and `work` return a new spine that shares all batches with the old one, so forks,
    snapshots and rollbacks cost nothing, and no read changes while it runs.
 2. Entries are ordered from oldest to newest, and only neighbours are merged. An entry is a batch or a merge in progress
    (`trace.merge_state`). The output so far and the unread rest of the inputs of a merge are disjoint ranges of key
-   hashes. They are read as a few more batches, and no row is in memory twice: the peak stays near the size of the rows
-   themselves, whatever is being merged.
+   hashes. They are read as a few more batches, and no row is in memory twice: merges hardly raise the peak of memory.
 3. Rows may have times (`trace.time`). Then every batch has a description and begins where the one before it ends. A
    `Compaction` says what merges may do: only batches before its physical frontier are merged; times are advanced to
    its logical frontier, as it is when the merge begins. A batch without rows is absorbed by its neighbour.
@@ -44,13 +43,13 @@ from dbspark.trace.time import Antichain, Description
 LAST_TIME = (INT64_MAX,) * TIMES
 """A time at or above every other: everything is advanced to it where times do not matter."""
 MIN_FILTERED_BATCHES = 4
-"""Batches of a spine below which it gets no Bloom filter: searching each costs no more."""
+"""A spine with fewer batches gets no Bloom filter: searching each batch costs no more."""
 MAX_KEYS_PER_EXCLUDED = 4
 """A Bloom filter that excludes fewer than one in this many keys is dropped: it costs more than it saves."""
 _DERIVED = ("_batch_directory", "batches", "rows", "merges", "_has_paid_merges")
 """Attributes derived from `entries`, computed when first used; dropped whenever `entries` change."""
 INDEX_SEARCH_SPEEDUP = 64
-"""How many times less a search costs with an index: walking along both sides pays off for so many fewer rows."""
+"""With an index a search costs this many times less, so a merge join pays off only for this many times more keys."""
 
 
 def _extend_description(entry: Any, lower: Antichain, last: Description) -> Any:
@@ -59,7 +58,7 @@ def _extend_description(entry: Any, lower: Antichain, last: Description) -> Any:
     if type(entry) is MergeState:
         return replace(entry, description=description)
     batch = entry.with_description(description)
-    if "place" in entry.__dict__:  # the place of the stored rows stays the same
+    if "place" in entry.__dict__:  # the rows are the same, so their place in the store is, too
         batch.__dict__["place"] = entry.__dict__["place"]
     return batch
 
@@ -67,7 +66,7 @@ def _extend_description(entry: Any, lower: Antichain, last: Description) -> Any:
 def summable(batches: Iterable[Batch], bound: Callable[[], int]) -> Sequence[Batch]:
     """Batches that can be added one by one to weights within `bound` without overflow.
 
-    These are the given ones, or their sum where adding only some of them might overflow although adding all does not.
+    These are the given batches, or their sum if adding only some of them might overflow although adding all does not.
     """
     nonempty = [b for b in batches if b.rows]
     if len(nonempty) > 1 and bound() + sum(b.largest for b in nonempty) > INT64_MAX:
@@ -110,14 +109,14 @@ class Spine:
         self.credit = credit
         self._bound = bound
         self._tail: SettledTail | None = None
-        """The summary of the newest batches, where no merge is due among them."""
+        """The summary of the newest batches, if no merge is due among them."""
         self.compaction = compaction
         self._bloom_filter = bloom_filter
         """The filter of the keys of all batches but the newest `_unfiltered_batches`."""
         self._unfiltered_batches = 0
 
     def _with_merged_entries(self, entries: tuple[Entry, ...], credit: int, bound: int | None = None) -> Spine:
-        """The spine with entries for the rows that it has already, merged further."""
+        """The spine with other entries for the same rows, after some merging."""
         return self._with_rows(entries, credit, bound, self._complete_filter)
 
     @property
@@ -128,7 +127,7 @@ class Spine:
     def _with_rows(
         self, entries: tuple[Entry, ...], credit: int, bound: int | None, bloom_filter: BloomFilter | None
     ) -> Spine:
-        """The spine with other entries, and the filter of their keys."""
+        """The spine with other entries, and the Bloom filter of their keys."""
         return Spine(self.sort_key, entries, self.config, self.stats, credit, bound, self.compaction, bloom_filter)
 
     def bound(self) -> int:
@@ -169,8 +168,8 @@ class Spine:
         if self.compaction is not None:
             entries = self._drop_empty(entries)
         if bound > INT64_MAX:
-            bound = sum(b.largest for b in self.batches) + batch.largest  # the exact bound: that of inserts only grows
-            if bound > INT64_MAX:  # a sum of some of the batches might overflow where that of all does not
+            bound = sum(b.largest for b in self.batches) + batch.largest  # computed anew: inserts only ever raise it
+            if bound > INT64_MAX:  # the sum of some of the batches might overflow although that of all does not
                 return self._with_rows(entries, self.credit, bound, bloom_filter)
         entries = self._start_due_merges(entries)
         if pay and steps_due:
@@ -181,7 +180,7 @@ class Spine:
         return self._share_directory(self._with_rows(entries, credit, bound, bloom_filter))
 
     def _extended_filter(self, batch: Batch) -> BloomFilter | None:
-        """The filter of this spine with one more batch; None where there is none, or it is not worth its cost."""
+        """The filter of this spine with one more batch; None if there is none or it is not worth its cost."""
         bloom_filter, stats, least = self._bloom_filter, self.stats, self.config.min_filtered_rows
         if least is None or self._unfiltered_batches:
             return None
@@ -203,7 +202,7 @@ class Spine:
         return out
 
     def _share_derived(self, out: Spine, batch: Batch) -> Spine:
-        """Give `out`, which has one more batch than this spine, what can be derived from this one."""
+        """Set derived attributes of `out`, which has one more batch than this spine, from those of this one."""
         if "_batch_directory" in self.__dict__:
             out.__dict__["_batch_directory"] = directory = self._batch_directory.with_batch(
                 batch, self._index_ref(batch)
@@ -217,7 +216,7 @@ class Spine:
         return out
 
     def _share_directory(self, out: Spine) -> Spine:
-        """Give `out`, most of whose batches are those of this spine, a directory made from that of this one."""
+        """Make the directory of `out`, which shares most batches with this spine, from the directory of this one."""
         if out.entries and self._may_merge(out.entries[-1]):
             out._tail = settled_tail(self.config, self.stats, out.entries)
         if "_batch_directory" in self.__dict__:
@@ -239,7 +238,7 @@ class Spine:
         )
 
     def compact_to(self, compaction: Compaction) -> Spine:
-        """The spine with other permissions for merges, with those started that become possible."""
+        """The spine with another `Compaction`; merges that it makes possible are started."""
         spine = self.with_compaction(compaction)
         if self.bound() > INT64_MAX:
             return spine
@@ -250,7 +249,7 @@ class Spine:
         )
 
     def with_compaction(self, compaction: Compaction) -> Spine:
-        """The same spine with other permissions for later merges. Frontiers only move forward."""
+        """The same spine with another `Compaction` for later merges. Frontiers only move forward."""
         fields = self.sort_key, self.entries, self.config, self.stats, self.credit, self._bound
         out = Spine(*fields, compaction, self._complete_filter)
         out._tail = self._tail
@@ -273,7 +272,8 @@ class Spine:
         return spine
 
     def with_entries(self, entries: tuple[Entry, ...]) -> Spine:
-        """The spine with entries that have been merged further elsewhere; merges that are due then are started."""
+        """The spine with entries that the background thread has merged further; merges that are due then are
+        started."""
         entries = self._drop_empty(entries)
         if self.bound() <= INT64_MAX:
             entries = self._start_due_merges(entries)
@@ -287,7 +287,7 @@ class Spine:
     def _insert_large(self, batch: Batch) -> Spine:
         """Insert where weights are so large that partial sums might overflow: everything becomes one exact sum."""
         bound = sum(b.largest for b in self.batches) + batch.largest
-        if bound <= INT64_MAX:  # the exact bound: that of inserts only grows
+        if bound <= INT64_MAX:  # computed anew: inserts only ever raise it
             return self._with_merged_entries(self.entries, self.credit, bound - batch.largest).insert(batch)
         whole = merge((self.consolidated(), batch))
         return self._with_rows((whole,) if whole.rows else (), self.credit, None, None)
@@ -329,7 +329,7 @@ class Spine:
         return self._with_merged_entries(entries, self.credit, self._bound)
 
     def exert(self, effort: int) -> Spine:
-        """Advance merges by some rows, or start one that is not due yet: for idle time.
+        """Advance merges by `effort` rows, or start one that is not due yet: for idle time.
 
         Called repeatedly it merges everything before the physical frontier into one batch; then it returns this spine.
         """
@@ -348,12 +348,12 @@ class Spine:
         return self if entries == self.entries else self._with_merged_entries(entries, self.credit, self._bound)
 
     def has_stale_times(self) -> bool:
-        """Whether rewriting the only batch would make it smaller."""
+        """Whether the spine is one batch that rewriting would make smaller, because its times can be advanced."""
         return self._mergeable(self.entries) == 1 and self._has_stale_times(self.entries[0])
 
     def _has_stale_times(self, entry: Entry) -> bool:
-        """Whether a batch has times below the logical frontier, which no reader can tell apart: rewriting it makes it
-        smaller."""
+        """Whether a batch has several times and has not been advanced to the logical frontier: rows that readers at the
+        frontier cannot tell apart then cancel or become one."""
         if self.compaction is None or type(entry) is not Batch or not entry.rows:
             return False
         since = self.compaction.logical.join(entry.description.since)
@@ -594,7 +594,7 @@ class Spine:
         whole = max(self.batches, key=len, default=None)
         retractions = sum([b.negative for b in self.batches if b is not whole])
         if whole is not None and retractions * 2 > MAX_CUTS_PER_CHUNK * len(whole.chunks):
-            return [self.consolidated()]  # more cuts than slicing is worth
+            return [self.consolidated()]  # copying costs less than slicing around so many rows
         corrected = self._corrections
         if corrected is None:
             return [self.consolidated()]

@@ -13,10 +13,10 @@ from dbspark.columnar import Batch
 from dbspark.columnar.memory import allocate
 
 START_WALK_RATIO = 128
-"""Rows of the spine for each row of a usual delta up to which lookups begin to walk along both sides."""
+"""Lookups begin to walk (a merge join) when the spine has at most this many rows for each row of a usual delta."""
 STOP_WALK_RATIO = 512
-"""The same from which on they search for each key again. Both cost the same at about 250 (measured by
-`benchmarks.circuit.lookups`)."""
+"""Lookups go back to searching for each key when the spine has more than this many rows for each row of a usual delta.
+Both cost the same at about 250 (measured by `benchmarks.circuit.lookups`)."""
 _RISE_WEIGHT = 0.05
 """EWMA weight with which `unfiltered_keys` rises; it falls with 0.3."""
 _COUNTERS = Struct("2q")
@@ -30,7 +30,7 @@ def new_lookup_counters() -> Any:
 
 @dataclass(slots=True)
 class SpineStats:
-    """What a spine's inserts and merges did, shared by all its versions."""
+    """Running averages over the inserts, merges and lookups of a spine, shared by all its versions."""
 
     inserts: int = 0
     merges: int = 0
@@ -40,7 +40,7 @@ class SpineStats:
     reduction: float = 0.0
     """EWMA of the share of rows that vanish in a merge."""
     removals: float = 0.0
-    """EWMA of the share of retractions among inserted rows: what merging will save."""
+    """EWMA of the share of retractions among inserted rows, which predicts how many rows merging will save."""
     probe_rows: float = 0.0
     """EWMA of the rows of the deltas that are looked up in this spine."""
     insert_rows: float = 0.0
@@ -51,13 +51,13 @@ class SpineStats:
     sought_keys: float = 0.0
     """EWMA of the keys between two inserts that are looked up."""
     filtered_keys: float = 0.0
-    """EWMA of those among them that the Bloom filter excluded."""
+    """EWMA of the keys between two inserts that the Bloom filter excluded."""
     lookup_counters: Any = field(default_factory=new_lookup_counters)
     """Keys looked up and keys excluded by the filter since the last insert, as kernels count them."""
     no_filter_up_to_rows: int = 0
     """Rows of the spine up to which no Bloom filter is built, because one has excluded too few keys."""
     is_walking: bool = False
-    """Whether walking was preferred the last time."""
+    """Whether lookups walk at present: the state of the hysteresis of `prefers_walk`."""
 
     def record_insert(self, batch: Batch) -> None:
         self.inserts += 1
@@ -79,8 +79,8 @@ class SpineStats:
         """Whether to look up a delta of sorted keys in `rows` rows by walking along both (a merge join), rather than by
         searching for each key.
 
-        It depends on the EWMA of the sizes of deltas, with hysteresis; a single small delta among large ones is
-        searched for. Both ways find the same rows.
+        It depends on the EWMA of the sizes of deltas, with hysteresis; the keys of a single small delta among large
+        ones are searched for. Both ways find the same rows.
         """
         self.probe_rows += (0.3 if self.probe_rows else 1.0) * (delta - self.probe_rows)
         self.is_walking = self.probe_rows * (STOP_WALK_RATIO if self.is_walking else START_WALK_RATIO) >= rows

@@ -9,8 +9,8 @@ An **antichain** is a set of times none of which is below another. As a frontier
 one of its elements; the empty antichain is the end of time. Antichains are values: `insert` gives another one.
 
 Advancing a time to a frontier replaces it by the least time that no reader at or above the frontier can tell from it:
-the meet, over the frontier, of its joins with the elements. The order goes by coordinates, so that is the join with
-the meet of the frontier, and in a batch it is one `maximum` per lane.
+the meet, over the elements of the frontier, of the joins of the time with them. The order is by coordinates, so this
+equals the join of the time with the meet of the frontier: one `maximum` for each lane of a batch.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class ProductTime(Time):
 
 
 TimeLike = Time | SupportsIndex | Sequence[int]
-"""What may be given where a time is expected: a time, an integer, or coordinates."""
+"""Types that are accepted where a time is expected: a time, an integer, or coordinates."""
 
 
 class Antichain:
@@ -133,11 +133,11 @@ class Antichain:
         return self
 
     def insert(self, time: TimeLike) -> Antichain:
-        """With one more time: this very antichain where an element is at or below it already."""
+        """The antichain with one more time; this object itself if one of its elements is at or below the time."""
         return self.extend((time,))
 
     def extend(self, times: Iterable[TimeLike]) -> Antichain:
-        """With more times."""
+        """The antichain with more times."""
         elements = _minimal_times((*self.elements, *(Time.of(t) for t in times)))
         return self if elements == self.elements else Antichain(elements)
 
@@ -153,7 +153,7 @@ class Antichain:
         return any(e != time and e.less_equal(time) for e in self.elements)
 
     def dominates(self, other: Antichain) -> bool:
-        """Whether everything at or above the other frontier is at or above this one: this one is not later."""
+        """Whether every time at or above the other frontier is at or above this one."""
         if len(other.elements) == 1:
             return self.less_equal(other.elements[0])
         return all(self.less_equal(t) for t in other.elements)
@@ -208,7 +208,7 @@ class Antichain:
 
 
 def _minimal_times(times: Iterable[Time]) -> tuple[Time, ...]:
-    """The times that no other is below, once each, in a fixed order."""
+    """The minimal times, once each, in a fixed order."""
     kept: list[Time] = []
     for time in times:
         if not any(k.less_equal(time) for k in kept):
@@ -235,7 +235,7 @@ class MutableAntichain:
         self.update((t, 1) for t in times)
 
     def update(self, changes: Iterable[tuple[TimeLike, int]]) -> list[tuple[Time, int]]:
-        """Change counts; returns how the frontier changed: -1 for what left it, 1 for what joined it."""
+        """Change counts of times; returns the change of the frontier: (time, -1) left it, (time, 1) joined it."""
         counts = dict(self._counts)
         for given, change in changes:
             time = Time.of(given)
@@ -286,7 +286,7 @@ def advance_by(time: TimeLike, since: Antichain) -> Time:
 class Description:
     """What a batch of a trace holds: updates at times at or above `lower` and not at or above `upper`.
 
-    For every time at or above `since` they add up to what they should; below it, times may have been advanced.
+    The sum of updates up to a time is exact for every time at or above `since`; below it, times may have been advanced.
     """
 
     __slots__ = ("lower", "since", "upper")

@@ -1,4 +1,4 @@
-"""`Trace`: the history of a Z-set as a spine of batches, and the frontiers that say how much of it is kept.
+"""`Trace`: the history of a Z-set as a spine of batches, and the frontiers that say how much of it is readable.
 
 A trace is written at its end: every batch begins where the last one ended (`upper`). Readers hold it through agents
 (`trace.agent`), each with two frontiers that only move forward:
@@ -6,9 +6,9 @@ A trace is written at its end: every batch begins where the last one ended (`upp
 * *logical*: the agent reads no time below it, so those may be advanced to it and their rows consolidated;
 * *physical*: the agent reads up to no boundary below it, so batches before it may be merged.
 
-The trace compacts to the meet of its holders. A trace that nobody holds follows its `upper`: all of its rows are
-there, at one time. `since` is how far back it can answer; asking for an earlier time is an error, never a wrong
-answer.
+The trace compacts to the meet of the frontiers of its agents, and without agents to its `upper`: then it still has all
+of its rows, but at one time. `since` is how far back it can answer; asking for an earlier time is an error, never a
+wrong answer.
 
 Merges are paid for by inserts, a few rows for each row inserted. Large ones run on the background thread, and an insert
 waits for one only if as many rows have come since it began as it merges. `exert` uses idle time for merges.
@@ -39,7 +39,7 @@ ExertLogic = Callable[[Levels], int | None]
 
 
 def idle_merge_effort(effort: int) -> ExertLogic:
-    """Merge by `effort` rows whenever idle, while there is more than one batch."""
+    """An exert logic that merges `effort` rows at a time while there is more than one batch."""
     return lambda levels: effort if len(levels) > 1 or any(count > 1 for _, count, _ in levels) else None
 
 
@@ -113,7 +113,7 @@ class Trace:
         with self._lock:
             self._adopt()
             spine, upper, logical, physical = self.spine, description.upper, self._logical, self._physical
-            if not description.since.dominates(logical):  # it has been compacted further than this trace
+            if not description.since.dominates(logical):  # the batch has been compacted further than this trace
                 logical = logical.join(description.since)
             if not self._held_logical.frontier and not self._held_physical.frontier:
                 logical, physical = logical.join(upper), physical.join(upper)
@@ -126,7 +126,8 @@ class Trace:
                 listen(batch)
 
     def append(self, delta: Batch, time: TimeLike | None = None, upper: Antichain | None = None) -> None:
-        """Append a delta, all of it at one time: that of `upper` if none is given, and up to the next tick."""
+        """Append a delta whose rows are all at one time. By default that is `upper`, and `upper` moves to the next
+        tick."""
         at = self.upper.meet_of_all() if time is None else Time.of(time)
         if upper is None:
             if self.width != 1:
@@ -165,7 +166,7 @@ class Trace:
                 raise TimeError(f"an update at {time!r} does not lie in {description!r}")
 
     def _after_work(self) -> None:
-        """Start large merges on the background thread; waits for one that falls behind."""
+        """Start large merges on the background thread, and wait for those that are overdue."""
         self.spine = self._background.start_merges(self.spine)
 
     def _adopt(self) -> None:
@@ -182,7 +183,7 @@ class Trace:
 
     @property
     def physical(self) -> Antichain:
-        """Boundaries at or after this can be read up to."""
+        """The physical frontier: boundaries between batches at or after it can be read up to."""
         return self._physical
 
     def _hold(
@@ -195,7 +196,7 @@ class Trace:
             self._follow(begin)
 
     def _follow(self, begin: bool = True) -> None:
-        """Move the frontiers to the meet of what is held; where nothing is held, to the end.
+        """Move the frontiers to the meet of those of all agents; without agents, to `upper`.
 
         With `begin`, merges that become possible are started; else the next insert does that.
         """
@@ -218,7 +219,7 @@ class Trace:
             self._follow()
 
     def set_exert_logic(self, logic: ExertLogic | None) -> None:
-        """`logic` is given (level, batches, rows) from the largest level down; it says by how many rows to merge."""
+        """`logic` takes (level, batches, rows) from the largest level down and returns how many rows `exert` merges."""
         self._exert_logic = logic
 
     def exert(self) -> bool:
@@ -263,7 +264,7 @@ class Trace:
 
     def listen(self, listener: Callable[[Batch | None], None]) -> Callable[[], None]:
         """Call a function with every batch inserted from now on, and with None at the end. Returns a function that
-        stops that."""
+        unregisters the listener."""
         with self._lock:
             self._listeners.append(listener)
 
@@ -297,7 +298,7 @@ class Trace:
         return self._first_or_last(keys, limit, False)
 
     def last(self, keys: Any, limit: int = 1) -> FoundRows:
-        """The last rows of each key, from the end."""
+        """The last rows of each key in the order of the sort key, last row first."""
         return self._first_or_last(keys, limit, True)
 
     def _first_or_last(self, keys: Any, limit: int, last: bool) -> FoundRows:
@@ -323,7 +324,7 @@ class Trace:
         return self.retention.filter_batch(reading.updates_between(spine.batches, self.sort_key, low, high))
 
     def _readable(self, spine: Spine, time: TimeLike) -> Time:
-        """A time that a spine can answer for, or an error. It is judged by the spine: the trace may have moved on."""
+        """The time, if the spine can answer for it; else raises. Looks at the spine, as the trace may have moved on."""
         at = Time.of(time)
         if len(at) != self.width:
             raise TimeError(f"times of this trace have {self.width} coordinates; {at!r} has {len(at)}")

@@ -1,21 +1,22 @@
 """The write buffer of a trace: deltas that have been committed but are not in the spine yet.
 
-Inserting a batch into a spine has a fixed cost, so small deltas are collected, each in whichever order it came, and
-inserted as one batch. Sorting a large delta costs as much as half of its tick, so the background thread does it
-(`trace.background_merges`); small ones are sorted by the tick itself, because they would keep the interpreter's lock
-for longer than their kernels run without it. Invariants:
+Inserting a batch into a spine has a fixed cost, so small deltas are collected unsorted and inserted as one batch.
+Sorting a large delta costs as much as half of its tick, so the background thread does it (`trace.background_merges`).
+Small ones are sorted in the tick itself: on another thread they would hold the GIL for longer than their kernels run
+without it. Invariants:
 
 1. Every committed row is either in the spine or in the buffer: deltas leave the buffer when, and only when, the
    function that inserts them into the spine has returned.
-2. A flush cannot fail because of what a delta holds: deltas are validated before they are accepted (`validate`). Where
-   it fails for want of memory, the deltas stay in the buffer, and the next flush sorts them again.
+2. A flush cannot fail because of what a delta holds: deltas are validated before they are accepted (`validate`). If it
+   runs out of memory, the deltas stay in the buffer, and the next flush sorts them again.
 3. The buffer is bounded by `LIMITS`. Where no flush is in progress, it is flushed at `max_deltas`, `max_rows` or
    `max_bytes`. Behind a flush in progress there may be `busy_factor` times as much, or as many rows as the flush has if
-   these are more; a writer that finds more waits for the flush. So a load of millions of rows, which takes a second to
-   sort, delays no tick before as many rows have come again.
-4. Deltas of which nobody has read rows for a while (`idle_after_deltas`) are flushed in large pieces, behind all
-   merges, because nobody may ever need them in order. No tick waits for that before the buffer has
-   `idle_trace_factor` times the rows of the trace. The first reader pays for it, once: at most what those ticks saved.
+   these are more; a writer that finds more waits for the flush. So while a load of millions of rows is sorted, which
+   takes a second, no tick waits until as many rows again have been added.
+4. A history from which nobody has read rows for `idle_after_deltas` deltas is flushed in large pieces, after all
+   merges, because nobody may ever need its deltas in order. No tick waits for such a flush until the buffer has
+   `idle_trace_factor` times the rows of the trace. The first reader waits for it once, at most for as long as the ticks
+   before have saved.
 
 Readers that need order or times (`as_of`, `changes`, commits to disk) flush first.
 """
@@ -43,30 +44,30 @@ from dbspark.trace.background_merges import BackgroundTask
 
 @dataclass(frozen=True, slots=True)
 class WriteBufferLimits:
-    """What a write buffer holds before it is flushed, or before a writer waits for the flush."""
+    """How much a write buffer may hold before it is flushed, or before a writer waits for the flush."""
 
     max_deltas: int = 64
-    """Deltas: a reader that needs no order looks through them one by one."""
+    """Deltas in the buffer: a reader of current rows probes each of them."""
     max_rows: int = 4096
-    """Rows: a delta of more is worth a batch of its own."""
+    """Rows in the buffer: a delta with more rows is worth a batch of its own."""
     max_bytes: int = 1 << 25
-    """Bytes that deltas keep from being freed: a small delta of a view may be part of the memory of a large tick."""
+    """Bytes that deltas in the buffer keep alive: a small delta of a view may share the arena of a large tick."""
     min_background_rows: int = 4096
-    """Rows from which on a flush is sorted on the background thread: with fewer, switching threads costs more than
-    sorting."""
+    """A flush of at least this many rows is sorted on the background thread; for fewer, switching threads costs more
+    than sorting."""
     busy_factor: int = 32
     """How many times `max_deltas` and `max_rows` may come while a flush is in progress, before a writer waits."""
     idle_after_deltas: int = 64
-    """Deltas in a row without a reader, after which none is expected soon."""
+    """Deltas in a row without a reader, after which a history counts as idle."""
     max_idle_deltas: int = 32
-    """Deltas in the buffer of an idle history that are flushed, however few rows they have."""
+    """With this many deltas in its buffer an idle history is flushed, however few rows they have."""
     max_idle_rows: int = 1 << 16
-    """Rows of an idle history that are sorted at once: it costs less than to sort those of each tick and merge them."""
+    """Rows of an idle history that are sorted together: that costs less than sorting each tick and merging."""
     idle_trace_factor: int = 2
-    """How many times the rows of its trace an idle history may hold in the buffer, before a writer waits."""
+    """An idle history may have this many times the rows of its trace in the buffer before a writer waits."""
     max_copied_rows: int = 1024
-    """Average rows of the deltas of one flush up to which they are copied into one chunk before sorting: that saves a
-    kernel call for each, and above this many rows costs more than it saves."""
+    """The deltas of a flush are copied into one chunk before sorting if their average has at most this many rows: it
+    saves a kernel call for each delta, and for larger ones copying costs more than that."""
 
 
 LIMITS = WriteBufferLimits()
@@ -76,7 +77,7 @@ LIMITS = WriteBufferLimits()
 class BufferedDelta:
     """The delta of one tick, sorted when it is first read in order.
 
-    Once the trace has it, it holds no rows any more, only the number of rows that it had.
+    Once its rows are in the trace, it keeps only their number.
     """
 
     __slots__ = ("_batch", "_delta", "_rows", "delta_rows", "retained_bytes", "sort_key", "tick")
@@ -87,7 +88,7 @@ class BufferedDelta:
         self._rows: int | None = None
         self.sort_key = sort_key
         self.delta_rows = delta.rows
-        """Rows as they came, before consolidation."""
+        """Rows before consolidation."""
         self.retained_bytes = delta.retained_bytes
         """Bytes that cannot be freed as long as the delta is in the buffer."""
         self.tick = tick
@@ -111,13 +112,13 @@ class BufferedDelta:
         return self.batch().rows if self._rows is None else self._rows
 
     def mark_flushed(self, rows: int) -> None:
-        """The trace has these rows, `rows` after consolidation: drop them here."""
+        """Drop the rows, which are in the trace now: `rows` of them after consolidation."""
         self._rows = rows
         self._batch = self._delta = None
 
 
 def validate(delta: Delta, sort_key: SortKey) -> Delta:
-    """The delta, if it can be sorted without error whenever that happens; raises where sums of its weights overflow."""
+    """Return the delta if sorting it later cannot fail; raise if sums of its weights overflow."""
     if delta.rows and not delta.is_sorted:
         chunk = delta.chunk()
         info = np.empty(4, np.int64)
@@ -132,7 +133,7 @@ class FlushResult(NamedTuple):
 
     deltas: Sequence[BufferedDelta]
     rows: Sequence[int]
-    """Rows of each delta, after consolidation where they are counted."""
+    """Rows of each delta: after consolidation with `count_rows`, else before."""
     combined: Batch | None
     """One batch of all deltas with their times, where that is cheap and sums of weights cannot overflow; None: each
     delta is inserted as a batch of its own."""
@@ -227,8 +228,8 @@ class WriteBuffer:
     def __init__(
         self, oldest: Callable[[int], int], background: bool, seldom_read: bool = False, count_rows: bool = True
     ) -> None:
-        """`oldest`: the oldest tick that must stay readable once a given tick is in the trace. `background`: whether
-        flushes may be sorted on the background thread. `seldom_read`: whether the history may count as idle.
+        """`oldest`: returns the oldest tick that must stay readable once a given tick is in the trace. `background`:
+        whether flushes may be sorted on the background thread. `seldom_read`: whether the history may count as idle.
         `count_rows`: whether the rows of each delta are counted after consolidation."""
         self._oldest = oldest
         self._background = background
@@ -238,13 +239,13 @@ class WriteBuffer:
         """Deltas that were added since rows were last read."""
         self._flush_task: BackgroundTask[FlushResult] | None = None
         self._flushing = 0
-        """How many of the first deltas the flush in progress has, and how many rows they have."""
+        """Number of deltas, from the first one on, in the flush in progress, and the number of their rows."""
         self._flushing_rows = 0
         self.deltas: list[BufferedDelta] = []
         self.rows = 0
         """Rows of all deltas, before consolidation."""
         self._retained_bytes = 0
-        """Bytes that all deltas keep from being freed."""
+        """Bytes that all deltas keep alive."""
 
     def add(self, delta: BufferedDelta) -> bool:
         """Add a delta; returns whether `flush_due` may have something to do."""
@@ -261,10 +262,10 @@ class WriteBuffer:
         )
 
     def flush_due(self, trace_rows: int, insert: Callable[[FlushResult], None]) -> bool:
-        """Call `insert` with what is to be flushed now, if anything; returns whether it was called.
+        """Flush if that is due: call `insert` with sorted deltas; returns whether it was called.
 
-        Starts a flush in the background where there is enough for one. Deltas leave the buffer once `insert` has
-        returned, so where anything raises they are still there. `trace_rows`: rows of the trace.
+        A large flush is started on the background thread, and a later call inserts its result. Deltas leave the buffer
+        once `insert` has returned, so if it raises they are still there. `trace_rows`: rows of the trace.
         """
         inserted = False
         if self._flush_task is not None and (self._flush_task.done or self._is_full(trace_rows)):
@@ -292,7 +293,7 @@ class WriteBuffer:
         Deltas leave the buffer once `insert` has returned. Call it until it returns False to flush everything.
         """
         if self._flush_task is not None:
-            flush_task, self._flush_task = self._flush_task, None  # one that has failed is not used again
+            flush_task, self._flush_task = self._flush_task, None  # a failed flush is not used again
             self._flushing = self._flushing_rows = 0
             out = flush_task.result()
         elif self.deltas:
@@ -300,11 +301,11 @@ class WriteBuffer:
             out = sort_for_flush(deltas, self._oldest(deltas[-1].tick), self._seldom_read, self._count_rows)
         else:
             return False
-        left = self.deltas[len(out.deltas) :]  # a new list: that of a checkpoint stays as it is
+        left = self.deltas[len(out.deltas) :]  # a new list, because a checkpoint may share the old one
         rows = self.rows - sum([delta.delta_rows for delta in out.deltas])
         retained_bytes = self._retained_bytes - sum([delta.retained_bytes for delta in out.deltas])
         insert(out)
-        # The trace has them; nothing below can fail.
+        # The deltas are in the trace; nothing below can fail.
         self.deltas, self.rows, self._retained_bytes = left, rows, retained_bytes
         return True
 
@@ -320,7 +321,7 @@ class WriteBuffer:
         )  # fmt: skip
 
     def restore(self, checkpoint: BufferCheckpoint) -> None:
-        """Go back to a checkpoint, but not to a flush that has failed since: it would fail every further tick."""
+        """Go back to a checkpoint, but drop a flush that has failed since: it would make every further tick fail."""
         self.deltas, length, self.rows, self._retained_bytes = checkpoint[:4]
         self._flush_task, self._flushing, self._flushing_rows, self._deltas_since_read = checkpoint[4:]
         if self._flush_task is not None and self._flush_task.failed:
@@ -328,7 +329,7 @@ class WriteBuffer:
         del self.deltas[length:]
 
     def record_read(self) -> None:
-        """Rows are read now, so the history is not idle."""
+        """Record that rows are read, so that the history does not count as idle."""
         self._deltas_since_read = 0
 
     @property
@@ -344,7 +345,7 @@ class WriteBuffer:
         return tuple(self.deltas[: next(i for i, rows in enumerate(upto, 1) if rows >= LIMITS.max_idle_rows)])
 
     def _should_flush(self) -> bool:
-        """Whether there is enough for a flush."""
+        """Whether the limits of the buffer call for a flush."""
         deltas, rows = len(self.deltas), self.rows
         if self._retained_bytes >= LIMITS.max_bytes:
             return True
@@ -353,7 +354,7 @@ class WriteBuffer:
         return deltas >= LIMITS.max_deltas or rows >= LIMITS.max_rows
 
     def _is_full(self, trace_rows: int) -> bool:
-        """Whether there is so much behind the flush in progress that the writer has to wait for it."""
+        """Whether so many deltas are behind the flush in progress that the writer has to wait for it."""
         rows, most = self.rows - self._flushing_rows, max(LIMITS.busy_factor * LIMITS.max_rows, self._flushing_rows)
         if self._is_idle:
             most = max(most, LIMITS.idle_trace_factor * trace_rows)
