@@ -1,1 +1,1 @@
-"""Operators: pure steps over deltas and spines. Each module says its formula, its state and its cost."""
+"""Operators: pure steps over deltas and spines. The preface of each module states the formula, state and cost."""

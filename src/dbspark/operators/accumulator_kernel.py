@@ -1,10 +1,10 @@
 """Counts, sums and averages of integers and decimals by one kernel: grouped aggregation in few calls per tick.
 
-The general way (`dbspark.operators.aggregate`) asks each aggregate for its new accumulators and builds rows of state
-from them as Arrow arrays: some fifty calls for a tick of a hundred rows. Where every aggregate of an operator only
-adds, one kernel groups the delta, looks up the rows of state and updates their accumulators
-(`kernels.aggregate.accumulators`), and the rows of state that go and come are gathered in place. One of the aggregates
-may be min or max: its value is gathered like the key. Results are those of the general way.
+The general path (`dbspark.operators.aggregate`) asks each aggregate for its new accumulators and builds rows of state
+from them as Arrow arrays: some fifty calls for a tick of a hundred rows. Where every aggregate of an operator is a sum
+or a count, one kernel groups the delta, looks up the rows of state and updates their accumulators
+(`kernels.aggregate.accumulators`); the retracted and the inserted rows of state are then gathered. One of the
+aggregates may be min or max: its value is gathered like the key. Results are those of the general path.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dbspark.operators.arranged import Arranged
 from dbspark.trace.spine import Spine
 
 KernelAccumulator = tuple[int, int | None, int | None]
-"""An accumulator that the kernel updates: COUNT, SUM, LEAST or GREATEST; its column (None: rows); its FILTER column."""
+"""An accumulator that the kernel updates: COUNT, SUM, LEAST or GREATEST; its column (None: count rows); its FILTER."""
 
 
 class AccumulatorKernel:
@@ -68,14 +68,14 @@ class AccumulatorKernel:
 
     @staticmethod
     def supports(accumulators: Sequence[KernelAccumulator]) -> bool:
-        """Whether the kernel can update them all: one of them at most is a least or greatest value."""
+        """Whether the kernel can update all of these: at most one may be a least or greatest value."""
         return sum(function in (kf.LEAST, kf.GREATEST) for function, _, _ in accumulators) <= 1
 
     def step(self, delta: Delta, spine: Spine, arranged: Sequence[Arranged]) -> Delta | None:
-        """The rows of state that go, and those that come; None: the general way has to do it.
+        """The change of the rows of state, retractions and insertions; None where the general path has to compute it.
 
-        With a least or greatest value the delta is in the order of its arrangement. Left to the general way are weights
-        that are too large, groups with fewer than no rows, and deltas of several chunks.
+        With a least or greatest value the delta must be in the order of its arrangement. The general path is needed for
+        weights that are too large, groups with a negative number of rows, and deltas of several chunks.
         """
         tables, directory, arranged_chunks, leading_rows = spine.sources[0], 0, 0, np.empty((0, 0), np.int64)
         if arranged:
@@ -109,7 +109,7 @@ class AccumulatorKernel:
         return None if rows_of_state is None else Delta.of_chunk(rows_of_state)
 
     def _accumulator_columns(self, acc: int, capacity: int) -> Chunk:
-        """The accumulators as columns of the state; its keys are elsewhere."""
+        """The accumulators as a chunk in the layout of the state; its key columns are not filled in."""
         schema = self._state.schema
         lines = schema.lines.copy()
         for node, word in self.described:

@@ -1,17 +1,17 @@
 """Grouped aggregation.
 
-State: one row for every group: its key, the number of its rows, and what each aggregate remembers (its *accumulator*).
-A tick groups the delta, looks up the rows of the groups it touches, makes new ones from them, and gives the difference
-of their results. A group without rows is gone, accumulator and all; a global aggregate (no keys) is never gone, and
-answers for no rows as well.
+State: one row for every group: its key, the number of its rows, and the state of each aggregate (its *accumulator*). A
+tick groups the delta, looks up the rows of state of the groups in it, computes their new rows of state, and emits the
+difference of the results. The row of state of a group is removed when the group has no rows left; that of a global
+aggregate (no keys) is never removed, since it has a result for no rows as well.
 
 Each aggregate updates its accumulator in its own way:
 
-* *linear* ones (count, sum, avg, variance …) add what the delta adds: O(delta). Sums are exact, of floats too
-  (`kernels.aggregate.exact_sums`), so there is nothing that an emptied group could leave behind and no drift. Where all
-  of them are counts and sums of integers or decimals, one kernel does it (`dbspark.operators.accumulator_kernel`), and
-  one min or max with them;
-* *ordered* ones (min, max) look at the end of the group in an arrangement ordered by their column: O(log n);
+* *linear* ones (count, sum, avg, variance …) add the contribution of the delta: O(delta). Sums are exact, those of
+  floats too (`kernels.aggregate.exact_sums`), so retractions leave no rounding error and sums do not drift. Where all
+  aggregates are counts and sums of integers or decimals, and at most one min or max, one kernel updates them
+  (`dbspark.operators.accumulator_kernel`);
+* *ordered* ones (min, max) read the first or last row of the group in an arrangement ordered by their column: O(log n);
 * others read all rows of the touched groups (`dbspark.operators.collect`).
 """
 
@@ -64,7 +64,7 @@ _BIGINT = pa.int64()
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """What an aggregate may look at: the delta by group, the old accumulators, and the arranged rows of the input."""
+    """The input of `Aggregate.update`: the delta by group, the old accumulators, and the arranged rows of the input."""
 
     delta: Delta
     chunk: Chunk
@@ -73,7 +73,7 @@ class Touched:
     keys: Keys
     """The keys of the groups."""
     old: Sequence[pa.Array]
-    """The columns of the old rows of state, of the groups that had one."""
+    """The columns of the old rows of state, for the groups that had one."""
     old_row: Int64s
     """For each group the row in `old`, or -1."""
     arranged: Sequence[Arranged]
@@ -83,7 +83,7 @@ class Touched:
         return len(self.old_row)
 
     def mask(self, column: int | None) -> Any:
-        """Which rows of the delta a FILTER lets through, as the kernels take it."""
+        """The rows of the delta that a FILTER keeps, as a mask for kernels."""
         if column is None:
             return _NO_MASK
         return true_rows(self.delta.columns[column], self.delta.rows).astype(np.uint8)
@@ -91,19 +91,19 @@ class Touched:
     def old_numbers(self, column: int) -> Int64s:
         """An integer column of the old rows by group, 0 for new groups."""
         old: Int64s = self.old[column].to_numpy()
-        if len(old) == self.groups:  # they come in the order of the groups
+        if len(old) == self.groups:  # every group has an old row, in the order of the groups
             return old.copy()
-        out: Int64s = np.append(old, 0)[self.old_row]  # the last one is that of row -1
+        out: Int64s = np.append(old, 0)[self.old_row]  # index -1, for groups without an old row, reads the appended 0
         return out
 
 
 class Aggregate(ABC):
-    """One aggregate. `column` and `where` (the FILTER) are columns of the input; `out` is its result's type."""
+    """One aggregate. `column` and `where` (the FILTER) are columns of the input; `out` is the type of the result."""
 
     kind: ClassVar[str]
     version: ClassVar[int]
     name: str
-    """For people, as SQL calls it."""
+    """Its SQL name, for display."""
     out: pa.DataType
     additive = False
     """Whether accumulators of parts of a group, column by column, add up to that of the group."""
@@ -122,23 +122,24 @@ class Aggregate(ABC):
 
     @abstractmethod
     def parameters(self) -> tuple[Any, ...]:
-        """What tells this aggregate from others of its kind, as `dbspark.identity` takes it."""
+        """The parameters that, with its kind and version, are its identity (`dbspark.identity`)."""
 
     def argument(self) -> int | None:
-        """The column that it is an aggregate of, if there is one."""
+        """The column that it aggregates; None if there is none, as for count(*)."""
         column: int | None = getattr(self, "column", None)
         return column
 
     def order(self) -> tuple[tuple[int, bool, bool], ...] | None:
-        """The order in which it wants the rows of a group arranged; None: it does not want them."""
+        """The order in which it needs the rows of a group arranged; None: it does not read them."""
         return None
 
     def kernel_accumulator(self) -> KernelAccumulator | None:
-        """What `AccumulatorKernel` needs to update its accumulator; None where the kernel cannot."""
+        """How `AccumulatorKernel` updates its accumulator; None where the kernel cannot."""
         return None
 
     def result_column(self, node: int) -> list[int] | None:
-        """Its result column from a row of state whose accumulator begins at a node; None where the VM has none."""
+        """How the VM computes its result from a row of state whose accumulator begins at `node`; None where it
+        cannot."""
         return None
 
 
@@ -195,7 +196,7 @@ class Sum(Aggregate):
             raise SchemaError(f"a sum of {dtype} is not a sum of integers or decimals")
         self.total = pa.decimal128(38, dtype.scale if decimal else 0)
         self.out = pa.decimal128(min(dtype.precision + 10, 38), dtype.scale) if decimal else pa.int64()
-        # Of wider ones a part may be beyond 38 digits where the whole is not.
+        # Partial sums of wider decimals may exceed 38 digits although the whole sum does not.
         self.additive = not decimal or dtype.precision + 10 <= 38
 
     def fields(self) -> list[pa.DataType]:
@@ -300,7 +301,7 @@ class FloatSum(Aggregate):
 
 
 class Average(Aggregate):
-    """avg: of floats and integers a float, of decimals a decimal with four more digits."""
+    """avg: of floats and integers a double, of decimals a decimal with four more digits."""
 
     kind: ClassVar[str] = "average"
     version: ClassVar[int] = 1
@@ -386,7 +387,7 @@ class Extreme(Aggregate):
 
 
 class GroupAggregate(KeyedOperator):
-    """Grouped aggregation. Inputs: the stream, then one arranged stream for each order that aggregates want."""
+    """Grouped aggregation. Inputs: the stream, then one arranged stream for each order that aggregates need."""
 
     kind: ClassVar[str] = "group-aggregate"
     version: ClassVar[int] = 1
@@ -419,7 +420,7 @@ class GroupAggregate(KeyedOperator):
             self.kernel = AccumulatorKernel(self.key, source, self.accumulators, by_kernel)
 
     def orders(self) -> list[SortKey]:
-        """The arrangements of the input that its aggregates want, once each."""
+        """The arrangements of the input that its aggregates need, once each."""
         found = [a.order() for a in self.aggregates]
         return [SortKey(self.source, self.key, o) for o in dict.fromkeys(f for f in found if f is not None)]
 
@@ -428,13 +429,13 @@ class GroupAggregate(KeyedOperator):
 
     @property
     def skips_empty_input(self) -> bool:
-        return bool(self.key)  # without keys it answers for no rows as well
+        return bool(self.key)  # without keys there is a result for no rows as well
 
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Delta]:
         delta: Delta = inputs[0]
         if isinstance(delta, ChunkedDelta):
             return self._step_by_parts(state, delta, inputs[1:])
-        if self.key and len(inputs) > 1:  # an arrangement has the same rows, each once
+        if self.key and len(inputs) > 1:  # the delta of an arrangement has the same rows, consolidated
             delta = Delta.of(inputs[1].delta)
         if not delta.rows and (self.key or state[0].entries):
             return state, Delta.empty(self.schema)
@@ -445,19 +446,20 @@ class GroupAggregate(KeyedOperator):
         return after, self._results(rows)
 
     def _step_by_parts(self, state: State, delta: ChunkedDelta, arranged: Sequence[Arranged]) -> tuple[State, Delta]:
-        """A large delta as several small ones; results are those before the first and after the last."""
+        """Process a large delta part by part; emits the difference of the results before the first and after the last
+        part."""
         after = state
         found: list[Keys] = []
         for part in delta.parts():
             after, keys, _ = self._accumulated(after, part, arranged)
             found = [union_of_keys([*found, keys])]
-        if not found:  # no part had rows after all
+        if not found:  # no part had any rows
             return self.step(state, [Delta.empty(self.source), *arranged])
         old, new = (_columns_of(first_rows_unordered(spine, found[0], 1)) for spine in (state[0], after[0]))
         return after, self._results(self._replacing(old, new))
 
     def _accumulated(self, state: State, delta: Delta, arranged: Sequence[Arranged]) -> tuple[State, Keys, Delta]:
-        """The new state, the keys of the groups touched, and the change of their rows of state."""
+        """The new state, the keys of the groups in the delta, and the change of their rows of state."""
         spine = state[0]
         touched = self._touched(delta, spine, arranged)
         width = len(self.key)
@@ -467,7 +469,7 @@ class GroupAggregate(KeyedOperator):
             new += aggregate.update(touched, begin)
         alive = np.ones(touched.groups, bool) if not self.key else counts != 0
         if not alive.all():
-            # Rows may outweigh each other without being the same; what they have added up to has to be remembered.
+            # Weights of different rows may sum to zero. Keep the row of state while an accumulator is not zero.
             alive |= ~_zero(new[width + 1 :]) if len(new) > width + 1 else False
             if not alive.all():
                 mask = pa.array(alive)
@@ -476,7 +478,7 @@ class GroupAggregate(KeyedOperator):
         return (spine.insert(rows.sorted_by(self.accumulators)),), touched.keys, rows
 
     def _replacing(self, old: Sequence[pa.Array], new: Sequence[pa.Array]) -> Delta:
-        """Rows of state that go and others that come."""
+        """The delta that retracts the old rows of state and inserts the new ones."""
         gone, come = len(old[len(self.key)]), len(new[len(self.key)])
         columns = [pa.concat_arrays(pair) for pair in zip(old, new, strict=True)] if gone else new
         return Delta(self.accumulators.schema, columns, np.repeat((-1, 1), (gone, come)))
@@ -503,7 +505,7 @@ class GroupAggregate(KeyedOperator):
         return Touched(delta, chunk, ids, keys, old, old_row, arranged)
 
     def _counts(self, touched: Touched) -> Int64s:
-        """How many rows the groups have now."""
+        """Number of rows of each group after the tick."""
         counts = touched.old_numbers(len(self.key))
         chunk = touched.chunk
         self._check_counts(touched, counts)
@@ -511,7 +513,7 @@ class GroupAggregate(KeyedOperator):
         return counts
 
     def _check_counts(self, touched: Touched, counts: Int64s) -> None:
-        """Raise where the weights of a group add up to more than int64 holds."""
+        """Raise if the sum of the weights of a group overflows int64."""
         weights = touched.delta.weights
         if not len(weights) or (int(np.abs(weights).max()) < 1 << 31 and (not len(counts) or counts.max() < 1 << 62)):
             return
@@ -522,7 +524,7 @@ class GroupAggregate(KeyedOperator):
             raise WeightOverflowError("the weights of a group add up to more than int64 holds; nothing was applied")
 
     def _results(self, rows: Delta) -> Delta:
-        """The results of rows of state, with their weights; groups without rows have none."""
+        """The results of rows of state, with the weights of these; groups without rows have no result."""
         if self.key:
             not_empty = rows.column(len(self.key)).to_numpy() != 0
             if not not_empty.all():
@@ -570,7 +572,7 @@ class GroupAggregate(KeyedOperator):
         return Instruction(lines, out, inserts=inserted, references=template)
 
     def _result_columns(self) -> list[int] | None:
-        """The result columns from rows of state; None where the VM has none for some aggregate."""
+        """How the VM computes the result columns from rows of state; None where it cannot for some aggregate."""
         columns = pass_through([(0, c) for c in range(len(self.key))])
         for aggregate, (begin, _) in zip(self.aggregates, self.spans, strict=True):
             column = aggregate.result_column(nd.LANES + begin)
@@ -590,7 +592,7 @@ class GroupAggregate(KeyedOperator):
         return not self.key
 
     def nested_traces(self) -> dict[str, SortKey]:
-        if not self.key:  # it has a row where nothing has come, so no iteration could be its first
+        if not self.key:  # it emits a row for empty input, so there is no first iteration in which it changes
             raise CircuitError(f"{self.label()!r} cannot stand inside a fixpoint; give it a key")
         return {"/0": SortKey(self.source, self.key)}
 
@@ -607,7 +609,8 @@ class GroupAggregate(KeyedOperator):
 
 
 class _NestedAggregate(NestedReduce):
-    """Grouped aggregation inside a fixpoint. It takes deltas, so it keeps the rows of its input by key itself."""
+    """Grouped aggregation inside a fixpoint. Its input is not arranged, so it keeps the rows of the input by key
+    itself."""
 
     def __init__(self, operator: GroupAggregate, site: NestedSite) -> None:
         super().__init__(operator, site.pending, deltas=1)
@@ -631,7 +634,7 @@ def _null_where_none(values: pa.Array, counts: pa.Array) -> pa.Array:
 
 
 def _narrowed(sums: pa.Array, out: pa.DataType) -> pa.Array:
-    """A 38-digit sum in the type of the result."""
+    """Cast 38-digit sums to the type of the result; raises if one does not fit."""
     if sums.type == out:
         return sums
     if out == _BIGINT:
@@ -660,7 +663,7 @@ def _divided(sums: pa.Array, counts: Any, out: pa.DataType) -> pa.Array:
 
 
 def _zero(columns: Sequence[pa.Array]) -> Any:
-    """Which accumulators hold nothing: numbers that are all zero, sums that are empty."""
+    """Mask of the rows of state whose accumulators are all zero: numbers that are 0, exact sums that are empty."""
     rows = len(columns[0])
     out = np.ones(rows, bool)
     for column in columns:

@@ -1,6 +1,6 @@
-"""State, and what an arrange operator gives: the delta in order, and the integral before and after it.
+"""`State`, the state of an operator, and `Arranged`, the output of an arrange operator.
 
-Operators that need an integral take it from there, so consumers of the same keys share one.
+Operators that need the integral of a stream read it from an `Arranged`, so consumers with the same keys share one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dbspark.columnar import Batch, SortKey
 from dbspark.trace.spine import Spine
 
 State = tuple[Spine, ...]
-"""All that an operator keeps between two ticks."""
+"""The state of an operator between two ticks: its spines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Arranged:
 
     @property
     def rows(self) -> int:
-        """Rows of the change."""
+        """Rows of the delta."""
         return self.delta.rows
 
 

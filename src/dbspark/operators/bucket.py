@@ -1,10 +1,10 @@
-"""Buckets: a stream in a fixed number of parts, each of which is on one shard, however many shards there are.
+"""Buckets: a fixed number of parts of a stream, each of which is on one shard, however many shards there are.
 
-A bucket is a range of the hashes of some columns, and a shard is a range of buckets: the first bits of a hash are its
-bucket. So rows that lie by those columns lie by bucket as well, and what is kept for each bucket needs no row to move.
+A bucket is a range of the hashes of some columns, given by their first bits, and a shard is a range of buckets. So rows
+that are placed by those columns are placed by bucket as well, and state for each bucket needs no exchange.
 
-What stands for a bucket in a row is a number whose own hash is in that range. So bucket numbers are columns like any
-others: rows are placed by them, arranged and sliced by them.
+The number of a bucket is a number whose own hash lies in its range. So bucket numbers are a column like any other: rows
+can be placed, arranged and sliced by it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dbspark.operators.linear import Stateless
 from dbspark.operators.placement import Placed, Policy
 
 BITS = 10
-"""Of a hash, those that say its bucket."""
+"""Number of leading bits of a hash that are its bucket."""
 _SHIFT = np.uint64(64 - BITS)
 
 
 class Bucket(Stateless):
-    """A column with the number of the bucket of some columns of each row, after the columns of the input."""
+    """Appends a column with the number of the bucket that each row belongs to by some columns."""
 
     kind: ClassVar[str] = "bucket"
     version: ClassVar[int] = 1
@@ -63,7 +63,7 @@ class Bucket(Stateless):
 
 @cache
 def _numbers() -> Int64s:
-    """For every bucket the least number whose hash is in it."""
+    """The number of each bucket: the least one whose hash lies in it."""
     count = 16 << BITS
     schema = Schema(pa.schema([pa.field("number", pa.int64())]))
     chunk = Delta(schema, [pa.array(np.arange(count))], np.ones(count, np.int64)).chunk()

@@ -1,19 +1,19 @@
-"""Aggregates that read the rows of touched groups.
+"""Aggregates that read the rows of the groups in the delta (the *touched* groups).
 
-They keep no sums: the rows of a group are in an arrangement by the group's key, and when a group is touched its result
-is computed anew, for all touched groups at once. The accumulator is the result. Two ways of reading:
+They keep no sums: the rows of a group are in an arrangement by the group's key, and a tick computes the results of all
+touched groups anew, in one pass. The accumulator is the result. Two ways of reading:
 
-* `First`, `MinMaxBy` (first, last, any_value, min_by, max_by) look at an end of the group: O(log n), and with a FILTER
-  or without NULLs as many rows as come before the one wanted;
+* `First`, `MinMaxBy` (first, last, any_value, min_by, max_by) read from one end of the group: O(log n), plus the rows
+  that are skipped because of a FILTER or IGNORE NULLS;
 * the others read all rows of the touched groups, in the order of the arrangement. Where that is the order of the
   aggregated column, equal values follow each other: distinct values, modes and percentiles are found in one pass.
 
 Rows of weight n count n times; rows of negative weight do not count. A FILTER (`where`) is a boolean column.
 
-Where Spark's answer depends on the order in which rows happen to come, the answer here is a function of the rows: the
-order is the one that is asked for, then that of the whole rows (by value where an order is given, by hash where none
-is). So collect_list and listagg without an order follow the hashes of the rows, collect_set is sorted, any_value is the
-least value, ties of mode go to the least value and ties of min_by and max_by to the least row.
+Where Spark's result depends on the order in which rows happen to arrive, the result here is a function of the rows:
+they are ordered by ORDER BY, then by the whole row (by its values if there is an ORDER BY, else by its hash). So
+collect_list and listagg without an order follow the hashes of the rows, collect_set is sorted, any_value is the least
+value, ties of mode go to the least value and ties of min_by and max_by to the least row.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from dbspark.trace.spine import Spine
 Order = tuple[OrderColumn, ...]
 _ALL = 1 << 62
 _SEARCH = 16
-"""By how many times more rows are read where the first ones do not hold the one that is looked for."""
+"""If the first rows of a group do not contain the one looked for, this many times more are read next."""
 
 
 def spine_of(touched: Touched, order: Order) -> Spine:
@@ -54,7 +54,7 @@ def spine_of(touched: Touched, order: Order) -> Spine:
 
 
 def runs(hits: FoundRows, columns: Sequence[int]) -> Any:
-    """Where the rows begin to be of another group than before, or to differ in some columns."""
+    """Mask of the rows that differ from the row before in their group or in one of the columns."""
     schema = hits.spine.sort_key.schema
     out = np.empty(len(hits), np.uint8)
     nodes = np.array([nd.LANES + c for c in columns], np.int64)
@@ -63,7 +63,7 @@ def runs(hits: FoundRows, columns: Sequence[int]) -> Any:
 
 
 def list_type(element: pa.DataType) -> pa.DataType:
-    """An array without NULLs in it."""
+    """The Arrow type of arrays without NULL elements."""
     return pa.list_(pa.field("element", element, False))
 
 
@@ -76,7 +76,7 @@ def _ordered(order: Sequence[OrderColumn]) -> Order:
 
 
 class GroupReadingAggregate(Aggregate):
-    """An aggregate that reads all rows of the touched groups that a FILTER lets through, in an order."""
+    """An aggregate that reads, in some order, all rows of the touched groups that pass its FILTER."""
 
     out: pa.DataType
     row_order: Order = ()
@@ -110,7 +110,7 @@ class ResultAsAccumulator(GroupReadingAggregate):
 
     @abstractmethod
     def answers(self, hits: FoundRows, groups: int) -> pa.Array:
-        """The answer for each group, from its rows: `hits.which` are the groups, ascending."""
+        """The result for each group; `hits.which` is the group of each row, ascending."""
 
     def result(self, columns: Sequence[pa.Array]) -> pa.Array:
         return columns[0]
@@ -131,10 +131,10 @@ def _with_values(hits: FoundRows, columns: Sequence[int]) -> tuple[FoundRows, li
 
 
 class Recompute(ResultAsAccumulator):
-    """Any function of the rows of a group: the general fall-back.
+    """Any function of the rows of a group: the general fallback.
 
-    The function is given (starts, columns, weights): group g has rows starts[g] … starts[g+1]-1 of the columns, in the
-    order that is asked for, and gives a value for every group. It has to be deterministic.
+    The function takes (starts, columns, weights) and returns a value for every group. Group g has rows starts[g] …
+    starts[g+1]-1 of the columns, in the given order. It has to be deterministic.
     """
 
     kind: ClassVar[str] = "recompute-aggregate"
@@ -174,7 +174,8 @@ class Recompute(ResultAsAccumulator):
 
 
 class First(ResultAsAccumulator):
-    """first and last, with or without NULLs, by an order; without one by the order of the arrangement."""
+    """first and last, respecting or ignoring NULLs, by ORDER BY, or by the order of the arrangement if there is
+    none."""
 
     kind: ClassVar[str] = "first-last"
     version: ClassVar[int] = 1
@@ -213,7 +214,7 @@ class First(ResultAsAccumulator):
         return columns_of(hits, (self.column,))[0]
 
     def _found(self, spine: Spine, keys: Keys) -> Int64s:
-        """The position of the first row wanted of each key, -1 where there is none."""
+        """The position of the first row of each key that qualifies, -1 where there is none."""
         out = np.full(len(keys), -1, np.int64)
         open_keys = np.arange(len(keys))
         limit = 1
@@ -240,7 +241,7 @@ class First(ResultAsAccumulator):
 
 
 def any_value(column: int, dtype: pa.DataType, where: int | None = None) -> First:
-    """any_value, with or without NULLs: the least value, which is NULL only where all are."""
+    """any_value, respecting or ignoring NULLs: the least value, NULL only if all values are."""
     return First(column, dtype, order=((column, False, True),), where=where)
 
 
@@ -264,7 +265,7 @@ class MinMaxBy(First):
         return (*super().parameters(), self.by)
 
     def values(self, hits: FoundRows) -> pa.Array:
-        # NULLs are last: where one is found first, there is nothing else.
+        # NULLs are last, so if the first row has one, all rows have.
         values, by = columns_of(hits, (self.column, self.by))
         if not by.null_count:
             return values
@@ -358,7 +359,7 @@ class ListAgg(CollectList):
     def answers(self, hits: FoundRows, groups: int) -> pa.Array:
         lists = super().answers(hits, groups)
         empty = pc.equal(pc.list_value_length(lists), 0)
-        plain = pa.ListArray.from_arrays(lists.offsets, lists.values)  # all that binary_join takes
+        plain = pa.ListArray.from_arrays(lists.offsets, lists.values)  # binary_join takes no other type
         joined = pc.binary_join(plain, pa.scalar(self.separator, self.out))
         return pc.if_else(empty, pa.scalar(None, self.out), joined)
 
@@ -390,7 +391,7 @@ class Mode(ResultAsAccumulator):
         begin = np.flatnonzero(runs(hits, (self.column,)))
         often = np.add.reduceat(hits.weights, begin)
         group = hits.which[begin]
-        ranked = np.lexsort((-often, group))  # stable, so that the first of equals stays first
+        ranked = np.lexsort((-often, group))  # stable: of equally frequent values the first stays first
         which, at = np.unique(group[ranked], return_index=True)
         rows = np.full(groups, -1, np.int64)
         rows[which] = begin[ranked[at]]
@@ -447,7 +448,7 @@ class Percentile(ResultAsAccumulator):
         none = sizes == 0
 
         def rows_at(ranks: Any) -> Int64s:
-            """The row of each group that a rank, from 0, falls on."""
+            """The row of each group that has a rank (counted from 0)."""
             return np.where(none, 0, np.searchsorted(upto, base + ranks, "right"))
 
         if self.method == "cont":
@@ -470,7 +471,7 @@ class Percentile(ResultAsAccumulator):
 
 
 def _interpolated(values: Any, rows_at: Callable[[Any], Int64s], positions: Any) -> Any:
-    """Between the values below and above each position, as Spark computes it."""
+    """Interpolate between the values below and above each position, with Spark's formula."""
     low, high = np.floor(positions), np.ceil(positions)
     below, above = (values[rows_at(p.astype(np.int64))] for p in (low, high))
     with np.errstate(all="ignore"):
@@ -488,7 +489,7 @@ def median(column: int, dtype: pa.DataType, where: int | None = None) -> Percent
 class OfDistinct(GroupReadingAggregate):
     """A linear aggregate of the distinct values of some columns; rows with a NULL in one of them do not count.
 
-    `inner` sees those columns only: its column numbers count within `columns`.
+    `inner` reads those columns only; its column numbers are indices into `columns`.
     """
 
     kind: ClassVar[str] = "aggregate-of-distinct-values"

@@ -1,4 +1,4 @@
-"""Rows that are part of a query: they come in the first tick and stay.
+"""Constant rows of a query (VALUES): emitted in the first tick and never again.
 
 State: the rows, once they have been emitted. Cost: nothing after the first tick.
 """
@@ -18,7 +18,7 @@ from dbspark.operators.placement import Key, Placed, Policy
 
 
 class Constant(Operator):
-    """A source of the same rows for ever."""
+    """A source of constant rows."""
 
     kind: ClassVar[str] = "constant-rows"
     version: ClassVar[int] = 1

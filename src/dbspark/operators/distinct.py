@@ -1,7 +1,7 @@
-"""Distinct, and the set operations that follow from it.
+"""Distinct, INTERSECT and EXCEPT.
 
 A row is in the result, once, while its weight is positive: `d distinct` is +1 where the weight rises above zero and -1
-where it falls to zero or below. State: the integral of the input, which is that of the arrange operator in front. Cost:
+where it falls to zero or below. State: none; the integral of the input is that of the arrange operator in front. Cost:
 one lookup for each row of the delta.
 
 INTERSECT and EXCEPT compare the weights of a row on two sides. With ALL the result has min(l, r) copies, or
@@ -33,7 +33,7 @@ SetOperation = Literal["intersect", "intersect all", "except", "except all"]
 
 
 class Distinct(KeyedOperator):
-    """The set of a Z-set: every row of positive weight once. Takes a stream arranged by whole rows."""
+    """Every row of positive weight once. The input is arranged by whole rows."""
 
     kind: ClassVar[str] = "distinct"
     version: ClassVar[int] = 1
@@ -74,7 +74,8 @@ class Distinct(KeyedOperator):
 
 
 class NestedDistinct(NestedStateful):
-    """Distinct: the reduction for single rows, which needs only sums. Its deferred work is rows to evaluate again."""
+    """Distinct inside a fixpoint: a reduction whose keys are whole rows, so it reads only weights. Deferred work: rows
+    to evaluate again."""
 
     def to_batch(self, work: Batch, sort_key: SortKey) -> Batch:
         return work
@@ -103,7 +104,7 @@ class NestedDistinct(NestedStateful):
                 if iteration != NEVER:
                     again = _with_ones(rows.select(where[following == iteration]))
                     self.defer((*path[:-1], iteration), again)
-        if change.all():  # as it is for most rows of most recursions
+        if change.all():  # the common case in recursions: the presence of every row changes
             return Delta.of(rows if np.array_equal(change, rows.weights()) else rows.with_weights(change))
         here = np.flatnonzero(change)
         if not len(here):
@@ -113,7 +114,8 @@ class NestedDistinct(NestedStateful):
     def _presence_changes(
         self, spine: Spine, old: int, chunk: Any, path: Path, change: Int64s, following: Int64s
     ) -> tuple[Int64s, Int64s]:
-        """Fill `change` and `following`; returns rows and the paths, of later outer iterations, to judge them at."""
+        """Fill `change` and `following`; returns rows, and the paths in later outer iterations at which to evaluate
+        them."""
         capacity, depth = 0 if len(path) == 1 else 2 * chunk.rows, len(path)
         time = np.array(path, np.int64)
         spine.stats.record_lookups(chunk.rows)
@@ -169,12 +171,12 @@ class SetOperator(KeyedOperator):
 
 
 def weights_before(spine: Spine, rows: Batch) -> Int64s:
-    """The weight of each row of a batch in an integral."""
+    """The weight of each row of `rows` in an integral before the tick."""
     return spine.weights_of(rows) if spine.entries else np.zeros(rows.rows, np.int64)
 
 
 def changed(rows: Batch, before: Int64s, after: Int64s) -> Delta:
-    """The rows whose weight in the result changes, by how much."""
+    """The delta of the result: rows whose weight changes, weighted by the change."""
     change = after - before
     if not change.all():
         here = change != 0

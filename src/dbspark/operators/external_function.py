@@ -1,8 +1,8 @@
 """External functions: flat maps that another engine evaluates (Spark, for expressions that dbspark does not have).
 
-On one machine it is a flat map whose function calls the engine and waits for the result. On shards a task cannot call
-the engine, so the driver calls it between two levels, for the rows of all shards at once; `evaluator` is the object it
-calls there, and this module does not look into it. The operator cannot be sent to another process.
+Embedded, the operator calls its function, which calls the engine and waits for the result. On shards a task cannot call
+the engine, so the driver calls `evaluator` between two levels, for the rows of all shards at once; it is opaque here.
+The operator cannot be sent to another process.
 """
 
 from __future__ import annotations

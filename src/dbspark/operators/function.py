@@ -1,15 +1,15 @@
 """Functions on columns and their identities: two functions of one identity are the same function, in every process.
 
-A node's id says what it computes, so the identity of a function has to. There are three:
+The id of a node identifies what it computes, so functions need identities. There are three kinds:
 
-* declared: a name that the caller gives, or an identity (`dbspark.identity`) such as the steps of a query have. It
-  alone is independent of the code, and it is what a circuit whose state is stored should use. A Python function
-  declares one for itself with `identified`;
+* declared: a name from the caller, or an identity (`dbspark.identity`) such as compiled queries have. It is the only
+  kind that is independent of the code, so circuits whose state is stored should use it. A Python function declares one
+  with `identified`;
 * by content, for a function without a name: a hash of its code, constants, defaults, what it closes over and the
   globals it names, as far as they are plain values, arrays, modules, or functions made of such. Byte code differs
   between versions of Python, and so do these identities: state is computed again after an update of Python;
-* unshared, where the content cannot be described exactly: then two nodes stay two, and state never finds its operator
-  again in another process.
+* unshared, where the content cannot be described exactly: then two nodes with this function are never merged into one,
+  and their state is not found again in another process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AnyCallable = TypeVar("AnyCallable", bound=Callable[..., Any])
 _DECLARED = "__dbspark_identity__"
 """The attribute in which a Python function carries the identity that it declares."""
 UNDESCRIBED: tuple[Any, ...] = ("undescribed",)
-"""What stands for the identity of a function whose content cannot be described exactly."""
+"""Placeholder for the identity of a function whose content cannot be described exactly."""
 
 
 class _UndescribedError(Exception):
@@ -40,7 +40,7 @@ class _UndescribedError(Exception):
 
 
 class BytecodeColumn(NamedTuple):
-    """An output column of bytecode: a column of the input, or a slot with values of a kind and so many bytes."""
+    """An output column of bytecode: a column of the input, or a slot with values of some kind and width in bytes."""
 
     number: int
     kind: int = -1
@@ -52,7 +52,7 @@ class ExpressionBytecode(NamedTuple):
     """A function as bytecode for `kernels.vm.expressions`; columns are numbered as in its input."""
 
     test: tuple[int, ...]
-    """Leaves in slot 0 which rows stay; empty: all rows."""
+    """Bytecode that leaves in slot 0 whether each row is kept; empty: all rows are."""
     code: tuple[int, ...]
     columns: tuple[BytecodeColumn, ...]
     references: Any = None
@@ -62,10 +62,10 @@ class ExpressionBytecode(NamedTuple):
 class Function:
     """A function on columns with an identity that says what it computes: two of one identity are the same function.
 
-    `name` is for people, and the identity where no other is given.
+    `name` is for display, and is the identity if no other is given.
 
-    `passed_columns`: output columns that are input columns as they are, {output column: input column}; others may be
-    anything. `bytecode` is the same function for the operator VM, which runs small deltas.
+    `passed_columns`: {output column: input column} for output columns that are unchanged input columns. `bytecode` is
+    the same function for the operator VM, which runs small deltas.
     """
 
     kind: ClassVar[str] = "function"
@@ -92,7 +92,7 @@ class Function:
         self.bytecode = bytecode
 
     def __reduce__(self) -> Any:
-        # Bytecode names memory of this process, so it does not travel.
+        # Bytecode contains addresses of this process, so it is not pickled.
         return Function, (self.call, self.name, self.passed_columns, None, self.identity)
 
     def parameters(self) -> tuple[Any, ...]:
@@ -125,7 +125,7 @@ def identified(name: str, version: int = 1) -> Callable[[AnyCallable], AnyCallab
 
 
 def identity_of(call: Callable[..., Any]) -> tuple[Any, ...]:
-    """The identity of a function without a name: declared, by content, or that there is none."""
+    """The identity of a function without a name: declared, by content, or unshared."""
     declared = getattr(call, _DECLARED, None)
     if declared is not None:
         return "declared", *declared
@@ -137,7 +137,7 @@ def identity_of(call: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def _label(call: Callable[..., Any], identity: tuple[Any, ...]) -> str:
-    """A name for people, of a function without one."""
+    """A display name for a function without a name."""
     name = getattr(call, "__qualname__", type(call).__name__)
     if identity[0] == "content":
         return f"{name}#{identity[1].hex()[:16]}"
@@ -145,7 +145,7 @@ def _label(call: Callable[..., Any], identity: tuple[Any, ...]) -> str:
 
 
 def _described(value: Any, inside: tuple[int, ...]) -> str:
-    """A text that only equal values have."""
+    """A text such that different values have different texts."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | type(Ellipsis)):
         return f"{type(value).__name__}:{value!r}"
     if id(value) in inside:
@@ -177,7 +177,7 @@ def _described(value: Any, inside: tuple[int, ...]) -> str:
     if isinstance(value, functools.partial):
         return f"partial({each((value.func, value.args, value.keywords))})"
     if isinstance(value, type) and value.__module__ == "__main__":
-        raise _UndescribedError  # its name says nothing about its methods
+        raise _UndescribedError  # the name of a class does not determine its methods
     if isinstance(value, type | types.BuiltinFunctionType) and getattr(value, "__self__", None) in (None, np):
         return f"{value.__module__}.{value.__qualname__}"
     raise _UndescribedError
@@ -189,7 +189,7 @@ def _described_function(call: types.FunctionType, within: tuple[int, ...]) -> st
         return f"declared{declared!r}"
     module = call.__module__ or ""
     if module.split(".")[0] in ("pyarrow", "numpy", "dbspark"):
-        return f"function {module}.{call.__qualname__}"  # a library's own; its version is not ours to say
+        return f"function {module}.{call.__qualname__}"  # a library's function; its version is not part of it
     names = _named(call.__code__)
     known = {n: call.__globals__[n] for n in sorted(names) if n in call.__globals__}
     cells = [c.cell_contents for c in call.__closure__ or ()]

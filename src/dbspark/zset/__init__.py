@@ -1,4 +1,4 @@
-"""Z-sets: the value that flows on every stream, in whatever form suits what is done with it."""
+"""Z-sets: immutable rows with weights, the values on streams, in several forms for different workloads."""
 
 from dbspark.zset import metrics
 from dbspark.zset.config import BACKENDS, ZSetConfig, configure, configured, current

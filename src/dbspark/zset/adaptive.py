@@ -8,13 +8,13 @@
 
 New rows go where adding them is cheapest, whatever the form is: rows added one by one to the dict of the memtable,
 deltas in columns to the *log*, a tuple of batches. When the log is full it is applied: its large batches are merged and
-inserted into the spine, its small ones go to the memtable in one call. The number of rows that may still be added is
-computed beforehand, so an addition is one comparison. `Policy` decides when the memtable is flushed. Invariants:
+inserted into the spine, its small ones go to the memtable in one call. The remaining capacity of the log is computed in
+advance, so checking it costs an addition one comparison. `Policy` decides when the memtable is flushed. Invariants:
 
 1. The value is the sum of sorted part, memtable and log. Flushing, merging and applying the log change the form only,
-   so a payload may do them to itself.
-2. It does them before it is added to. The new payload then shares the new form, nothing refers to the old one, and a
-   merge in progress frees its inputs as it goes.
+   so a payload may do them in place.
+2. A payload does them before rows are added to it. The new payload then shares the new form, nothing refers to the old
+   one, and a merge in progress frees its inputs as it goes.
 3. The form is one attribute, `_state`, replaced as a whole: readers on other threads see the old form or the new one.
 4. A method reads `_state` once and works on what it has read: another thread may replace it by another form of the same
    value in the meantime.
@@ -47,13 +47,13 @@ from dbspark.zset.sorted_part import Log, SortedPart
 from dbspark.zset.versions import Version, VersionNode
 
 MIN_SPINE_ROWS: Final = 48
-"""Deltas in columns of this many rows go to the spine, smaller ones to the memtable."""
+"""Deltas in columns with at least this many rows go to the spine, smaller ones to the memtable."""
 MAX_LOG_ROWS: Final = 4096
 """Rows in the log, at most."""
 MAX_LOG_DELTAS: Final = 64
 """Deltas in the log, at most."""
 MAX_LOG_WEIGHT: Final = 1 << 40
-"""Deltas with larger weights do not go to the log: so the weights of a full log sum to far less than int64."""
+"""Deltas with larger weights do not go to the log, so that no sum of weights of a full log overflows int64."""
 _MERGE_FAN_IN: Final = 8
 """Batches of a log that are merged at a time."""
 MemtableVersion = Version[Memtable]
@@ -105,7 +105,7 @@ class AdaptivePayload(Payload):
         """Sorted part and memtable, with the log applied."""
         state = self._state
         if state[2]:
-            del state  # nobody should hold this form while it is merged
+            del state  # no reference may keep this form alive while it is merged
             state = self._apply_log()
         return state[0], state[1]
 
@@ -184,7 +184,7 @@ class AdaptivePayload(Payload):
         return memtable.read(Memtable.python_rows)
 
     def _schedule_check(self) -> None:
-        """Set after how many more single rows `_check_form` is called."""
+        """Set `next_check`: after how many more single rows `_check_form` is called."""
         part, memtable, _, _, _ = self._state
         if memtable is None:
             return
@@ -194,7 +194,7 @@ class AdaptivePayload(Payload):
         if store.large:
             more = 0
         elif policy is not None and (part.spine is not None or part.is_memtable):
-            # Only the limit S is exact; at the others, a few rows too many cost less than a check for each.
+            # Only the limit S is exact; exceeding the others by a few rows costs less than checking after each row.
             more = (
                 CHANGES_PER_CHECK - 1
                 if part.spine is not None
@@ -210,7 +210,7 @@ class AdaptivePayload(Payload):
         store.next_check = store.row_adds + max(more, 0)
 
     def _check_form(self, store: Memtable, rows: int) -> None:
-        """After some single rows: leave the small form or return to it, update the statistics, flush."""
+        """Called after some single rows: leave the small form or return to it, update the statistics, flush."""
         part, memtable, _, _, _ = self._state
         assert memtable is not None
         policy = part.policy or Policy(part.config, Metrics())
@@ -263,7 +263,8 @@ class AdaptivePayload(Payload):
         return self.plus_batches(other.parts())
 
     def _with_log_entry(self, batch: Batch) -> AdaptivePayload | None:
-        """With a batch appended to the log, None if it is full. Not inlined: its locals keep the old state alive."""
+        """This payload with a batch appended to the log; None if the log is full. A function of its own, because its
+        locals would otherwise keep the old state alive in the caller."""
         part, memtable, log, room, counted = self._state
         if batch.rows > room or len(log) >= MAX_LOG_DELTAS or batch.largest > MAX_LOG_WEIGHT:
             return None
@@ -304,7 +305,8 @@ class AdaptivePayload(Payload):
         return payload
 
     def _plus(self, batch: Batch) -> AdaptivePayload:
-        """With a batch: in the log if that may take it, else in the small form, the spine or the memtable."""
+        """This payload plus a batch, which goes to the log if it fits, else to the small form, the spine or the
+        memtable."""
         part, memtable, _, room, counted = self._apply_log(batch.rows)
         payload: AdaptivePayload = _new(AdaptivePayload)
         if batch.rows <= room and batch.largest <= MAX_LOG_WEIGHT:
@@ -327,15 +329,15 @@ class AdaptivePayload(Payload):
     def _apply_log(self, coming: int = 0) -> State:
         """Run merges that inserts have paid for, then apply the log; returns the new state.
 
-        `coming`: rows about to be added. Merging is in proportion to them, so adding a few rows never waits for a merge
-        that a large delta has paid for.
+        `coming`: rows about to be added. As many merges run as these rows pay for, so adding a few rows never waits for
+        a merge that a large delta has paid for.
         """
         self._run_merges(coming + sum([batch.rows for batch in self._state[2]]))
         state = self._state
         part, memtable, log, _, counted = state
         if not log:
             return state
-        taken: AdaptivePayload = _new(AdaptivePayload)  # other threads must not see the log half applied
+        taken: AdaptivePayload = _new(AdaptivePayload)  # other threads must not see a log half applied
         if part.spine is None and not part.is_memtable:
             taken._set(part.with_small(_consolidated_state(state)), None)
         else:
@@ -368,7 +370,7 @@ class AdaptivePayload(Payload):
             rows -= (before - spine.credit) // (2 * spine.config.merge_rows_per_row)
 
     def _insert(self, batches: Sequence[Batch]) -> None:
-        """Add batches to the spine, as one."""
+        """Merge batches to one and insert it into the spine."""
         part, memtable, _, _, _ = self._state
         assert part.spine is not None
         assert part.policy is not None
@@ -379,17 +381,18 @@ class AdaptivePayload(Payload):
         part.policy.record_insert(batches, spine)
         self._set(part.with_spine(spine, part.count_with(batch)), memtable)
         if memtable is not None and spine.bound() > MAX_UNCHECKED_WEIGHT:
-            self._flush("large", keep_hot=False)  # a memtable beside large weights has to be made for it
+            self._flush("large", keep_hot=False)  # `_new_memtable` then makes one with overflow checks
         self._shrink()
 
     def _upsert(self, batches: Sequence[Batch], begun: bool = False) -> None:
-        """Add batches to the memtable; `begun`: the age of the memtable counts from when they came to the log."""
+        """Add batches to the memtable. `begun`: the age of a new memtable counts from when the batches were added to
+        the log."""
         part, memtable, _, _, _ = self._state
         if memtable is None:
             memtable = _new_memtable(part, begun)
         memtable = memtable.with_delta(ColumnDelta(*batches))
         if memtable.store.large:
-            memtable.store.next_check = 0  # single rows now need the checked path
+            memtable.store.next_check = 0  # the next single row must take the path with overflow checks
         self._set(part, memtable)
         if self._consider_flush(len(batches)) or part.spine is None:
             self._shrink()
@@ -523,7 +526,7 @@ class AdaptivePayload(Payload):
             return
         if part.policy is not None:
             part.policy.record_ordered_read()
-        if self._state[0].spine is None and not self._state[0].is_memtable:  # little was left, so it is small
+        if self._state[0].spine is None and not self._state[0].is_memtable:  # few rows are left: small
             self._set(self._state[0].with_small(merge_or_empty(part.sort_key, (*self.parts(), *small_deltas))), None)
         else:
             self._flush("arranged", keep_hot=False, small_deltas=small_deltas)
@@ -541,7 +544,7 @@ class AdaptivePayload(Payload):
         return (*((part.small,) if part.spine is None else part.spine.batches), *log)
 
     def _read_spine(self) -> Spine:
-        """A spine with all rows; the one of the state where there is one, so that its cached results are used."""
+        """A spine with all rows: that of the state if there is one, because it may have cached results."""
         return self._sort_pending().lookup_spine() or Spine(self.sort_key)
 
     def weight(self, row: Row) -> int:
@@ -566,7 +569,7 @@ class AdaptivePayload(Payload):
 
     def count(self) -> int:
         part, memtable, log, room, counted = self._state
-        if memtable is None and part.spine is not None:  # the log is counted as it is
+        if memtable is None and part.spine is not None:  # counted without applying the log
             if not log:
                 return part.count()
             rows, at = (part.count(), 0) if counted is None else counted
@@ -643,7 +646,7 @@ class AdaptivePayload(Payload):
         policy.metrics.subscribers += change
         policy.update_thresholds()
         if memtable is not None:
-            memtable.store.next_check = 0  # what may wait is another matter now
+            memtable.store.next_check = 0  # a subscriber lowers the limits, so check at the next row
         self._state = (part, memtable, log, min(self._state[3], _log_capacity(part, memtable)), None)
 
 
@@ -657,11 +660,11 @@ def _consolidated_state(state: State) -> Batch:
 
 
 def _new_memtable(part: SortedPart, begun: bool = False) -> MemtableVersion:
-    """An empty memtable; `begun`: its age counts from when its first rows came to the log."""
+    """An empty memtable. `begun`: its age counts already, since its first rows were added to the log."""
     if part.policy is not None and not begun:
         part.policy.start_memtable()
     memtable = Memtable(part.sort_key)
-    memtable.large = part.bound() > MAX_UNCHECKED_WEIGHT  # then its rows are summed with those outside it at every step
+    memtable.large = part.bound() > MAX_UNCHECKED_WEIGHT  # then every addition checks the sum with the sorted part
     return Version(memtable)
 
 
@@ -703,7 +706,7 @@ def _merge_log(batches: Sequence[Batch]) -> Batch:
 
 
 def _has_at_most(spine: Spine, limit: int) -> bool:
-    """Whether a spine holds at most `limit` distinct rows; a batch with more answers without counting."""
+    """Whether a spine holds at most `limit` distinct rows; not counted if one batch alone has more."""
     for entry in spine.entries:
         if type(entry) is Batch and entry.rows > limit:
             return False
@@ -711,7 +714,7 @@ def _has_at_most(spine: Spine, limit: int) -> bool:
 
 
 def _estimated_rows(payload: AdaptivePayload) -> int:
-    """An upper bound on the number of rows, to choose which of two summands is added to the other."""
+    """An upper bound on the number of rows, by which `plus` adds the smaller summand to the larger."""
     part, memtable, log, _, _ = payload._state
     rows = part.small.rows if part.spine is None else part.spine.rows
     rows += sum([batch.rows for batch in log])

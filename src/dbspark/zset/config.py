@@ -44,7 +44,7 @@ class ZSetConfig:
     flush_time_ms: float = 20.0
     """T: age of the oldest row at which a memtable in front of a spine is flushed."""
     level_fanout: int = 4
-    """R: batches of one level that are merged to one of the next."""
+    """R: this many batches of one level are merged to one of the next."""
     compact_budget_ms: float = 2.0
     """B: time that one flush may spend on merging older batches."""
     cancel_ewma: float = 0.25
@@ -116,7 +116,7 @@ def current() -> ZSetConfig:
 
 
 def configure(**knobs: Any) -> ZSetConfig:
-    """Change the default configuration, of Z-sets that are made from now on; returns it."""
+    """Change the default configuration of Z-sets that are made from now on; returns it."""
     global _current
     _current = _replaced(knobs)
     return _current
@@ -124,7 +124,7 @@ def configure(**knobs: Any) -> ZSetConfig:
 
 @contextmanager
 def configured(**knobs: Any) -> Iterator[ZSetConfig]:
-    """Knobs for the extent of a `with` block."""
+    """Change knobs of the default configuration inside a `with` block."""
     global _current
     before = current()
     _current = _replaced(knobs)

@@ -1,8 +1,8 @@
 """`KeyIndex`: a Z-set arranged by some of its columns, as batches: look-up of keys, and merge join.
 
 The batches of its spine are sorted by the hash of the key columns, so looking up a key is a search and a join is a
-merge of two sorted sequences. An index is immutable. Its consolidated batch is computed once and belongs to that
-value, so no later value reads an outdated one. `zset.KeyIndex` adds what takes or returns a `ZSet`.
+merge of two sorted sequences. An index is immutable, so its consolidated batch is computed once and never outdated.
+`zset.IndexedZSet` adds the methods that take or return a `ZSet`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dbspark.trace.spine import Spine
 from dbspark.zset.config import ZSetConfig
 
 JOIN_ROWS: Final = 1 << 16
-"""Pairs in one batch of a join: the product of one frequent key is never held as a whole."""
+"""Pairs in one batch of a join, so that the product of one frequent key is never in memory as a whole."""
 
 
 class KeyIndex:
@@ -85,7 +85,8 @@ class KeyIndex:
         return merge(parts) if parts else Batch.empty(self.spine.sort_key)
 
     def _probe(self, batches: Sequence[Batch], probe: Chunk, hashes: Any) -> tuple[Int64s, Int64s]:
-        """(probe row, position) of every row that has the key of a row of the probe chunk."""
+        """(row of the probe chunk, position) for every row of `batches` that has the key of a row of the probe
+        chunk."""
         sources = self.spine.sources
         ranges = np.empty((len(hashes), len(batches), 3), np.int64)
         total = kp.probe_ranges(*sources, hashes, ranges)

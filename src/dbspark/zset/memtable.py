@@ -3,8 +3,8 @@
 It is two hash tables, because rows arrive in two forms; the weight of a row is the sum of its weights in both:
 
 * `rows`, a dict, for rows that are added as Python tuples;
-* `table`, a `RobinHoodTable`, for deltas in columns. It refers to the chunks of the deltas instead of copying rows, and
-  gathers small chunks into larger ones.
+* `table`, a `RobinHoodTable`, for deltas in columns. It references the chunks of the deltas instead of copying rows,
+  and gathers small chunks into larger ones.
 
 `batch()` makes one sorted, consolidated batch of both. A memtable is a `VersionedStore`: Z-set values hold versions of
 it, never the memtable itself.
@@ -36,7 +36,7 @@ from dbspark.zset.weights import weight_overflow
 MAX_UNCHECKED_WEIGHT = 1 << 60
 """Weights up to this are summed over the places a row may be in (dict, table, sorted part) without overflow checks."""
 MAX_PYTHON_ROWS = 24
-"""Up to this many rows that are added as Python tuples stay so; more are converted to columns at once."""
+"""Up to this many rows that are added together as Python tuples stay tuples; more are converted to columns."""
 _MIN_CAPACITY = 16
 """Slots of an empty table."""
 _MIN_CHUNK_ROWS = 64
@@ -301,7 +301,8 @@ class LargeWeight(Exception):
 
 
 def add_rows(rows: dict[Row, int], delta: dict[Row, int], factor: int, limit: int) -> bool:
-    """Add a delta of canonical rows, or raise and change nothing; whether some weight is now large."""
+    """Add a delta of canonical rows, or raise and change nothing. Returns whether a weight of the delta is now
+    beyond `MAX_UNCHECKED_WEIGHT`."""
     large = False
     for row, weight in delta.items():
         total = rows.get(row, 0) + weight * factor
@@ -371,7 +372,7 @@ class Memtable:
         self.table: RobinHoodTable | None = None
         self.lock = threading.RLock()
         self.head: VersionNode | None = None
-        self.large = False  # whether a row given by itself has ever had a weight beyond LARGE
+        self.large = False  # whether weights may exceed MAX_UNCHECKED_WEIGHT: every sum is checked then
         self.deltas = 0  # deltas applied so far, their rows, and how many of those had negative weights
         self.delta_rows = 0
         self.negative_rows = 0
@@ -441,7 +442,8 @@ class Memtable:
         return merge(parts) if parts else Batch.empty(self.sort_key)
 
     def split_hot(self, keep_hot: bool) -> tuple[Batch, Batch]:
-        """(cold, hot) rows. Hot rows changed often since the last flush; no row is hot where over a quarter are."""
+        """(cold, hot) rows. Hot rows changed often since the last flush; if over a quarter of the rows did, none is
+        hot."""
         parts = [batch_of_rows(self.sort_key, self.rows)] if self.rows else []
         hot = Batch.empty(self.sort_key)
         if self.table is not None and len(self.table):
@@ -454,7 +456,7 @@ class Memtable:
         return (merge(parts) if parts else hot, hot)
 
     def nbytes(self) -> int:
-        """About how many bytes the rows take as columns."""
+        """Estimated bytes of the rows as columns."""
         if len(self.rows) >= 4 * self.sampled_at_rows:
             self._sample()
         size = len(self.rows) * self.row_bytes

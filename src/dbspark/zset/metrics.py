@@ -35,7 +35,7 @@ class Metrics:
     rows_per_second: float = 0.0
     bytes_per_second: float = 0.0
     flushes: dict[str, int] = field(default_factory=dict)
-    """Number of flushes by what triggered them."""
+    """Number of flushes by trigger (`zset.policy`)."""
     flushed_rows: int = 0
     kept_hot: int = 0
     flush_seconds: float = 0.0

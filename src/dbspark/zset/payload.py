@@ -1,6 +1,7 @@
-"""`Payload`, the interface of the backends of `ZSet`, and the three backends of a single form.
+"""`Payload`, the interface of the backends of `ZSet`, and the three backends that always keep one form.
 
-A payload is immutable: every operation returns another one. What differs between backends is here and in `adaptive`.
+A payload is immutable: every operation returns another one. The fourth backend, which changes its form, is
+`zset.adaptive`; everything that backends have in common is in `zset.zset`.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ class Payload(ABC):
 
     @abstractmethod
     def add(self, row: Row, weight: int) -> Payload:
-        """With one canonical row more."""
+        """This value with `weight` added to one canonical row."""
 
     def plus_rows(self, rows: dict[Row, int]) -> Payload:
-        """With some distinct canonical rows more, of weights that are not zero."""
+        """This value plus distinct canonical rows with weights other than zero."""
         return self.plus_batches((batch_of_rows(self.sort_key, rows),))
 
     def as_python_rows(self) -> dict[Row, int] | None:
@@ -66,7 +67,7 @@ class Payload(ABC):
     def plus_batches(self, batches: Sequence[Batch]) -> Payload: ...
 
     def plus_many(self, batches: Sequence[Batch]) -> Payload:
-        """With the sum of any number of batches."""
+        """This value plus the sum of any number of batches."""
         return self.plus_batches((merge_or_empty(self.sort_key, batches),))
 
     @abstractmethod
@@ -74,7 +75,7 @@ class Payload(ABC):
         """Batches whose sum is this value; rows may occur in several."""
 
     def pieces(self) -> Sequence[Batch]:
-        """As `parts`, without merging the log first: perhaps many small batches."""
+        """Like `parts`, but does not apply the log first, so there may be many small batches."""
         return self.parts()
 
     @abstractmethod
@@ -83,7 +84,7 @@ class Payload(ABC):
 
     @abstractmethod
     def bound(self) -> int:
-        """An upper bound on the magnitude of every weight: cheap, and perhaps far too large."""
+        """An upper bound on the magnitude of every weight: cheap to compute, and possibly far too large."""
 
     def disjoint(self) -> Sequence[Batch]:
         """Batches whose sum is this value and of which no two hold the same row."""
@@ -374,7 +375,8 @@ def row_weight(spine: Spine, row: Row) -> int:
 
 
 def lookup_directory(codec: RowCodec, spine: Spine) -> DirectoryAddress:
-    """The directory of a spine for point look-ups, cached; threads that make it at the same time get the same one."""
+    """The directory of a spine for point look-ups, cached; threads that compute it at the same time get the same
+    one."""
     made: DirectoryAddress | None = spine.__dict__.get("_directory")
     if made is None:
         made = spine.__dict__.setdefault("_directory", codec.directory(spine.sources))
@@ -386,7 +388,8 @@ def spine_config(config: ZSetConfig) -> SpineConfig:
 
 
 def equal_payloads(a: Payload, b: Payload) -> bool:
-    """Whether two payloads hold the same rows. Batches that both have are skipped, so relatives compare quickly."""
+    """Whether two payloads hold the same rows. Batches that both share are skipped, so values of one lineage compare
+    quickly."""
     mine, theirs = list(a.pieces()), list(b.pieces())
     shared = set(map(id, mine)) & set(map(id, theirs))
     for which in shared:

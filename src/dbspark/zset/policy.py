@@ -12,8 +12,8 @@ or go), so that the common decision, to do nothing, is two comparisons. A flush 
 | `cancel` | many changes cancel rows, so that little is left after the flush |
 
 Subscribers to the ordered form quarter S and T. Rows that are added one by one count towards S only after the first
-read in columns: until then they are read from the dict, and only their bytes are bounded. Rates are EWMAs, and a state
-is left at another threshold than it is entered (hysteresis).
+read in columns: until then they are read from the dict, and only their bytes are bounded. Rates are EWMAs with
+hysteresis: the thresholds for entering and for leaving a mode differ.
 
 Fallback: if flushes take more than `MAX_FLUSH_TIME_SHARE` of the time and nobody reads in order, the lineage stops
 flushing, up to `FALLBACK_BYTES_FACTOR` × `flush_bytes`, until somebody does. The reason is logged.
@@ -81,14 +81,14 @@ class Policy:
         self.changes_to_check = CHANGES_PER_CHECK
         self.counted = (0, 0, 0, 0)
         self.flush_rows = config.flush_size
-        """S, divided as subscribers and the cancellation rate demand."""
+        """S, divided if there are subscribers or the cancellation rate is high."""
         self.check_rows = 1
         """Rows of the dict at which `check_row_adds` is called again."""
         self.checked_rows = 0
         self.update_thresholds()
 
     def update_thresholds(self) -> None:
-        """Recompute the thresholds from the signals."""
+        """Recompute the thresholds from the subscribers and the cancellation rate."""
         rows = self.config.flush_size
         if self.metrics.subscribers:
             rows = max(1, rows // SUBSCRIBER_DIVISOR)
@@ -104,18 +104,18 @@ class Policy:
 
     @property
     def counts_row_adds(self) -> bool:
-        """Whether rows that were added one by one count towards S: from the first read in columns on."""
+        """Whether rows added one by one count towards S, which they do after the first read in columns."""
         return self.metrics.arranged_reads > 0 or self.metrics.subscribers > 0
 
     def memtable_headroom(self, memtable: Memtable) -> int:
-        """Rows in columns that the memtable may take without reaching S."""
+        """Rows in columns that can be added to the memtable without reaching S."""
         if self.fallback:
             return self.config.flush_size
         there = 0 if memtable.table is None else len(memtable.table)
         return self.flush_rows - 1 - there - (len(memtable.rows) if self.counts_row_adds else 0)
 
     def trigger(self, rows: int, memtable: Memtable, traced: int, changes: int = 1) -> str | None:
-        """What triggers a flush of the memtable, which has `rows` rows now; None if it stays.
+        """The trigger of a flush of the memtable, which has `rows` rows now; None if it is not to be flushed.
 
         `traced`: rows in the spine behind it; `changes`: changes since the last call.
         """
@@ -137,7 +137,7 @@ class Policy:
         return None
 
     def record_memtable(self, memtable: Memtable) -> None:
-        """Add what a memtable has counted since the last call to the metrics."""
+        """Add the counters of a memtable, as far as they grew since the last call, to the metrics."""
         metrics = self.metrics
         counted = (memtable.row_adds, memtable.deltas, memtable.delta_rows, memtable.negative_rows)
         row_adds, deltas, delta_rows, negative_rows = (
@@ -155,7 +155,8 @@ class Policy:
         )
 
     def check_row_adds(self, memtable: Memtable) -> None:
-        """Check the limits when the dict has grown by a quarter, and its share of removals when it has doubled."""
+        """Check the limits whenever the dict has grown by a quarter, and its share of removals whenever it has
+        doubled."""
         rows = len(memtable.rows)
         if rows >= 2 * self.checked_rows:
             self.checked_rows = rows

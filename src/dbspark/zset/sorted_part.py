@@ -1,7 +1,7 @@
 """The sorted part of an adaptive Z-set: one small batch or a spine, without the memtable and the log beside it.
 
-Payloads share a sorted part between two flushes. Its rows never change; it caches what follows from them: the function
-that looks up a row, and the number of rows.
+All payloads between two flushes share one sorted part. Its rows never change, so it caches the function that looks up a
+row and the number of rows.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ class SortedPart:
         return SortedPart(self.sort_key, self.config, small, None, self.policy)
 
     def with_spine(self, spine: Spine, row_count: int | None = None, counts_inserts: bool = False) -> SortedPart:
-        """The same with another spine, with the number of its rows where that is known."""
+        """The same sorted part with another spine, and with the number of its rows if that is known."""
         part = SortedPart(self.sort_key, self.config, self.small, spine, self.policy)
         part._row_count, part._counts_inserts = row_count, counts_inserts
         return part
 
     def set_row_count(self, rows: int) -> None:
-        """Take over the number of rows, as a caller has counted them; later inserts keep it up to date."""
+        """Set the number of rows, which a caller has counted; later inserts keep it up to date."""
         self._row_count, self._counts_inserts = rows, True
 
     def bound(self) -> int:
@@ -103,7 +103,7 @@ class SortedPart:
         return self.spine.bound()
 
     def room(self) -> int:
-        """Rows that may be added to the small form before it has to become another one."""
+        """Rows that may be added to the small form before the Z-set has to leave it."""
         return self.config.small_limit - self.small.rows
 
     def lookup_spine(self) -> Spine | None:
@@ -141,13 +141,13 @@ class SortedPart:
         return self._row_count
 
     def count_with(self, batch: Batch) -> int | None:
-        """`count()` with one more batch; None where nobody counts or the batch is large (1/8 of all rows)."""
+        """`count()` with one more batch; None if rows have not been counted or the batch is large (1/8 of all rows)."""
         if not self._counts_inserts or self._row_count is None or batch.rows * 8 > self._row_count:
             return None
         return self._row_count + self.count_change((), batch)
 
     def count_change(self, log: Log, batch: Batch) -> int:
-        """By how much a batch changes the number of rows of this sorted part and some deltas together."""
+        """By how much a batch changes the number of distinct rows of this sorted part plus the deltas of `log`."""
         lookup_spine = self.lookup_spine()
         here = sources_of(()) if lookup_spine is None else lookup_spine.sources
         more = sources_of(log)

@@ -75,7 +75,7 @@ class Version(Generic[S]):
         return version
 
     def read(self, fn: Callable[[S], R]) -> R:
-        """`fn` of the store as this version has it, under the lock of the store."""
+        """The result of `fn` on the store in the state of this version, called under the lock of the store."""
         while True:
             store = self.store
             with store.lock:

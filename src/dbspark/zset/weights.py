@@ -12,7 +12,7 @@ from dbspark.errors import WeightOverflowError
 
 
 def weight_overflow(row: Any) -> WeightOverflowError:
-    """The error for a row whose weight does not fit; whoever raises it has applied nothing."""
+    """The error for a row whose weight does not fit. Raise it only where nothing has been applied."""
     return WeightOverflowError(f"the weight of {row!r} would leave the range of int64; nothing was applied")
 
 
@@ -22,7 +22,7 @@ def exact_weight_sum(weights: Int64s) -> int:
 
 
 def multiply_weights(weights: Int64s, factor: Any) -> Int64s:
-    """Weights times one factor, or times as many factors."""
+    """Weights times one factor, or each times a factor of its own."""
     if not len(weights):
         return weights
     factors = np.asarray(factor, np.int64)

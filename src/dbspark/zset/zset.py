@@ -1,7 +1,7 @@
-"""`ZSet`: rows with integer weights, one API whatever holds them.
+"""`ZSet`: rows with integer weights, with one API for all backends.
 
-A Z-set is a value. Every operation returns a new one and never changes what anyone else holds. Weights are int64;
-a weight of zero is nowhere: not in iteration, counts, equality or files. Duplicates sum.
+A Z-set is an immutable value: every operation returns a new one. Weights are int64, and the weights of equal rows are
+added. Rows of weight zero do not exist: not in iteration, counts, equality or files.
 
     >>> from dbspark.zset import ZSet
     >>> z = ZSet.from_rows([(1, "a"), (2, "b"), (1, "a")], "id BIGINT, name STRING")
@@ -122,7 +122,7 @@ class ZSet:
         batch = batch.sorted_by(empty._payload.sort_key)
         return ZSet._of(empty._payload.plus_batches((batch,)), empty._normalise_row)
 
-    # ------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------ properties
 
     @property
     def schema(self) -> Schema:
@@ -184,7 +184,7 @@ class ZSet:
     # ------------------------------------------------------------------ changing
 
     def add(self, row: Any, weight: int = 1) -> ZSet:
-        """With `weight` added to one row."""
+        """The Z-set with `weight` added to one row."""
         row = self._normalise_row(row)
         if type(weight) is not int or not -INT64_MAX <= weight <= INT64_MAX:
             weight = _checked_weight(weight, row)
@@ -196,7 +196,7 @@ class ZSet:
         return z
 
     def add_many(self, rows: Iterable[Any], weights: Iterable[int] | None = None) -> ZSet:
-        """With many rows added, each with weight 1 or the weight given for it."""
+        """The Z-set with many rows added, each with weight 1 or the weight given for it."""
         if isinstance(rows, ZSet):
             return self + rows
         form = self._normalise_row
@@ -234,7 +234,7 @@ class ZSet:
         return self.union(other) if isinstance(other, ZSet) else NotImplemented
 
     def union_many(self, others: Iterable[ZSet]) -> ZSet:
-        """The sum of this and all others, merged in one go."""
+        """The sum of this and all other Z-sets, merged at once."""
         others = list(others)
         for other in others:
             self._check_schema(other)
@@ -345,7 +345,7 @@ class ZSet:
     # ------------------------------------------------------------------ reading in bulk
 
     def arranged_view(self) -> ArrangedView:
-        """The rows in order, for someone who will go on reading this Z-set and its successors.
+        """The rows in order, for a reader that will also read the successors of this Z-set.
 
         While the view is open, successors of this Z-set flush sooner. Use it in a `with` block.
         """
@@ -438,7 +438,7 @@ class IndexedZSet(KeyIndex):
         return [row for row, _ in ZSet.from_batch(self.distinct_keys(), self.config)]
 
     def group(self, *key: Any) -> ZSet:
-        """The rows of one key, whole."""
+        """The rows of one key, with all columns."""
         return ZSet.from_batch(self.rows_of(key), self.config)
 
     def join(self, other: IndexedZSet, suffix: str = "_right") -> IndexedZSet:
