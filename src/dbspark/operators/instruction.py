@@ -1,11 +1,10 @@
 """Instructions of operators for the operator VM (`kernels.vm.interpreter`): what an operator needs to write its own.
 
 `Operator.instruction` is given an `InstructionSite` (the registers and states of the operator and its inputs) and
-returns an `Instruction`, or None: then the operator steps by itself. An operator has an instruction where its columns
-are flat and whatever else it is made of has one: conditions and values as bytecode (`operators.function`), aggregates
-that one kernel folds.
+returns an `Instruction`, or None: then the VM calls the step of the operator instead. An operator has an instruction if
+its columns are flat, its functions have bytecode (`operators.function`), and one kernel updates all of its aggregates.
 
-An instruction is words of code: the number of the instruction, how many words follow, operands.
+The code of an instruction is a sequence of words: its number, how many words follow, operands.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from dbspark.kernels.vm import interpreter as km
 from dbspark.kernels.vm import result_columns as ks
 
 ALWAYS: Final = -1
-"""In the place of a register that says whether to run a line."""
+"""Operand instead of a register that says whether to run an instruction: run it in every tick."""
 
 
 class Registers:
-    """Numbers of registers and states, assigned as they are needed."""
+    """Allocates the numbers of registers and states."""
 
     def __init__(self, mask: int) -> None:
         self.mask = mask
-        """Which bits of a hash count."""
+        """The mask that kernels apply to hashes."""
         self.count = 0
         self.states: list[str] = []
-        """The nodes whose states they are."""
+        """For each state the node that it belongs to."""
         self.of: dict[str, int] = {}
         """The register of each node that has one."""
         self.external: set[int] = set()
-        """Registers that are filled from outside."""
+        """Registers that are not written by code but filled before it runs."""
 
     def new(self) -> int:
         self.count += 1
@@ -54,25 +53,25 @@ class Instruction:
     """The code of an operator."""
 
     lines: Callable[[int], Sequence[int]]
-    """The code, by whether the result is retained (1) or only read by the VM in the same tick (0)."""
+    """Returns the code, given whether the result is retained (1) or only read by the VM in the same tick (0)."""
     out: int
     """The register of the result."""
     passes: tuple[str, ...] = ()
-    """Inputs in whose memory the result may lie."""
+    """Inputs whose memory the result may share."""
     inserts: int | None = None
     """The register of the batch that the state inserts."""
     references: Any = field(default=None)
-    """Objects whose memory the code names by address."""
+    """Objects whose memory the code addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class InstructionSite:
-    """An operator in its place in the code. Inputs are counted from 0."""
+    """The registers and states available to one operator's instruction. Inputs are counted from 0."""
 
     node: str
     inputs: tuple[str, ...]
     schemas: tuple[Schema, ...]
-    """Of the inputs."""
+    """Schemas of the inputs."""
     computed: tuple[bool, ...]
     """Which inputs are deltas that the VM computes itself."""
     registers: Registers
@@ -98,17 +97,17 @@ class InstructionSite:
         return self.registers.new()
 
     def is_identity(self, columns: Sequence[int]) -> bool:
-        """Whether columns are those that the VM has put into the first input, all of them in order."""
+        """Whether `columns` are all columns of the first input, in order, and the VM computes that input itself."""
         return self.computed[0] and list(columns) == list(range(self.schemas[0].columns))
 
     def same_rows(self) -> Instruction:
-        """The rows of the first input, column by column, perhaps under other names: no code at all."""
+        """The first input unchanged, except perhaps for column names: needs no code."""
         return Instruction(lambda retained: (), self.input(), passes=self.inputs[:1])
 
     def projection(
         self, schema: Schema, test: Sequence[int], code: Sequence[int], columns: Sequence[int], references: Any = None
     ) -> Instruction:
-        """Columns of the rows of the first input for which a test holds."""
+        """A filter and projection of the first input: `columns` of the rows for which the bytecode `test` holds."""
         source, out = self.input(), self.register()
 
         def lines(retained: int) -> list[int]:
@@ -124,7 +123,8 @@ def instruction_words(instruction: int, *operands: int) -> list[int]:
 def sort_line(
     sort_key: SortKey, source: int, out: int, retained: int, mask: int, wanted: int = ALWAYS, hashed: bool = False
 ) -> list[int]:
-    """The rows of a register in order, if register `wanted` says so. `hashed`: they have the hashes of whole rows."""
+    """Sort the rows of register `source` into `out`, if register `wanted` says so. `hashed`: the rows have row
+    hashes."""
     return instruction_words(km.ARRANGE, source, out, retained, wanted, int(hashed), mask, sort_key.kernel_spec_address)
 
 
@@ -140,17 +140,17 @@ def projection_line(
 
 
 def pass_through(columns: Sequence[tuple[int, int]]) -> list[int]:
-    """Result columns that are columns of either side as they are: (side, column)."""
+    """Result columns that are unchanged input columns, given as (side, column)."""
     return [word for side, c in columns for word in (ks.PASS_THROUGH, side, nd.LANES + c, 0, 0)]
 
 
 def all_columns(schema: Schema) -> list[int]:
-    """Result columns that are all columns of the input as they are."""
+    """Result columns that are all columns of the input, unchanged."""
     return pass_through([(0, c) for c in range(schema.columns)])
 
 
 def relocated(code: Sequence[int], place: Callable[[int], tuple[int, int]]) -> list[int]:
-    """Bytecode of an expression whose columns are where `place` says: (side, column)."""
+    """Bytecode of an expression with each column number replaced by `place(number)`: (side, column)."""
     out, at = list(code), 0
     while at < len(out):
         if out[at] in (kv.LOAD, kv.STRING_IN_SET):

@@ -1,4 +1,4 @@
-"""`ZSetRef`: the value of an integral, as a stream of values carries it: a spine, read in place, never copied."""
+"""`ZSetRef`: a whole Z-set on a stream of values: a reference to a spine, which is never copied."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class ZSetRef:
         return self.spine.sort_key.schema
 
     def delta(self) -> Delta:
-        """Everything, as what a stream of values carries."""
+        """All rows as one delta."""
         return Delta.of(self.spine.consolidated())

@@ -8,19 +8,20 @@ Which rows of a side have a partner is a function of their key, say s (0 or 1), 
 
     semi:  dL s' + L (s' - s)        anti:  dL (1 - s') + L (s - s')
 
-so besides the delta only the rows of keys whose s has changed are touched. With a residual condition s is a function of
-the row; then it is evaluated before and after for the rows of L that match a row of dR. An outer join is the product
-and the rows without partner, with NULLs for the other side; an existence join is the semi join and the anti join with a
-flag.
+so besides the delta only the rows of keys whose s has changed are read. With a residual condition s is a function of
+the row; then it is evaluated before and after the tick for the rows of L that match a row of dR. An outer join is the
+product and the rows without partner, with NULLs for the other side; an existence join is the semi join and the anti
+join with a flag.
 
-A delta is looked up row by row, or by walking along delta and integral where deltas are usually large beside it
-(`Spine.prefers_walk`): another way through the same state to the same rows.
+A delta is looked up key by key, or by a merge join (a *walk* along delta and integral) if deltas are usually large
+compared with the integral (`Spine.prefers_walk`). Both read the same state and find the same rows.
 
 A NULL in a key matches nothing, unless the join is NULL-safe.
 
-A residual condition may fail on a pair. The terms above also make pairs that cancel: of a row that the tick deletes and
-one that it inserts, or of a deletion that is still in a batch of its own. A query from scratch does not see those, so a
-failure counts only for pairs that are there after the tick; elsewhere a condition that fails does not hold.
+A residual condition may raise an error on a pair. The terms above also make pairs that cancel: of a row that the tick
+deletes and one that it inserts, or of a retraction and the row it retracts, in different batches. Recomputing the query
+from scratch would not evaluate these. So an error is raised only for pairs that exist after the tick; on any other pair
+a condition that fails counts as false.
 """
 
 from __future__ import annotations
@@ -66,13 +67,13 @@ from dbspark.trace.spine import Spine
 
 How = Literal["inner", "left", "right", "full", "semi", "anti", "existence"]
 Found = tuple[Chunk, Keys, Int64s, int]
-"""A chunk of a delta, its keys, the ranges of rows they may match, and how many those are."""
+"""A chunk of a delta, its keys, the ranges of rows that these may match, and the number of rows in the ranges."""
 MAX_SEARCHED_ROWS = 1024
-"""Rows of a delta that are looked up one by one even where walking along both sides is the rule."""
+"""A delta with at most this many rows is looked up row by row even if the spine prefers walking."""
 MAX_PAIRS = 1 << 20
-"""Pairs of rows that are made at once, which bounds the memory of a term."""
+"""Pairs of rows that are computed at once, which bounds the memory of a term."""
 CHUNKED_RESULT_FACTOR = 4
-"""A product of more than so many times `MAX_PAIRS` pairs is a `ChunkedDelta`, made part by part as it is read."""
+"""A product of more than this many times `MAX_PAIRS` pairs is a `ChunkedDelta`, computed part by part when read."""
 
 
 class Matches(NamedTuple):
@@ -82,7 +83,7 @@ class Matches(NamedTuple):
     pos: Int64s
     weights: Int64s
     times: Int64s | None
-    """The later of the times of both, where it is not that of the delta for all of them."""
+    """The join of the times of both rows; None if that is the time of the delta for all pairs."""
 
 
 _NONE = np.empty(0, np.int64)
@@ -90,7 +91,7 @@ NO_MATCHES = Matches(_NONE, _NONE, _NONE, None)
 
 
 class Join(KeyedOperator):
-    """A join of two arranged streams; see the module's preface."""
+    """A join of two arranged streams, by the formulas of the module."""
 
     kind: ClassVar[str] = "join"
     version: ClassVar[int] = 1
@@ -106,7 +107,7 @@ class Join(KeyedOperator):
         residual: Function | None = None,
         null_safe: bool = False,
     ) -> None:
-        """`columns`: (side, column) of what goes out; `residual` is given all columns of both sides."""
+        """`columns`: (side, column) of each output column; `residual` takes all columns of both sides."""
         mine, theirs = ([a.schema.types[c] for c in key_columns(a)] for a in (left, right))
         if mine != theirs:
             raise SchemaError(f"keys of a join have the same types on both sides; these have {mine} and {theirs}")
@@ -115,7 +116,7 @@ class Join(KeyedOperator):
         self.residual = residual
         self.null_safe = null_safe
         self.by_key = residual is None
-        """Whether rows of one key have the same partners."""
+        """Whether all rows of one key have the same partners, because there is no residual condition."""
         one_sided = how in ("semi", "anti", "existence")
         if columns is None:
             columns = [(0, c) for c in range(left.schema.columns)]
@@ -127,7 +128,7 @@ class Join(KeyedOperator):
         left, right = self.sides
         self.columns = tuple(columns)
         self._origins = [np.array([(int(s != side), nd.LANES + c) for s, c in columns], np.int64) for side in (0, 1)]
-        """For a delta of either side, where the columns come from: (0 for the delta, 1 for the other side; node)."""
+        """For a delta of side 0 and of side 1, the source of each output column: (0: delta, 1: other side; node)."""
         self.schema = _joined_schema((left.schema, right.schema), self.columns, names, self.how)
 
     def step(self, state: State, inputs: Sequence[Arranged]) -> tuple[State, Delta]:
@@ -143,7 +144,7 @@ class Join(KeyedOperator):
         return (), lenient._change(left, right)
 
     def _judge_new_pairs(self, left: Arranged, right: Arranged) -> None:
-        """Evaluate the condition on the pairs that the tick adds, and so raise what it raises there."""
+        """Evaluate the condition on the pairs that the tick adds, so that its errors on these are raised."""
         assert self.residual is not None
         pairs = copy.copy(self)
         columns = [(s, c) for s in (0, 1) for c in range(self.sides[s].schema.columns)]
@@ -173,11 +174,12 @@ class Join(KeyedOperator):
 
     @property
     def broadcastable_sides(self) -> tuple[int, ...]:
-        """The sides that may be whole on every shard."""
+        """The sides that may be broadcast: whole on every shard."""
         return {"inner": (0, 1), "right": (0,), "full": ()}.get(self.how, (1,))
 
     def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
-        """By a side's key columns, where no row has NULLs instead of them; with a broadcast side, as the other one."""
+        """The output is placed by the key columns of each side that is never padded with NULLs; if one side is
+        broadcast, as the other side."""
         if "balance" in policies:
             return self._placed_as(policies.index("balance"), inputs)
         sides = {"inner": (0, 1), "left": (0,), "right": (1,), "full": ()}.get(self.how, (0,))
@@ -233,14 +235,14 @@ class Join(KeyedOperator):
         return f"{self.how} join on {' and '.join(on) or 'true'}"
 
     def conditions(self) -> list[str]:
-        """What is compared, for people."""
+        """The comparisons as text, for display."""
         names = [[a.schema.names[c] for c in key_columns(a)] for a in self.sides]
         return [f"{a} = {b}" for a, b in zip(*names, strict=True)]
 
     # ------------------------------------------------------------------ the product
 
     def _product(self, left: Arranged, right: Arranged) -> list[Delta]:
-        """What is new of the product: dL x R' + L x dR."""
+        """The change of the product: dL x R' + L x dR."""
         first = self._paired(0, left.delta, right.after)
         second = None if first is None else self._paired(1, right.delta, left.before)
         if first is not None and second is not None:
@@ -250,7 +252,8 @@ class Join(KeyedOperator):
         return [*self.products(0, left.delta, right.after), *self.products(1, right.delta, left.before)]
 
     def _gathered(self, left: Arranged, right: Arranged, first: Matches, second: Matches) -> Delta | None:
-        """The pairs of both terms in one chunk: of either side, rows of the delta are found before those there."""
+        """The pairs of both terms in one chunk. On either side the chunks of the delta are numbered before those of the
+        integral."""
         if not len(first.which) and not len(second.which):
             return Delta.empty(self.schema)
         mine = np.concatenate((left.delta.tables, left.before.sources[0]))
@@ -280,9 +283,10 @@ class Join(KeyedOperator):
     def small_product(
         self, side: int, delta: Batch, spine: Spine, path: Sequence[int]
     ) -> tuple[Delta, Int64s | None] | None:
-        """The product of a small delta, in few calls, and the joins of a time with those of the rows that it meets.
+        """The product of a small delta, in few calls, and for each pair the join of `path` with the time of the row
+        found.
 
-        No times where all of them are that time itself. None where the delta is too large, or not flat.
+        The times are None if all of them equal `path`; the result is None if the delta is too large or not flat.
         """
         found = self._small_matches(side, delta, spine, path)
         if found is None:
@@ -295,7 +299,8 @@ class Join(KeyedOperator):
         return None if pairs is None else (Delta.of_chunk(pairs), found.times)
 
     def _small_matches(self, side: int, delta: Batch, spine: Spine, path: Sequence[int]) -> Matches | None:
-        """The pairs of a small delta; None where they are too many, there is a condition, or columns are nested."""
+        """The pairs of a small delta; None if they are too many, there is a residual condition, or columns are
+        nested."""
         if not delta.rows or not spine.entries:
             return NO_MATCHES
         if len(delta.chunks) > 1 or not self.by_key or self.schema.nested:
@@ -317,23 +322,25 @@ class Join(KeyedOperator):
         return Matches(lines[0, :n], lines[1, :n], lines[2, :n], lines[3:, :n].T if later else None)
 
     def _paired(self, side: int, delta: Batch, spine: Spine) -> Matches | None:
-        """The pairs of a delta of one chunk, by whichever way; None where they are too many or columns are nested."""
+        """The pairs of a delta of one chunk; None if they are too many or columns are nested."""
         matches = self._small_matches(side, delta, spine, ())
         if matches is not None or len(delta.chunks) > 1 or self.schema.nested:
             return matches
         found = list(self.found(side, delta, spine))
         if sum(rows for _, _, _, rows in found) > MAX_PAIRS:
             return None
-        for chunk, which, hits in self._expanded(side, delta.sort_key, spine, found):  # one, or none
+        for chunk, which, hits in self._expanded(side, delta.sort_key, spine, found):  # at most once
             return Matches(which, hits.pos, pair_weights(chunk, hits), None)
         return NO_MATCHES
 
     def pairs(self, side: int, delta: Batch, spine: Spine) -> Iterator[tuple[Chunk, Int64s, FoundRows]]:
-        """(chunk of the delta, row in it, row of the spine) for every pair that matches, some at a time."""
+        """All matching pairs, a bounded number at a time: (chunk of the delta, rows of the chunk, found rows of the
+        spine)."""
         return self._expanded(side, delta.sort_key, spine, self.found(side, delta, spine))
 
     def found(self, side: int, delta: Batch, spine: Spine) -> Iterator[Found]:
-        """For each chunk of a delta of one side, where the rows it may match are in the integral of the other."""
+        """For each chunk of a delta of one side, the ranges in the integral of the other side with the rows it may
+        match."""
         if not spine.entries:
             return
         chunk_keys = [Keys(chunk, chunk.lane(nd.KEY), delta.sort_key.key_nodes) for chunk in delta.chunks]
@@ -343,7 +350,7 @@ class Join(KeyedOperator):
             yield keys.chunk, keys, *ranges_of(spine, keys, walk)
 
     def expanded(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> FoundRows:
-        """The pairs that ranges stand for, without those that do not match."""
+        """The rows in the ranges that match the row of the delta to which the range belongs."""
         return found_rows(spine, keys, ranges, total)
 
     def _expanded(
@@ -418,7 +425,8 @@ class Join(KeyedOperator):
             yield self._one_sided_hits(side, hits, hits.weights * sign, wanted)
 
     def _changed_rows(self, side: int, mine: Arranged, other: Arranged, wanted: int) -> Iterator[Delta]:
-        """The same by rows, among those that match a row of the other side's delta."""
+        """Like `_rows_of_changed_keys` with a residual condition: rows that match the delta of the other side and now
+        have a partner and had none, or the other way round."""
         pos = self.touched(side, mine.before, other)
         if not len(pos):
             return
@@ -431,7 +439,8 @@ class Join(KeyedOperator):
                 yield self._one_sided(side, chunk, changed, lane_at(chunk, changed) * sign, wanted)
 
     def touched(self, side: int, spine: Spine, other: Arranged) -> Int64s:
-        """Positions of the rows of one side's integral that may gain or lose a partner: those that match the delta."""
+        """Positions of the rows in `spine`, an integral of one side, that match the delta of the other side: only these
+        may gain or lose a partner."""
         found: list[Int64s] = []
         for _, _, hits in self.pairs(1 - side, other.delta, spine):
             found.append(hits.pos)
@@ -450,11 +459,13 @@ class Join(KeyedOperator):
                 yield chunk, self._with_partner(chunk, rows.sort_key, self.weigh(side, spine, keys, ranges, total))
 
     def weigh(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Int64s:
-        """For each row whether something in its ranges has a positive weight: then more than zero."""
+        """For each row a number that is above zero if it has a partner: here the total weight of the rows in its
+        ranges."""
         return weights_in_ranges(spine, keys, ranges, total)
 
     def _with_partner(self, chunk: Chunk, sort_key: SortKey, weights: Int64s) -> Any:
-        """1 where partners have a positive weight and no key is NULL that matters, else 0."""
+        """1 where `weights` is positive and no key column is NULL (NULLs do not matter if the join is NULL-safe), else
+        0."""
         has = (weights > 0).astype(np.int64)
         if not self.null_safe:
             valid = _valid_keys(chunk, sort_key)
@@ -463,7 +474,11 @@ class Join(KeyedOperator):
         return has
 
     def _with_partner_by_condition(self, side: int, rows: Batch, spine: Spine) -> Iterator[tuple[Chunk, Any]]:
-        """The same with a residual condition: by the weight of the pairs, as near to it as int64 comes."""
+        """`partners` with a residual condition: whether the weights of the matching pairs of a row sum to more than
+        zero.
+
+        The upper and lower 32 bits of the weights are summed separately, so that the sums do not overflow.
+        """
         for chunk in rows.chunks:
             high, low = np.zeros(chunk.rows, np.int64), np.zeros(chunk.rows, np.int64)
             for part, which, hits in self.pairs(side, Batch(rows.sort_key, (chunk,)), spine):
@@ -491,7 +506,7 @@ class Join(KeyedOperator):
 
 
 class NestedJoin(NestedStateful):
-    """An inner join; its deferred work is output."""
+    """An inner join inside a fixpoint; its deferred work is output at later paths."""
 
     def __init__(self, join: Join, pending: PendingIterations) -> None:
         super().__init__(join.schema, pending)
@@ -543,7 +558,7 @@ class NestedJoin(NestedStateful):
 
 
 def _false_where_it_fails(condition: Function) -> Callable[[Columns], pa.Array]:
-    """A condition that is false where it would fail: the rows are halved until those are found."""
+    """The condition, but false for rows on which it raises an error; these are found by bisection."""
 
     def judge(columns: Columns) -> pa.Array:
         try:
@@ -560,7 +575,7 @@ def _false_where_it_fails(condition: Function) -> Callable[[Columns], pa.Array]:
 
 
 class _Gathered(NamedTuple):
-    """Rows of one side of pairs, where they are."""
+    """One side of pairs of rows: the chunks and the positions of the rows in them."""
 
     schema: Schema
     tables: Int64s
@@ -608,7 +623,7 @@ def _joined_schema(
 
 
 def lane_at(chunk: Chunk, rows: Int64s) -> Int64s:
-    """The weights of some rows."""
+    """The weights of some rows of a chunk."""
     weights: Int64s = chunk.lane(nd.WEIGHT)[rows]
     return weights
 
@@ -622,7 +637,7 @@ def pair_weights(chunk: Chunk, hits: FoundRows) -> Int64s:
 
 
 def _valid_keys(chunk: Chunk, sort_key: SortKey) -> Any:
-    """Which rows have no NULL in their key; None where all have none."""
+    """Mask of the rows without a NULL in their key; None if that is all of them."""
     mask = None
     for c in key_columns(sort_key):
         if chunk.nodes()[nd.LANES + c, nd.VALID] or chunk.schema.nodes[nd.LANES + c].kind == nd.NULL:
@@ -635,7 +650,7 @@ def _valid_keys(chunk: Chunk, sort_key: SortKey) -> Any:
 
 
 def _slices(ranges: Int64s, total: int) -> Iterator[tuple[int, int, Int64s, int]]:
-    """(begin, end, ranges, pairs) of slices of the rows of ranges, of a bounded number of pairs each."""
+    """Split the rows of `ranges` into slices of a bounded number of pairs: (begin, end, ranges, pairs) of each."""
     rows = len(ranges)
     if total <= MAX_PAIRS:
         yield 0, rows, ranges, total
@@ -647,13 +662,13 @@ def _slices(ranges: Int64s, total: int) -> Iterator[tuple[int, int, Int64s, int]
         pairs = int(counts[end - 1]) - done
         if pairs <= MAX_PAIRS:
             yield begin, end, ranges[begin:end], pairs
-        else:  # of one row
+        else:  # one row with more pairs than the bound
             yield from ((begin, end, part, int(part[0, :, 2].sum())) for part in _pieces(ranges[begin]))
         begin, done = end, int(counts[end - 1])
 
 
 def _pieces(ranges: Int64s) -> Iterator[Int64s]:
-    """The ranges of one row in pieces of a bounded number of pairs."""
+    """Split the ranges of one row into pieces of a bounded number of pairs."""
     for b, (chunk, row, count) in enumerate(ranges.tolist()):
         for at in range(0, count, MAX_PAIRS):
             piece = np.zeros((1, *ranges.shape), np.int64)

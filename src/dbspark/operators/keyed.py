@@ -1,6 +1,6 @@
-"""Operators that treat keys apart: what goes out for a key is a function of the rows of that key.
+"""Keyed operators: the output for a key is a function of the rows of that key, and of no others.
 
-Inside a fixpoint such an operator is evaluated for the keys that change, at every path at which they have rows
+Inside a fixpoint such an operator is evaluated for the keys in the delta, at every path at which these have rows
 (`dbspark.operators.nested` has the formula).
 """
 
@@ -32,9 +32,9 @@ from dbspark.trace.spine import Spine
 
 
 class KeyedOperator(Operator):
-    """An operator over arranged streams that treats keys apart.
+    """An operator over arranged streams whose output for a key is a function of the rows of that key.
 
-    On shards its arranged inputs lie by their keys already; inside a fixpoint its form is the general reduction.
+    On shards its inputs are placed by key already, as they are arranged; inside a fixpoint it is a `NestedReduce`.
     """
 
     def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
@@ -48,10 +48,11 @@ class KeyedOperator(Operator):
 
 
 class NestedReduce(NestedStateful):
-    """An operator that treats keys apart. Its deferred work is keys to evaluate again."""
+    """A keyed operator inside a fixpoint. Its deferred work is keys to evaluate again."""
 
     def __init__(self, operator: Operator, pending: PendingIterations, deltas: int = 0) -> None:
-        """`deltas`: how many inputs, the first ones, the operator takes as deltas rather than arranged."""
+        """`deltas`: the operator takes this many of its inputs, from the first on, as deltas, and the others
+        arranged."""
         super().__init__(operator.schema, pending)
         self.operator = operator
         self._deltas = deltas
@@ -76,7 +77,7 @@ class NestedReduce(NestedStateful):
         values: list[Delta] = []
         for corner in range(1 << len(path)):
             if any(corner >> c & 1 and not p for c, p in enumerate(path)):
-                continue  # nothing is before the first iteration
+                continue  # there is no iteration before the first: the term is zero
             for old in (False, True):
                 result = self._value(found, corner, old)
                 if result.rows:
@@ -101,7 +102,7 @@ class NestedReduce(NestedStateful):
 
 
 class _KeyRows:
-    """The rows of some keys, and how their paths lie to the present one."""
+    """The rows of some keys, and how their paths compare with the present path."""
 
     def __init__(self, arranged: NestedArranged, keys: Keys, path: Path) -> None:
         self.sort_key = arranged.sort_key
@@ -116,7 +117,10 @@ class _KeyRows:
         self._equal = ((times == here) << np.arange(len(path))).sum(axis=1)
 
     def upto(self, corner: int, old: bool) -> Delta:
-        """The rows up to a corner of the cube before the present path, of the past only or of all."""
+        """The rows at or before a corner of the cube below the present path; with `old` only those of earlier ticks.
+
+        Bit c of `corner` says that coordinate c is one less than in the present path.
+        """
         here = ~self.later & (self._equal & corner == 0)
         if old:
             here &= self.old

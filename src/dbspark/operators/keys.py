@@ -1,4 +1,4 @@
-"""Sets of keys: the keys that occur in a batch, some of them, all of several sets, and what they weigh."""
+"""Sets of keys: the distinct keys of a batch, subsets, unions, and the total weight of the rows of each key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def distinct_keys(batch: Batch) -> Keys:
 
 
 def keys_of(schema: Schema, columns: Sequence[pa.Array], rows: int) -> Keys:
-    """Keys in columns of their own."""
+    """Keys from columns that hold nothing else."""
     return Keys.in_chunk(describe_arrays(schema, columns, rows, None), range(schema.columns))
 
 
@@ -39,7 +39,7 @@ def keys_at(keys: Keys, rows: Int64s) -> Keys:
 
 
 def union_of_keys(keys: Sequence[Keys]) -> Keys:
-    """All of several sets of keys, once each."""
+    """The union of several sets of keys."""
     schema = keys[0].chunk.schema
     if len(keys) == 1 or not schema.columns:
         return keys[0]
@@ -56,7 +56,7 @@ def weights_of_keys(spine: Spine, keys: Keys) -> Int64s:
 
 
 def weights_in_ranges(spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Int64s:
-    """The same where the rows of each key have been found."""
+    """Like `weights_of_keys`, given the ranges of the rows of each key (`total` rows in all)."""
     out = np.zeros(len(keys), np.int64)
     if total:
         nodes = max(spine.sort_key.schema.node_count, keys.chunk.schema.node_count)

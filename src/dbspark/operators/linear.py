@@ -1,9 +1,8 @@
-"""Linear operators: what they do to a change is what they do to the whole. No state; cost: the delta.
+"""Linear operators: applied to a delta they give the delta of the output. No state; cost: the delta.
 
-Functions work on columns: they take the Arrow arrays of the input and give those of the output (`map`), a boolean
-array (`filter`), or arrays with the number of the row that each output row comes from (`flat_map`). They must be
-deterministic and look at rows one by one, or a change of some rows would mean something else than the change of the
-whole.
+Functions work on columns: they take the Arrow arrays of the input and return those of the output (`map`), a boolean
+array (`filter`), or arrays and the number of the input row of each output row (`flat_map`). They must be deterministic,
+and the result for a row must not depend on other rows; otherwise the operator would not be linear.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Stateless(Operator):
         return (), self.applied(deltas)
 
     def applied(self, deltas: Sequence[Delta]) -> Delta:
-        """What goes out, whichever rows of the deltas cancel."""
+        """The output of a step, also where rows of the deltas cancel and evaluating them would fail."""
         return self.apply(deltas)
 
     @property
@@ -60,7 +59,7 @@ class Stateless(Operator):
 
     @abstractmethod
     def apply(self, inputs: Sequence[Any]) -> Delta:
-        """What goes out for what has come."""
+        """The output for the deltas of one tick."""
 
     def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
         return [None] * len(inputs)
@@ -69,7 +68,7 @@ class Stateless(Operator):
         return after_projection(self.passed_columns(), inputs[0])
 
     def passed_columns(self) -> Mapping[int, int]:
-        """The columns of its only input that go out as they are, as {number going out: number coming in}."""
+        """{output column: input column} for the columns of its only input that it passes on unchanged."""
         return {}
 
     def nested_traces(self) -> dict[str, SortKey]:
@@ -89,9 +88,9 @@ class FunctionOperator(Stateless):
         self.function = function
 
     def applied(self, deltas: Sequence[Delta]) -> Delta:
-        """As `apply`; where the function fails on rows that cancel, it is evaluated on the others only.
+        """Like `apply`; but if the function fails, it is evaluated again without the rows that cancel.
 
-        Rows that cancel are there neither before the tick nor after it, so a query from scratch does not see them.
+        Rows that cancel exist neither before nor after the tick, so recomputing the query would not evaluate them.
         """
         try:
             return self.apply(deltas)
@@ -109,7 +108,7 @@ class FunctionOperator(Stateless):
 
 
 class RowFunction(FunctionOperator):
-    """A function that gives columns."""
+    """An operator whose function returns output columns."""
 
     def passed_columns(self) -> Mapping[int, int]:
         return self.function.passed_columns
@@ -178,7 +177,7 @@ class Select(FunctionOperator):
     def __init__(
         self, schema: Schema, function: Function, condition_columns: Sequence[int], columns: Sequence[int]
     ) -> None:
-        """The function takes the `condition_columns`; `columns` go out."""
+        """The function takes the `condition_columns`; `columns` are the output."""
         super().__init__(schema, function)
         self.condition_columns = tuple(condition_columns)
         self.columns = tuple(columns)
@@ -212,7 +211,7 @@ class Select(FunctionOperator):
 
 
 def true_rows(condition: Any, rows: int) -> Any:
-    """A boolean column of so many rows as a numpy mask; NULL is not true."""
+    """A boolean column of `rows` rows as a numpy mask; NULL is not true."""
     array = _one_array(condition)
     if not pa.types.is_boolean(array.type):
         raise SchemaError(f"a condition is a boolean column; the function gave {array.type}")
@@ -252,9 +251,9 @@ class Project(Stateless):
 
 
 class FlatMap(RowFunction):
-    """A flat map: every row becomes any number of rows. The function gives (columns, row each one comes from).
+    """A flat map: every row becomes any number of rows. The function returns (columns, input row of each output row).
 
-    None for the rows: each has become one.
+    None instead of the input rows means that every row has become exactly one.
     """
 
     kind: ClassVar[str] = "flat-map"
@@ -345,7 +344,7 @@ class WeightedUnion(Stateless):
 
 
 class Consolidate(Stateless):
-    """Consolidation: equal rows as one with the sum of their weights. Worth it before what makes many rows of each."""
+    """Consolidation: equal rows become one with the sum of their weights. Pays before operators that multiply rows."""
 
     kind: ClassVar[str] = "consolidate"
     version: ClassVar[int] = 1
@@ -415,7 +414,8 @@ def _one_array(column: Any) -> pa.Array:
 
 
 def fitting(schema: Schema, columns: list[pa.Array], rows: int | None) -> Columns:
-    """Columns that a function has given, in the schema's types; `rows` of them, if that is known."""
+    """The columns that a function has returned, converted to the schema; checks that they have `rows` rows, if
+    given."""
     if rows is None and columns:
         rows = len(columns[0])
     if len(columns) != schema.columns:

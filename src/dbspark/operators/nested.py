@@ -1,23 +1,25 @@
 """Operators inside fixpoints, where a stream has a value for every iteration of every tick.
 
-A *path* says where an iteration stands: the iteration of each fixpoint around, the innermost last. What flows at a path
-is a change of a change: by how much the tick changes what this iteration added. So an integral is a sum over all paths
-that are not later in any coordinate *and* over ticks. All earlier ticks are as good as one: their rows are kept in one
-spine, each at the time that is its path (a trace at times (tick, path), compacted to the present tick). The present
-tick's rows are kept beside it until the tick is over.
+A *path* identifies an iteration: the iteration numbers of all enclosing fixpoints, the innermost last. The delta on a
+stream at a path is a change of a change: by how much the tick changes what this iteration added. So an integral is a
+sum over all paths that are not later in any coordinate *and* over all ticks. Earlier ticks need not be told apart:
+their rows are kept in one spine, each at its path as the time (a trace at times (tick, path), compacted to the present
+tick). The rows of the present tick are kept beside it until the tick is over.
 
-*Join.* Rows of paths p and q meet at their join, the maximum in each coordinate. A new row probes the past, and the
-present tick so far, once; pairs at a later path are deferred to it. Cost: the matches of what is new.
+*Join.* A pair of rows at paths p and q belongs to the join of the paths, the maximum in each coordinate. A new row
+probes the earlier ticks and the present tick so far once; pairs of a later path are deferred to it. Cost: the matches
+of the new rows.
 
-*Reduce*: any operator that treats keys apart. The keys of new rows are evaluated at the path where they come, and at
-the join of that with every path at which they have rows, because there the past has to be corrected. With one
+*Reduce*: any keyed operator. The keys of new rows are evaluated at the path of these rows, and at the join of that with
+every path at which the keys have rows, because the output of earlier ticks has to be corrected there. With one
 coordinate the result at i is
 
     f(new up to i) - f(new up to i-1) - f(old up to i) + f(old up to i-1)
 
-for the rows of those keys, and with more the difference is taken in each of them: of every corner of the cube between
-p-1 and p, with the sign of how many coordinates are one less. Cost: the rows of the touched keys, at each path at which
-they are touched, times the corners.
+for the rows of those keys: *old* are the rows of earlier ticks, *new* includes the present tick. With several
+coordinates the difference is taken in each: a sum over all corners of the cube between p-1 and p, negative where an odd
+number of coordinates is one less. Cost: the rows of the evaluated keys at each path of an evaluation, times the
+corners.
 """
 
 from __future__ import annotations
@@ -40,14 +42,15 @@ from dbspark.trace.spine import Spine
 Path = tuple[int, ...]
 
 PRESENT_TICK_CONFIG = SpineConfig(min_space_share=float("inf"), max_space_share=float("inf"))
-"""Of the rows of the present tick: they are read for a few iterations only, too few for merges that only save space."""
+"""For spines of the present tick's rows. The space rule is off: they are read for too few iterations to pay for it."""
 
 
 class PendingIterations:
     """The iterations of one fixpoint, in one tick, for which work is deferred."""
 
     def __init__(self, parent: PendingIterations | None = None) -> None:
-        """`parent`: those of the fixpoint around, whose iterations have to come for these to come."""
+        """`parent`: those of the enclosing fixpoint. Work deferred here is also pending there, so that the enclosing
+        iteration is run."""
         self.parent = parent
         self._pending: dict[Path, set[int]] = {}
 
@@ -59,7 +62,8 @@ class PendingIterations:
                 self.parent.add(path[:-1])
 
     def next(self, outer: Path, after: int) -> int | None:
-        """The first iteration, within those outside, that is later than one and for which work is deferred."""
+        """The first iteration after `after` with deferred work, within the iterations `outer` of enclosing
+        fixpoints."""
         return min((i for i in self._pending.get(outer, ()) if i > after), default=None)
 
 
@@ -68,7 +72,7 @@ class Nested(ABC):
 
     @abstractmethod
     def step(self, path: Path, inputs: Sequence[Any]) -> Any:
-        """What goes out at a path for what its inputs give there."""
+        """The output at a path, given the inputs at that path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +83,11 @@ class NestedSite:
     trace: Callable[[str], NestedArranged]
     """The operator's own traces, by the names in `Operator.nested_traces`."""
     state: State = ()
-    """The spines of a fixpoint that stands inside another."""
+    """The spines of the operator, if it is a fixpoint inside another."""
 
 
 class NestedStateless(Nested):
-    """An operator without state: its function, where anything comes in."""
+    """An operator without state: calls its function wherever there is input."""
 
     def __init__(self, schema: Schema, apply: Callable[[Sequence[Any]], Delta]) -> None:
         self._apply = apply
@@ -94,15 +98,15 @@ class NestedStateless(Nested):
 
 
 class NestedArranged(Nested):
-    """A stream inside a fixpoint in the order of an arrangement: the past, the present tick so far, and what is new."""
+    """A stream arranged inside a fixpoint: rows of earlier ticks, of the present tick so far, and of this iteration."""
 
     def __init__(self, past: Spine) -> None:
         self.past = past
         self.sort_key = past.sort_key
         self.old = len(past.batches)
-        """How many of the batches of what is to be read are the past."""
+        """Number of batches of `past`, which come first in the spines of `before` and `after`."""
         self._none = self.rows = self.delta = Batch.empty(past.sort_key)
-        """Rows of this iteration, without their time and with it."""
+        """The rows of this iteration: `rows` without times, `delta` at the path."""
         self._present = Spine(past.sort_key, config=PRESENT_TICK_CONFIG)
         """Rows of the present tick before this iteration, without those in `_unread`."""
         self._unread: list[Batch] = []
@@ -110,7 +114,7 @@ class NestedArranged(Nested):
         self._after: tuple[Spine, Spine] | None = None
 
     def step(self, path: Path, inputs: Sequence[Delta]) -> NestedArranged:
-        """To the next iteration, with its rows."""
+        """Move on to the next iteration, which adds the rows of `inputs`."""
         delta = inputs[0]
         if self.delta.rows:
             if self._after is not None:
@@ -126,7 +130,7 @@ class NestedArranged(Nested):
         return self
 
     def before(self) -> Spine:
-        """The past and the present tick before this iteration."""
+        """Rows of earlier ticks, and of the present tick before this iteration."""
         if self._before is None:
             self._present = self._present.insert_all(self._unread)
             self._unread = []
@@ -134,7 +138,7 @@ class NestedArranged(Nested):
         return self._before
 
     def after(self) -> Spine:
-        """The past and the present tick, this iteration included."""
+        """Rows of earlier ticks, and of the present tick including this iteration."""
         before = self.before()
         if not self.delta.rows:
             return before
@@ -144,11 +148,11 @@ class NestedArranged(Nested):
         return self._after[0]
 
     def _with(self, present: Spine) -> Spine:
-        """Both as one, only to be read: nothing is merged across."""
+        """`past` and `present` as one spine, for reading only: their batches are not merged with each other."""
         return Spine(self.sort_key, self.past.entries + present.entries)
 
     def resume(self, batches: Sequence[Batch]) -> None:
-        """Go on with a present tick that `present` has returned."""
+        """Continue a tick of which `present` has returned the batches, perhaps in another process."""
         self._present = Spine(self.sort_key, tuple(batches), PRESENT_TICK_CONFIG)
         self._before = self._with(self._present)
 
@@ -159,7 +163,7 @@ class NestedArranged(Nested):
         return self._present.insert_all([*self._unread, *([self.delta] if self.delta.rows else [])])
 
     def committed(self) -> Spine:
-        """The past once the tick is over."""
+        """The new state: rows of earlier ticks and of the present tick, once it is over."""
         new = [*self._present.batches, *self._unread, self.delta]
         return self.past.insert(merge(new)) if any(b.rows for b in new) else self.past
 
@@ -186,17 +190,17 @@ class NestedStateful(Nested):
 
     @abstractmethod
     def evaluate(self, path: Path, inputs: Sequence[NestedArranged], deferred: list[Any]) -> Delta:
-        """What goes out for what has come and for the work that was deferred to this path."""
+        """The output for the new rows of the inputs and for the work that was deferred to this path."""
 
     def defer(self, path: Path, work: Any) -> None:
-        """Do some work at a later path."""
+        """Defer work to a later path."""
         self.deferred.setdefault(path, []).append(work)
         self.pending.add(path)
 
-    # Deferred work as batches, in which it is carried to another process.
+    # Deferred work as batches, so that it can be sent to another process.
 
     def deferred_sort_key(self, inputs: Sequence[Any]) -> SortKey:
-        """The sort key of such batches."""
+        """The sort key of batches of deferred work."""
         return SortKey(self.schema)
 
     @abstractmethod
@@ -207,7 +211,7 @@ class NestedStateful(Nested):
 
 
 def runs_of_equal_times(times: Int64s) -> Iterator[tuple[Path, int, int]]:
-    """(path, begin, end) of the runs of equal lines."""
+    """(path, begin, end) of each run of equal consecutive lines of `times`."""
     cuts = np.flatnonzero((times[1:] != times[:-1]).any(axis=1)) + 1
     begin = 0
     for end in [*cuts.tolist(), len(times)]:
@@ -216,7 +220,7 @@ def runs_of_equal_times(times: Int64s) -> Iterator[tuple[Path, int, int]]:
 
 
 def numbers_by_time(which: Int64s, times: Int64s) -> Iterator[tuple[Path, Int64s]]:
-    """For each path the numbers that stand beside it, once each, in order."""
+    """For each path in `times` the distinct numbers of `which` in the same lines, ascending."""
     if len(which):
         order = np.lexsort((which, *times.T[::-1]))
         for path, begin, end in runs_of_equal_times(times[order]):

@@ -8,7 +8,7 @@ The output of an arrange operator is `Arranged`: the delta in order, and the int
 that need an integral take it from there, so consumers of the same keys share one.
 
 A new operator is one file: besides its step it says here how it runs in the operator VM (`instruction`), where its rows
-lie on shards (`input_placements`, `output_placement`, `emits_without_input`), and what stands for it inside a fixpoint
+lie on shards (`input_placements`, `output_placement`, `emits_without_input`), and what replaces it inside a fixpoint
 (`nested_traces`, `nested`).
 """
 
@@ -33,15 +33,16 @@ class Operator(ABC):
     """A pure step from state and inputs to new state and an output."""
 
     kind: ClassVar[str]
-    """What it is, in one word that stays for ever (`dbspark.identity`): state finds its operator by it."""
+    """A name that must never change: it is part of the identity by which state finds its operator
+    (`dbspark.identity`)."""
     version: ClassVar[int]
-    """Of the layout and the meaning of its state: raise it whenever either changes."""
+    """Version of the layout and the meaning of its state: increase it whenever either changes."""
     schema: Schema
-    """Of what goes out."""
+    """Schema of the output."""
 
     @abstractmethod
     def step(self, state: State, inputs: Sequence[Any]) -> tuple[State, Any]:
-        """One tick: new state and output."""
+        """Run one tick; returns the new state and the output."""
 
     def state_sort_keys(self) -> tuple[SortKey, ...]:
         """The sort key of each spine of the state."""
@@ -53,10 +54,10 @@ class Operator(ABC):
 
     @abstractmethod
     def parameters(self) -> tuple[Any, ...]:
-        """What tells this operator from others of its kind, as `dbspark.identity` takes it."""
+        """The parameters that, with kind and version, are its identity (`dbspark.identity`)."""
 
     def label(self) -> str:
-        """One line for people."""
+        """One line for display."""
         return type(self).__name__
 
     incremental = True
@@ -64,19 +65,20 @@ class Operator(ABC):
 
     @property
     def skips_empty_input(self) -> bool:
-        """Whether its step may be skipped where nothing comes in: then nothing goes out and its state stays."""
+        """Whether its step may be skipped if all inputs are empty: its output is empty then and its state stays the
+        same."""
         return False
 
     # How it runs in the operator VM, on shards, and inside a fixpoint.
 
     def instruction(self, site: InstructionSite) -> Instruction | None:
-        """Its code for the operator VM; None where it has to step by itself."""
+        """Its code for the operator VM; None if the VM has to call `step`."""
         return None
 
     def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
-        """By which columns it needs each of its inputs placed; None: it takes them as they lie.
+        """By which columns it needs each of its inputs placed; None: it takes an input in any placement.
 
-        `policy` is that of an arrange operator; one that is broadcast is not asked.
+        `policy` is that of an arrange operator; it is never "broadcast" here.
         """
         raise CircuitError(
             f"{self.label()!r} works on whole values, which are not sharded; build the circuit from streams of changes "
@@ -84,7 +86,7 @@ class Operator(ABC):
         )
 
     def output_placement(self, inputs: Sequence[Placed], policies: tuple[Policy, ...]) -> Placed:
-        """By which columns its output is placed, where its inputs are placed as it needs them.
+        """By which columns its output is placed, given inputs that are placed as it needs them.
 
         `policies`: that of an arrange operator, or those of the sides of a join.
         """
@@ -92,20 +94,21 @@ class Operator(ABC):
 
     @property
     def emits_without_input(self) -> bool:
-        """Whether it emits rows where nothing comes in, so that only one shard may run it."""
+        """Whether it emits rows for empty inputs, so that only one shard may run it."""
         return False
 
     def nested_traces(self) -> dict[str, SortKey]:
-        """The sort keys of the traces that it keeps inside a fixpoint, by name; raises where it cannot stand there."""
+        """The sort keys of the traces that it keeps inside a fixpoint, by name; raises if it is not allowed there."""
         raise CircuitError(f"{self.label()!r} cannot stand inside a fixpoint; compute it outside and import it")
 
     def nested(self, site: NestedSite) -> Nested:
-        """Its form inside a fixpoint, for one tick; the graph of a fixpoint has no operator without one."""
+        """Its form inside a fixpoint, for one tick. Every operator that a fixpoint accepts has one."""
         raise CircuitError(f"{self.label()!r} cannot stand inside a fixpoint")
 
 
 class Arrange(Operator):
-    """The integral of a stream, kept by key and in order inside a key. State: the integral. Cost: the delta."""
+    """Keeps the integral of a stream, sorted by key and by an order inside a key. State: the integral. Cost: the
+    delta."""
 
     kind: ClassVar[str] = "arrange"
     version: ClassVar[int] = 1

@@ -1,15 +1,15 @@
-"""Partial aggregation: global aggregates in two steps, partial aggregates of parts of a delta and their combination.
+"""Partial aggregation: a global aggregate in two steps, one on every shard and one that combines their results.
 
-`PartialAggregate` is stateless: it makes one row of state of the rows of a delta, as if the state were empty.
-`CombinedAggregate` is the aggregate itself over such rows instead of its input's: same state, same results. So each
-shard sends one row to where the state is, and the state is the same with partial aggregation and without.
+`PartialAggregate` is stateless: it turns the rows of a delta into one row of state, as if the state were empty.
+`CombinedAggregate` is the aggregate over such rows instead of the input: same state, same results. So each shard sends
+one row to the shard with the state, and the state is the same with and without partial aggregation.
 
-Accumulators are added column by column as whole numbers: counts, decimals, and the exact sums of floats
-(`kernels.aggregate.exact_sums`). Nothing is rounded on the way, and results are those of one step, to the last bit. An
-aggregate whose accumulators do not add up so (`Aggregate.additive`) is done in one step; min and max look at the end
-of an arrangement in the second step, and need nothing of the first.
+Accumulators are added column by column as integers: counts, decimals, and the exact sums of floats
+(`kernels.aggregate.exact_sums`). Nothing is rounded on the way, so results equal those of one step to the last bit. An
+aggregate whose accumulators cannot be added like this (not `Aggregate.additive`) is computed in one step; min and max
+read an arrangement in the second step and need no result of the first.
 
-Cost: the delta in the first step; in the second, one Python number for each row that comes and column of state.
+Cost: the delta in the first step; in the second, one Python integer for each incoming row and column of state.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WORD = 32
 
 
 def can_aggregate_partially(operator: Operator | None) -> bool:
-    """Whether it is a global aggregate that can be done in two steps."""
+    """Whether an operator is a global aggregate that can be computed in two steps."""
     if not isinstance(operator, GroupAggregate) or operator.key or isinstance(operator, CombinedAggregate):
         return False
     return all(a.additive or isinstance(a, Extreme) for a in operator.aggregates)
@@ -86,7 +86,7 @@ class CombinedAggregate(GroupAggregate):
 
 
 class _DeferredAggregate(Aggregate):
-    """An aggregate that the first step leaves to the second."""
+    """In the first step, an aggregate that only the second step computes (min, max)."""
 
     kind: ClassVar[str] = "deferred-aggregate"
     version: ClassVar[int] = 1
@@ -111,7 +111,7 @@ class _DeferredAggregate(Aggregate):
 
 
 class _AddedAccumulators(Aggregate):
-    """An aggregate in the second step: the sums of accumulators, which begin at a column of the input."""
+    """In the second step, an aggregate whose accumulators are added; those of the input begin at column `begin`."""
 
     kind: ClassVar[str] = "added-accumulators"
     version: ClassVar[int] = 1
@@ -135,7 +135,7 @@ class _AddedAccumulators(Aggregate):
 
 
 def _added(touched: Touched, at: int, column: pa.Array) -> list[int]:
-    """What a column of state holds after a tick: what it held, and what a column of the input adds."""
+    """A column of state after a tick: the values before plus the sum of a column of the input."""
     old = _numbers(touched.old[at])
     totals = [old[row] if row >= 0 else 0 for row in touched.old_row.tolist()]
     weights = touched.delta.weights.tolist()
@@ -145,7 +145,7 @@ def _added(touched: Touched, at: int, column: pa.Array) -> list[int]:
 
 
 def _numbers(column: pa.Array) -> list[int]:
-    """Accumulators as whole numbers."""
+    """Accumulators as Python integers."""
     if pa.types.is_decimal(column.type):
         data = memoryview(column.buffers()[1])[16 * column.offset :] if len(column) else memoryview(b"")
         return [int.from_bytes(data[i : i + 16], "little", signed=True) for i in range(0, 16 * len(column), 16)]
@@ -156,7 +156,7 @@ def _numbers(column: pa.Array) -> list[int]:
 
 
 def _column(numbers: Sequence[int], dtype: pa.DataType) -> pa.Array:
-    """Whole numbers as accumulators."""
+    """Python integers as accumulators."""
     if pa.types.is_decimal(dtype):
         if any(abs(n) >= 10**38 for n in numbers):
             raise DbsparkError("a sum is beyond 38 digits, which no decimal holds; nothing was applied")
@@ -170,15 +170,15 @@ def _column(numbers: Sequence[int], dtype: pa.DataType) -> pa.Array:
 
 
 def _read(stored: bytes) -> int:
-    """An exact sum, in units of its lowest limb's place."""
+    """Decode an exact sum to an integer, in units of the least limb."""
     if not stored:
         return 0
     return int.from_bytes(stored[4:], "little", signed=True) << _WORD * int.from_bytes(stored[:4], "little")
 
 
 def _stored(number: int) -> bytes:
-    """An exact sum as `kernels.aggregate.exact_sums` stores it: from the lowest limb that is not zero, as few limbs as
-    hold it."""
+    """Encode an exact sum as `kernels.aggregate.exact_sums` stores it: in as few limbs as possible, beginning with the
+    lowest one that is not zero."""
     if not number:
         return b""
     first = ((number & -number).bit_length() - 1) // _WORD

@@ -1,16 +1,16 @@
-"""By which columns the rows of streams are placed on shards: the words in which operators say it.
+"""Placement of streams on shards: the types in which operators state it.
 
-Rows of a stream are *placed* by some columns when each lies on the shard that owns the hash of those columns. No
-columns at all have one hash, so whatever is placed by them is on one shard. A stream may be placed by several keys at
-once, as a join's output is by the keys of either side.
+A stream is *placed* by some columns if each row lies on the shard that owns the hash of those columns. A stream placed
+by no columns is on one shard, because all rows have the same hash then. A stream may be placed by several keys at
+once, as the output of a join is by the keys of either side.
 
 An operator says by which columns it needs its inputs placed (`Operator.input_placements`), by which its output is then
-placed (`Operator.output_placement`), and whether it emits where nothing comes in (`Operator.emits_without_input`), so
-that only one shard may run it. Which hashes a shard owns is another matter: `dbspark.runtime.placement`.
+placed (`Operator.output_placement`), and whether it emits rows for empty inputs (`Operator.emits_without_input`), so
+that only one shard may run it. Which hashes a shard owns is decided in `dbspark.runtime.placement`.
 
-A join may also take one side whole on every shard, and the rows of the other wherever they lie (`Policy`). That is what
-keeps a key that most rows have from pinning one task, and it is the same join: it is linear in the side that lies
-anywhere, as long as that side has no rows whose partners may be on another shard.
+A join may also have one side broadcast, whole on every shard, and the rows of the other wherever they lie (`Policy`),
+so that a very frequent key does not put its work on one task. The result is the same, because the join is linear in the
+side that lies anywhere: all partners of its rows are on their shard.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dbspark.columnar.schema import Schema
 Key = tuple[int, ...]
 """Columns of a stream."""
 Placed = frozenset[Key]
-"""The columns by whose hash the rows of a stream lie on their shards, each by itself; none: they lie anywhere."""
+"""All keys that a stream is placed by; the empty set: its rows lie anywhere."""
 
 Policy = Literal["shard", "broadcast", "balance"]
-"""How a side of a join is placed: by its key, whole on every shard, or as it comes, but not by its key."""
+"""How a side of a join is placed: by its key, whole on every shard, or wherever its rows lie, but not by its key."""
 SHARD: Final[tuple[Policy, Policy]] = ("shard", "shard")
 
 ANYWHERE: Final[Placed] = frozenset()
@@ -47,7 +47,7 @@ def whole_row(schema: Schema) -> Key:
 def after_projection(columns: Mapping[int, int], before: Placed) -> Placed:
     """The placement of a stream after an operator that looks at rows one by one.
 
-    `columns`: those that it gives as it gets them, as {number going out: number coming in}.
+    `columns`: {output column: input column} for the columns that it passes on unchanged.
     """
     where: dict[int, int] = {}
     for out, source in columns.items():

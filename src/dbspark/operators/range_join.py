@@ -1,14 +1,14 @@
-"""Joins with comparisons: `l.x < r.y`, `l.x BETWEEN r.lo AND r.hi`, with keys beside them or without.
+"""Joins with comparisons: `l.x < r.y`, `l.x BETWEEN r.lo AND r.hi`, with or without equal keys.
 
 The formulas are those of `dbspark.operators.join`. What differs is how partners are found: either side is arranged by
-the keys and, inside a key, in order of one of its compared columns. All comparisons with that column select one range
-of the order, whose ends are found by bisection in each batch; comparisons with other columns are checked on what lies
-in the range. So with `lo <= x AND x <= hi` a row of the side of lo and hi finds exactly its partners, and a row of the
-side of x looks at all intervals that begin at or below it.
+the keys and, inside a key, ordered by one of its compared columns. All comparisons with that column select one range of
+the order, whose ends are found by bisection in each batch; comparisons with other columns are checked for each row in
+the range. So with `lo <= x AND x <= hi` a row of the side of lo and hi reads exactly its partners, and a row of the
+side of x reads all intervals that begin at or below it.
 
-Cost: for every row of a delta the logarithm of the other side, and the rows of its range. Which rows have a partner is
-known from the first one that is found. Rows that match a row of the other side's delta are evaluated before and after;
-where there is only one comparison, only those that lie between the extreme value of a key before and after.
+Cost: for every row of a delta the logarithm of the other side, and the rows of its range. Whether a row has a partner
+is known as soon as one is found. That is evaluated before and after the tick for all rows that match the delta of the
+other side; with a single comparison only for the rows between the extreme values of the key before and after the tick.
 
 NULL satisfies no comparison, NaN is above all numbers and equal to itself, -0.0 equals 0.0: as in Spark.
 """
@@ -37,7 +37,7 @@ from dbspark.trace.spine import Spine
 
 Comparison = Literal["<", "<=", ">", ">="]
 Range = tuple[int, Comparison, int]
-"""(column of the left, how it stands to the other, column of the right)"""
+"""(column of the left, comparison, column of the right)"""
 
 _CODES: Final = {"<": kr.BELOW, "<=": kr.AT_MOST, ">=": kr.AT_LEAST, ">": kr.ABOVE}
 
@@ -45,7 +45,7 @@ _CODES: Final = {"<": kr.BELOW, "<=": kr.AT_MOST, ">=": kr.AT_LEAST, ">": kr.ABO
 def range_sort_keys(
     schemas: tuple[Schema, Schema], keys: Sequence[tuple[int, int]], ranges: Sequence[Range]
 ) -> tuple[SortKey, SortKey]:
-    """The two sides by their keys, each in order of the column that most comparisons are with."""
+    """The sort keys of the two sides: by the equal keys, then in order of the column with most comparisons."""
 
     def one(side: int) -> SortKey:
         columns = [(a, b)[side] for a, _, b in ranges]
@@ -56,7 +56,7 @@ def range_sort_keys(
 
 
 class RangeJoin(Join):
-    """A join of two streams arranged by `range_sort_keys`; see the module's preface."""
+    """A join with comparisons of two streams arranged by `range_sort_keys`."""
 
     kind: ClassVar[str] = "range-join"
     version: ClassVar[int] = 1
@@ -64,7 +64,7 @@ class RangeJoin(Join):
     def __init__(
         self, left: SortKey, right: SortKey, how: How = "inner", *, ranges: Sequence[Range], **more: Any
     ) -> None:
-        """`more` is what a `Join` takes."""
+        """`more`: further arguments of `Join`."""
         super().__init__(left, right, how, **more)
         self.ranges = tuple(ranges)
         self.by_key = False
@@ -84,11 +84,12 @@ class RangeJoin(Join):
         return None
 
     def _comparisons(self, side: int, ordered: bool) -> Int64s:
-        """What kernels compare where rows of one side are looked up in the other: with its order column, or others."""
+        """The comparisons that kernels make when rows of one side are looked up in the other: those with the order
+        column of the other side (`ordered`), or all others."""
         index = self.sides[1 - side].order[0][0]
         lines = []
         for left, how, right in self.ranges:
-            # Kernels compare what they find with what they look for, which for rows of the left turns it round.
+            # Kernels compare (found row, probe row): for probe rows of the left the operands are swapped.
             code = kr.ABOVE - _CODES[how] if side == 0 else _CODES[how]
             mine, theirs = (left, right) if side == 0 else (right, left)
             if (theirs == index) == ordered:
@@ -122,7 +123,7 @@ class RangeJoin(Join):
     def weigh(self, side: int, spine: Spine, keys: Keys, ranges: Int64s, total: int) -> Int64s:
         out = np.zeros(len(keys), np.int64)
         if total:
-            # From the end that is nearest to the row: there is most likely one that satisfies the other comparisons.
+            # Search from the end of the range nearest to the row, where rows satisfy the other comparisons most likely.
             last = bool((self._bounds[side][:, 2] <= kr.AT_MOST).all())
             hits = first_rows_in_ranges(spine, keys, ranges, total, 1, last, self._checks[side], 1)
             out[hits.which] = hits.weights
@@ -133,13 +134,14 @@ class RangeJoin(Join):
             return super().touched(side, spine, other)
         if len(self.ranges) == 1:
             return _covered(spine, [self._turning(side, spine, other)])
-        # Rows of the ranges, however many of the delta's rows they match.
+        # The rows of all ranges, each once, however many rows of the delta it matches.
         return _covered(spine, [ranges for _, _, ranges, _ in self.found(1 - side, other.delta, spine)])
 
     def _turning(self, side: int, spine: Spine, other: Arranged) -> Int64s:
-        """Where a single comparison holds with the extreme value of a key after the tick or before it, but not both.
+        """Ranges of the rows that satisfy the only comparison with the extreme value of their key either before or
+        after the tick, but not both.
 
-        Only there rows gain or lose their last partner: who satisfies it with any row does so with the extreme one.
+        Only these gain a first or lose their last partner: a row that has any partner also has the extreme one.
         """
         keys = distinct_keys(other.delta)
         starts, counts = (np.zeros((2, len(keys), len(spine.batches)), np.int64) for _ in range(2))
@@ -151,7 +153,7 @@ class RangeJoin(Join):
                 here, which = which[: chunk.rows], which[chunk.rows :]
                 starts[i, here] = rows_before[ranges[:, :, 0]] + ranges[:, :, 1]
                 counts[i, here] = ranges[:, :, 2]
-        # Both ranges end, or begin, where the key does; an empty one begins where the other does.
+        # Either both ranges end with the key or both begin with it; an empty range gets the beginning of the other.
         starts = np.where(counts == 0, starts[::-1], starts)
         ends = starts + counts
         begin = np.where(starts[0] == starts[1], ends.min(axis=0), starts.min(axis=0))
@@ -159,13 +161,13 @@ class RangeJoin(Join):
         return np.stack((np.zeros_like(begin), begin, end - begin), axis=2)
 
     def _extremes(self, side: int, spine: Spine, keys: Keys) -> FoundRows:
-        """For each key the row with which most rows of a side satisfy the only comparison."""
+        """For each key its extreme row: the one with which most rows of a side satisfy the only comparison."""
         if not spine.entries:
             return FoundRows(spine, np.empty(0, np.int64), np.empty(0, np.int64))
         ranges, _ = ranges_of(spine, keys)
         column = nd.LANES + spine.sort_key.order[0][0]
         words = np.empty((0, len(keys)), np.uint64)
-        total = kr.narrow_ranges(  # to what is not NULL
+        total = kr.narrow_ranges(  # excludes NULLs
             spine.sources[0], _rows_before(spine), column, keys.chunk.table, NO_CHECKS, words, self._nodes(), ranges
         )
         last = bool(self._bounds[side][0, 2] >= kr.AT_LEAST)
@@ -190,7 +192,7 @@ def _covered(spine: Spine, found: Sequence[Int64s]) -> Int64s:
 
 
 def _rows_before(spine: Spine) -> Int64s:
-    """For each chunk of a spine how many rows are in those before it, and at the end how many there are."""
+    """For each chunk of a spine the number of rows in the chunks before it, then the number of all rows."""
     out = np.zeros(len(spine.sources[1]) + 1, np.int64)
     np.cumsum(spine.sources[1], out=out[1:])
     return out
@@ -208,7 +210,7 @@ def _check(left: Schema, a: int, how: str, right: Schema, b: int) -> None:
 
 
 def _unordered(dtype: pa.DataType) -> bool:
-    """Whether Spark has no order for a type: maps and calendar intervals, wherever inside."""
+    """Whether Spark has no order for a type: one that is or contains a map or a calendar interval."""
     t = pa.types
     if t.is_struct(dtype):
         return any(_unordered(f.type) for f in dtype)
