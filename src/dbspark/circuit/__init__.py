@@ -1,4 +1,4 @@
-"""Circuits: streams and operators by hand, without a JVM."""
+"""Circuits: graphs of streams and operators, how they are built, and how they run; no JVM needed."""
 
 from dbspark.circuit.builder import Builder
 from dbspark.circuit.executor import Circuit

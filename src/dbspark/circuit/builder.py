@@ -1,4 +1,4 @@
-"""`Builder`: circuits by hand.
+"""`Builder`: builds circuits in Python, without SQL.
 
     >>> b = Builder()
     >>> orders = b.source("orders", "id BIGINT, customer BIGINT, amount BIGINT")
@@ -10,8 +10,8 @@
     >>> list(out["revenue"])
     [(('north', 2, 42), 1)]
 
-Streams of deltas are what operators take and give. An operator that needs the integral of a stream by some key gets it
-from an arrange node, which is made on demand and shared by all that need the same one.
+Operators take and return streams of deltas. An operator that needs the integral of a stream by some key gets it from an
+arrange node, which is added on demand and shared by all operators that need the same one.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ from dbspark.operators.top_k import TopK
 from dbspark.operators.window import Window, WindowFunction
 
 OrderBy = str | tuple[str, str] | tuple[str, str, str]
-"""A column, or (column, "asc" or "desc"), or with "nulls first" or "nulls last" as well."""
+"""A column; or (column, "asc" or "desc"); or (column, "asc" or "desc", "nulls first" or "nulls last")."""
 
 
 class Builder:
-    """Adds nodes to a graph; see the module's preface."""
+    """Adds nodes to a graph and returns their streams."""
 
     def __init__(self, graph: Graph | None = None) -> None:
         self.graph = Graph() if graph is None else graph
 
     def source(self, name: str, schema: SchemaLike) -> Stream:
-        """A stream of changes that comes from outside."""
+        """A stream of deltas that is an input of the circuit."""
         return self.graph.source(name, Schema.of(schema))
 
     def value_source(self, name: str, schema: SchemaLike) -> Stream:
-        """A stream of whole values that comes from outside: for circuits that say what a query means."""
+        """A stream of whole values that is an input of the circuit: for circuits that define what a query means."""
         return self.graph.source(name, Schema.of(schema), "value")
 
     def delay(self, stream: Stream, seed: Any = None) -> Stream:
-        """What the stream carried one tick ago, and the seed in the first tick."""
+        """The delta or value of the stream one tick ago; in the first tick the seed."""
         return self.graph.delay(stream.schema, _plain(stream), seed, stream)
 
     def loop(self, schema: SchemaLike, seed: Any = None, values: bool = False) -> Stream:
-        """A delay whose input comes later, by `connect`: the only way to build a cycle."""
+        """A delay whose input is set later, by `connect`: the only way to build a cycle."""
         return self.graph.delay(Schema.of(schema), "value" if values else "delta", seed)
 
     def connect(self, delay: Stream, stream: Stream) -> None:
@@ -74,26 +74,26 @@ class Builder:
         self.graph.connect(delay, stream)
 
     def integrate(self, stream: Stream, key: Sequence[str] | None = None) -> Stream:
-        """The value of a stream of changes, kept by a key."""
+        """The integral of a stream of deltas, as a stream of values, sorted by a key."""
         columns = None if key is None else [stream.schema.index(c) for c in key]
         return self.graph.add(Integrate(SortKey(stream.schema, columns)), [stream], ["delta"], "value")
 
     def differentiate(self, stream: Stream) -> Stream:
-        """The changes of a stream of values."""
+        """The deltas of a stream of values."""
         return self.graph.add(Differentiate(SortKey(stream.schema)), [stream], ["value"], "delta")
 
     def output(self, name: str, stream: Stream) -> None:
-        """Give a stream a name to read it by."""
+        """Make a stream an output of the circuit, under a name."""
         self.graph.output(name, stream)
 
     def circuit(self) -> Circuit:
-        """Check the graph and make it run."""
+        """Check the graph and return a circuit that runs it."""
         return Circuit(self.graph)
 
     # ------------------------------------------------------------------ linear
 
     def map(self, stream: Stream, function: Callable[..., Any] | Function, schema: SchemaLike) -> Stream:
-        """A row for every row: the function takes columns and gives columns of `schema`."""
+        """One row for every row: the function takes columns and returns columns of `schema`."""
         return self._linear(linear.Map(Schema.of(schema), Function.of(function)), stream)
 
     def filter(self, stream: Stream, function: Callable[..., Any] | Function) -> Stream:
@@ -101,11 +101,12 @@ class Builder:
         return self._linear(linear.Filter(stream.schema, Function.of(function)), stream)
 
     def flat_map(self, stream: Stream, function: Callable[..., Any] | Function, schema: SchemaLike) -> Stream:
-        """Any number of rows for every row: the function gives columns, and the row that each comes from."""
+        """Any number of rows for every row: the function returns columns, and for each output row its input row."""
         return self._linear(linear.FlatMap(Schema.of(schema), Function.of(function)), stream)
 
     def external_function(self, stream: Stream, function: Function, schema: SchemaLike, evaluator: Any) -> Stream:
-        """As `flat_map`, evaluated by another engine; `evaluator` is what the driver calls where tasks cannot."""
+        """Like `flat_map`, evaluated by another engine; on shards, where tasks cannot call it, the driver calls
+        `evaluator`."""
         return self._linear(ExternalFunction(Schema.of(schema), function, evaluator), stream)
 
     def project(
@@ -115,7 +116,7 @@ class Builder:
         names: Sequence[str] | None = None,
         fields: Sequence[pa.Field] | None = None,
     ) -> Stream:
-        """Some columns, perhaps under other names, or as fields of the same types that say more in their metadata."""
+        """Some columns, with other names (`names`) or with other fields of the same types (`fields`) if given."""
         chosen = [stream.schema.index(c) for c in columns]
         schema = _chosen(stream.schema, chosen, names) if fields is None else Schema(pa.schema(fields))
         return self._linear(linear.Project(schema, chosen), stream)
@@ -128,7 +129,7 @@ class Builder:
         columns: Sequence[str],
         names: Sequence[str] | None = None,
     ) -> Stream:
-        """Some columns of the rows for which a function, of the columns `of`, is true; no others are looked at."""
+        """Some columns of the rows for which a function of the columns `of` is true; other columns are not read."""
         tested, chosen = ([stream.schema.index(c) for c in group] for group in (of, columns))
         schema = _chosen(stream.schema, chosen, names)
         return self._linear(linear.Select(schema, Function.of(where), tested, chosen), stream)
@@ -144,25 +145,25 @@ class Builder:
         return self._sum(streams, [1] * len(streams))
 
     def difference(self, left: Stream, right: Stream) -> Stream:
-        """Left minus right, weights below zero included; for EXCEPT see `combine`."""
+        """The weights of the left minus those of the right, which may be negative; EXCEPT is `combine`."""
         return self._sum((left, right), [1, -1])
 
     def consolidate(self, stream: Stream) -> Stream:
-        """The same rows, equal ones as one."""
+        """The same Z-set with equal rows combined."""
         return self._linear(linear.Consolidate(stream.schema), stream)
 
     def exchange(self, stream: Stream, key: Sequence[str]) -> Stream:
-        """Says that rows change shard by some columns."""
+        """Place rows on shards by some columns; without shards the stream is unchanged."""
         return self._linear(linear.Exchange(stream.schema, [stream.schema.index(c) for c in key]), stream)
 
     def bucket(self, stream: Stream, key: Sequence[str]) -> Stream:
-        """Rows with a last column that says in which bucket of the hashes of some columns they are."""
+        """Append a column with the bucket of the hash of some columns (`operators.bucket`)."""
         return self._linear(Bucket(stream.schema, [stream.schema.index(c) for c in key]), stream)
 
     # ------------------------------------------------------------------ with state
 
     def arrange(self, stream: Stream, key: Sequence[str] | None, order: Sequence[OrderBy] = ()) -> Stream:
-        """The integral of a stream by a key; None: by whole rows."""
+        """Keep the integral of a stream sorted by a key (None: by whole rows), in some order inside a key."""
         schema = stream.schema
         columns = None if key is None else [schema.index(c) for c in key]
         return self._arranged(stream, SortKey(schema, columns, self.order_columns(schema, order)))
@@ -182,8 +183,9 @@ class Builder:
     ) -> Stream:
         """Join on columns of one name, or on pairs of names; `where` is a condition on all columns of both.
 
-        `ranges` are comparisons of a column of the left with one of the right, of the same type: for those partners are
-        searched in order. The columns of the left come out, then those of the right that are not keys of the same name.
+        `ranges` are comparisons of a column of the left with one of the right, of the same type; partners are then
+        found by bisection. The output has the columns of the left, then those of the right except keys of the same
+        name.
 
             >>> b = Builder()
             >>> events, spans = b.source("events", "t BIGINT"), b.source("spans", "lo BIGINT, hi BIGINT")
@@ -235,7 +237,8 @@ class Builder:
         return self.with_state(operator, [stream] * (1 + len(orders)), [None, *orders])
 
     def aggregate_of_buckets(self, stream: Stream, bucket: str, aggregates: Mapping[str, Aggregate]) -> Stream:
-        """Aggregates of all rows; those that look for an end, look at the first row of each bucket only."""
+        """Aggregates of all rows; those that read a first or last row (min, max) read only the first row of each
+        bucket."""
         schema = stream.schema
         operator = GroupAggregate(schema, (), list(aggregates.values()), list(aggregates))
         wanted = operator.orders()
@@ -244,7 +247,7 @@ class Builder:
         return self.with_state(operator, [stream, *firsts], [None, *wanted])
 
     def top(self, stream: Stream, key: Sequence[str], order: Sequence[OrderBy], limit: int, offset: int = 0) -> Stream:
-        """The first rows of every key by some order; of all rows where there is no key."""
+        """The first rows of every key in some order; without a key, of all rows."""
         schema = stream.schema
         sort_key = SortKey(schema, [schema.index(c) for c in key], self.order_columns(schema, order))
         return self.with_state(TopK(sort_key, limit, offset), [stream], [sort_key])
@@ -252,7 +255,7 @@ class Builder:
     def window(
         self, stream: Stream, key: Sequence[str], order: Sequence[OrderBy], functions: Mapping[str, WindowFunction]
     ) -> Stream:
-        """The rows with window functions beside them, over partitions by a key, in some order."""
+        """The rows with the results of window functions appended, over partitions by a key, in some order."""
         schema = stream.schema
         sort_key = SortKey(schema, [schema.index(c) for c in key], self.order_columns(schema, order))
         operator = Window(sort_key, list(functions.values()), list(functions))
@@ -269,8 +272,8 @@ class Builder:
     ) -> list[Stream]:
         """Iterate until nothing changes: `body(builder, *variables, *imports)` gives the next value of each variable.
 
-        Variables begin empty. A recursion that should end has to come to rest, which usually takes a `distinct`. A body
-        may hold fixpoints itself.
+        Variables begin empty. A recursion ends when an iteration changes nothing, which usually takes a `distinct`. A
+        body may contain fixpoints itself.
 
             >>> b = Builder()
             >>> edges = b.source("edges", "src BIGINT, dst BIGINT")
@@ -303,10 +306,10 @@ class Builder:
         by_name = {str(v.name): v for v in fixpoint.variables}
         return [self.graph.add(Result(by_name[n]), [node], ["nested"], "delta") for n in names]
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ adding nodes
 
     def order_columns(self, schema: Schema, order: Sequence[OrderBy]) -> list[OrderColumn]:
-        """Order columns as arrangements take them. NULLs come first in ascending order, as in Spark."""
+        """Order columns as `SortKey` takes them. By default NULLs come first in ascending order, as in Spark."""
         out: list[OrderColumn] = []
         for given in order:
             name, *how = (given,) if isinstance(given, str) else given
@@ -323,7 +326,8 @@ class Builder:
         return self.graph.add(Arrange(sort_key), [stream], ["delta"], "arranged")
 
     def with_state(self, operator: Operator, streams: Sequence[Stream], sort_keys: Sequence[SortKey | None]) -> Stream:
-        """An operator over streams that it wants arranged; on streams of values, applied to them as a whole."""
+        """Add an operator and arrange its inputs by `sort_keys`. On streams of values the operator is applied to whole
+        values."""
         if any(s.kind == "value" for s in streams):
             lifted = OnValues(operator, sort_keys)
             return self.graph.add(lifted, streams, ["value"] * len(streams), "value")
@@ -392,7 +396,7 @@ AGGREGATES: dict[str, Callable[[int, pa.DataType], Aggregate]] = {
     "median": median,
     "count_distinct": lambda c, _: count_distinct([c]),
 }
-"""Aggregates of one column by name; others are given as objects (`dbspark.operators.statistics`, `….collect`)."""
+"""Aggregates of one column by name; others are passed as objects (`operators.statistics`, `operators.collect`)."""
 
 
 def _chosen(schema: Schema, columns: Sequence[int], names: Sequence[str] | None) -> Schema:
@@ -403,7 +407,7 @@ def _chosen(schema: Schema, columns: Sequence[int], names: Sequence[str] | None)
 
 
 def _plain(stream: Stream) -> Any:
-    """The kind of what a linear operator takes and gives: deltas or values alike."""
+    """The kind of a stream for a linear operator, which works on deltas and on values; raises if it is arranged."""
     if stream.kind == "arranged":
         raise CircuitError(f"{stream.node.label!r} is arranged; use the stream that was arranged")
     return stream.kind

@@ -1,10 +1,10 @@
 """`Circuit`: a graph that runs, one tick at a time.
 
-A tick reads the values of delays, computes every node once after its inputs, and commits. States are values: a tick
-computes new ones beside the old and puts them all in place at the end, in one assignment, together with the values of
-delays. An operator that raises leaves every state, every delay and every output as before.
+A tick reads the values of delays, computes every node once after its inputs, and commits. States are immutable values:
+a tick computes new ones and replaces all old ones at the end, in one assignment, together with the values of delays. So
+if an operator raises, every state and every delay is as before.
 
-Ticks of small deltas are run by the operator VM (`circuit.vm`), larger ones operator by operator, to the same result.
+The operator VM (`circuit.vm`) runs ticks of small deltas; larger ones run operator by operator, with the same result.
 
 Large merges of states may run on the background thread (`config.min_background_rows`): they begin when a tick is over,
 and the next one that finds no buffered ticks adopts what has been merged.
@@ -27,7 +27,7 @@ from dbspark.trace.config import DEFAULT, SpineConfig
 from dbspark.zset import ZSet
 
 TickResult = tuple[dict[str, State], dict[str, Any], dict[str, Any], tuple[BufferedTick, ...], bool]
-"""What a tick has computed: changed states, outputs, values of delays, buffered ticks, whether to flush them now."""
+"""Results of a tick before the commit: changed states, outputs, values of delays, buffered ticks, whether to flush."""
 
 
 class NodeRowCounts(NamedTuple):
@@ -37,7 +37,7 @@ class NodeRowCounts(NamedTuple):
     buffered: StateRowCounts | None = None
 
     def rows(self) -> dict[str, int]:
-        """By the id of the node."""
+        """Row counts by the id of the node."""
         out = dict(self.inserted)
         for node, more in () if self.buffered is None else self.buffered.items():
             out[node] += more
@@ -56,7 +56,7 @@ class Circuit:
     ) -> None:
         """`config`: of the spines of all states. Without `use_vm` every operator steps by itself.
 
-        `tables`: sources whose changes a tick may be asked to check (`step`).
+        `tables`: by source, the constraints that `step` can check for its deltas.
         """
         self.graph = graph.pruned()
         self._config = config
@@ -66,14 +66,14 @@ class Circuit:
         self._sources = {str(n.name): n for n in self.graph if n.role == "source"}
         self._delays = [n for n in self.graph if n.role == "delay"]
         self._skips_empty_input = {n.id for n in self._schedule if n.skips_empty_input}
-        """Nodes whose step is skipped in a tick in which nothing comes to them."""
+        """Nodes whose step is skipped in a tick in which all their inputs are empty."""
         self.tick_number = 0
         """Ticks that have been committed."""
         self._inserted_states: dict[str, State] = {
             n.id: self.configured(n.operator.initial_state()) for n in self._schedule if n.operator is not None
         }
         self._counted: tuple[Any, dict[str, int]] = None, {}
-        """States, and the rows in them."""
+        """The states at the last count, and their rows: the count is reused while states are the same."""
         self._buffered: tuple[BufferedTick, ...] = ()
         """Ticks whose batches states have not inserted yet (`circuit.vm`)."""
         self._delay_values: dict[str, Any] = {n.id: _seed(n) for n in self._delays}
@@ -91,16 +91,16 @@ class Circuit:
         in_order: Collection[str] = (),
         checks: dict[str, Any] | None = None,
     ) -> dict[str, Delta]:
-        """Run one tick on what streams carry; returns the outputs as streams carry them.
+        """Run one tick on the deltas (or values) of sources; returns the outputs as deltas.
 
-        `in_order`: outputs that are sorted by whole rows as well, which costs less now than later. `checks`: by source,
-        the constraint checks of its table (`circuit.vm.TableCheck`); the VM removes those that it has made, and the
-        caller makes those that remain when this returns.
+        `in_order`: outputs that are also sorted by whole rows, which costs less here than later. `checks`: by source,
+        the constraint checks of its table (`circuit.vm.TableCheck`). The VM removes those that it has done; the caller
+        does those that remain when this returns.
         """
         return self._run(inputs, complete, in_order, checks)
 
     def configured(self, state: State) -> State:
-        """A state whose spines are merged as this circuit merges them."""
+        """A state whose spines have the configuration of this circuit."""
         return tuple(spine.with_config(self._config) for spine in state)
 
     def _run(
@@ -113,7 +113,7 @@ class Circuit:
         if not inputs.keys() <= self._sources.keys():
             unknown = ", ".join(sorted(set(inputs) - set(self._sources)))
             raise CircuitError(f"no source {unknown}; the sources are {', '.join(self._sources)}")
-        if not self._buffered:  # else the VM would have to copy all directories anew
+        if not self._buffered:  # adopting replaces spines, so the VM would have to copy all directories again
             self._adopt_merges()
         values: dict[str, Any] = dict(self._delay_values)
         for name, node in self._sources.items():
@@ -126,7 +126,7 @@ class Circuit:
                 outputs[name] = finished(value)
             except Exception as error:
                 raise _of_view(error, name) from error
-        # Nothing above has changed anything. Inserting may fail: for want of memory, or because a background merge has.
+        # Nothing has been changed so far. Inserting may fail: out of memory, or because a background merge has failed.
         before = self.snapshot()
         try:
             self._take(states)
@@ -143,20 +143,20 @@ class Circuit:
     def _run_nodes(
         self, values: dict[str, Any], in_order: Collection[str], checks: dict[str, Any] | None
     ) -> TickResult:
-        """By the VM, or every operator by itself; an error of an expression names the view."""
+        """Run the VM, or else every operator; errors of expressions are extended by the name of the view."""
         before = dict(values)
         try:
             small = self._run_vm(values, in_order, checks)
         except Exception as error:
             if _of_view(error, "") is not error:
-                self._run_operators(before)  # raises the same error, of the operator that it comes from
+                self._run_operators(before)  # raises the same error, from the operator where it occurs
             raise
         return small or self._run_operators(values)
 
     def _run_vm(
         self, values: dict[str, Any], in_order: Collection[str], checks: dict[str, Any] | None
     ) -> TickResult | None:
-        """A small tick by the VM; None where it is not for the VM."""
+        """Run a small tick by the VM; None if the VM cannot run it."""
         if self._vm is None and self._uses_vm and operator_vm_ready():
             self._vm = OperatorVM(self.graph, self._schedule, self._tables)
             self._uses_vm = self._vm.useful
@@ -175,7 +175,7 @@ class Circuit:
         return tick.states, outputs, {n.id: tick.value(n.inputs[0]) for n in self._delays}, tick.buffered, tick.flush
 
     def _run_operators(self, values: dict[str, Any]) -> TickResult:
-        """Every operator by itself."""
+        """Run a tick operator by operator."""
         before_all, states = self._states, dict[str, State]()
         for node in self._schedule:
             assert node.operator is not None
@@ -210,14 +210,14 @@ class Circuit:
             self._buffered = ()
 
     def _take(self, states: Mapping[str, State]) -> None:
-        """Put changed states in place."""
+        """Replace states by changed ones."""
         if states:
             if self._config.min_background_rows is not None:
                 states = {name: self._merging(name, state) for name, state in states.items()}
             self._inserted_states = {**self._inserted_states, **states}
 
     def _merging(self, name: str, state: State) -> State:
-        """Begin the large merges of a state on the background thread."""
+        """Start the large merges of a state on the background thread; returns the state."""
         merges = self._background_merges.get(name)
         if merges is None:
             if not any(spine.merges for spine in state):
@@ -226,7 +226,7 @@ class Circuit:
         return tuple([b.start_merges(spine) for b, spine in zip(merges, state, strict=True)])
 
     def _adopt_merges(self) -> None:
-        """Adopt what has been merged in the background."""
+        """Adopt the progress of background merges into the states."""
         for name, merges in self._background_merges.items():
             busy = merges[0].running if len(merges) == 1 else any(m.running for m in merges)
             if not busy:
@@ -237,13 +237,13 @@ class Circuit:
                 self._inserted_states = {**self._inserted_states, name: merged}
 
     def close(self) -> None:
-        """Stop the background merges; what they merge stays readable."""
+        """Stop the background merges; all states stay readable."""
         for merges in self._background_merges.values():
             for spine_merges in merges:
                 spine_merges.cancel()
 
     def snapshot(self) -> Any:
-        """Everything that a tick changes, as it is now; a value, which costs nothing to take."""
+        """Everything that a tick changes, as an immutable value; costs nothing to take."""
         return self._inserted_states, self._buffered, self._delay_values, self.tick_number
 
     def reset(self, snapshot: Any) -> None:
@@ -261,7 +261,7 @@ class Circuit:
         return NodeRowCounts(self._counted[1], self._vm.buffered_rows(self._buffered))
 
     def state_rows(self) -> dict[str, int]:
-        """Rows kept by each node that keeps any, by label."""
+        """Rows in the state of each node that has state, by label."""
         out: dict[str, int] = {}
         for node in self._schedule:
             rows = sum(spine.consolidated().rows for spine in self._states[node.id])
@@ -271,7 +271,7 @@ class Circuit:
 
 
 def _of_view(error: Exception, view: str | None) -> Exception:
-    """The error of an expression, ours or Spark's, with the view in it; any other error as it is."""
+    """An error of an expression, of dbspark or Spark, with the name of the view; any other error unchanged."""
     if type(error).__module__.startswith("pyspark."):
         text = str(error).partition("JVM stacktrace:")[0].strip()
         return EvaluationError(f"in a part that Spark evaluates: {text}").of_view(view)
@@ -285,7 +285,7 @@ def _seed(node: Node) -> Any:
 
 
 def as_delta(change: Any, node: Node) -> Delta:
-    """What a source takes: a delta, a Z-set, a batch, Arrow data, or rows."""
+    """The delta of a source from a delta, a Z-set, a batch, Arrow data, or rows."""
     if isinstance(change, Delta):
         delta = change
     elif isinstance(change, Batch):
@@ -307,12 +307,12 @@ def _zset_of(change: Any, node: Node) -> ZSet:
 
 
 def complete(value: Any) -> Any:
-    """An output, computed whole where it would be made part by part as it is read."""
+    """An output, with a `ChunkedDelta` computed as a whole."""
     return Delta.of(value.batch()) if isinstance(value, ChunkedDelta) else value
 
 
 def as_zset(value: Any) -> ZSet:
-    """What a stream carries, for people."""
+    """A delta or value on a stream, as a Z-set."""
     if isinstance(value, Delta):
         return ZSet.from_batch(value.sorted_by(SortKey(value.schema)))
     return ZSet.from_batch(value.delta().sorted_by(SortKey(value.schema)))

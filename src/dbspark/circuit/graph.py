@@ -1,13 +1,13 @@
-"""The graph of a circuit: nodes, the streams between them, and what must be true of it before it runs.
+"""The graph of a circuit: nodes, the streams between them, and the checks before it runs.
 
 A stream carries *deltas* (changes), *values* (whole Z-sets), *arranged* deltas (in order, with their integral) or the
-results of a *nested* circuit; which one is part of its type and is checked when a node is added. Nodes are added after
-their inputs, except that a delay may be given its input later: only so can a cycle come about, and every cycle then
-holds a delay.
+results of a *nested* circuit; this is its kind, which is checked when a node is added. Nodes are added after their
+inputs, except that the input of a delay may be set later. This is the only way to form a cycle, so every cycle contains
+a delay.
 
 A node's id is a digest of the identity of its operator (`dbspark.identity`: kind, version and parameters, never the
-name of a class) and of the ids of what feeds it. The same sub-query gives the same id in another graph, another
-process, another version of a program; that is how state finds its operator again. Adding the same operator over the
+name of a class) and of the ids of its inputs. The same sub-query has the same id in another graph, another process,
+another version of a program; that is how stored state is matched to its operator. Adding the same operator over the
 same inputs twice gives the same node.
 """
 
@@ -26,12 +26,12 @@ Kind = Literal["delta", "value", "arranged", "nested"]
 
 SOURCE: Final = ("source", 1)
 DELAY: Final = ("delay", 1)
-"""Kind and version of the nodes without an operator: raise the version where the meaning of what they keep changes."""
+"""Kind and version of delays, which have no operator: raise the version if the meaning of their state changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What a node gives, as others refer to it."""
+    """The output of a node, by which other nodes refer to it."""
 
     node: Node
     kind: Kind
@@ -50,7 +50,7 @@ class Stream:
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """An operator in its place. `operator` is None for sources and delays, which the executor serves itself."""
+    """An operator with its inputs. `operator` is None for sources and delays, which the executor handles itself."""
 
     id: str
     label: str
@@ -69,7 +69,7 @@ class Node:
 
     @property
     def skips_empty_input(self) -> bool:
-        """Whether it is passed over in a tick in which nothing comes to it."""
+        """Whether it is skipped in a tick in which all its inputs are empty."""
         carries_changes = self.kind == "delta" and all(i.kind in ("delta", "arranged") for i in self.inputs)
         return carries_changes and bool(self.inputs) and self.operator is not None and self.operator.skips_empty_input
 
@@ -91,14 +91,14 @@ class Graph:
         return len(self.nodes)
 
     def source(self, name: str, schema: Schema, kind: Kind = "delta") -> Stream:
-        """Where something comes in."""
+        """Add a source: an input of the circuit."""
         if any(n.role == "source" and n.name == name for n in self):
             raise CircuitError(f"there is a source {name!r} already; give this one another name")
         node_id = digest(*SOURCE, name, kind, schema)
         return self._add(Node(node_id, f"source {name}", schema, kind, None, [], "source", name))
 
     def add(self, operator: Operator, inputs: Sequence[Stream], takes: Sequence[Kind], kind: Kind) -> Stream:
-        """An operator over streams of the kinds that it takes; gives a stream of `kind`."""
+        """Add an operator, which takes streams of the kinds `takes` and returns a stream of `kind`."""
         for i, (stream, wanted) in enumerate(zip(inputs, takes, strict=True)):
             self._check_own(stream, f"input {i} of {operator.label()!r}")
             if stream.kind != wanted:
@@ -112,7 +112,7 @@ class Graph:
         return self._add(Node(node_id, operator.label(), operator.schema, kind, operator, [s.node for s in inputs]))
 
     def delay(self, schema: Schema, kind: Kind, seed: Any = None, of: Stream | None = None, name: str = "") -> Stream:
-        """What came one tick ago; the seed in the first tick. Its input may be set later."""
+        """Add a delay: its input one tick ago, in the first tick the seed. The input may be set later."""
         if of is not None:
             self._check_own(of, "the input of a delay")
         number = sum(n.role == "delay" for n in self)
@@ -133,7 +133,7 @@ class Graph:
         node.inputs.append(of.node)
 
     def output(self, name: str, stream: Stream) -> None:
-        """Give a stream a name to read it by."""
+        """Make a stream an output of the circuit, under a name."""
         if name in self.outputs:
             raise CircuitError(f"there is an output {name!r} already; give this one another name")
         self._check_own(stream, f"output {name!r}")
@@ -151,7 +151,7 @@ class Graph:
         return node.stream
 
     def schedule(self) -> list[Node]:
-        """All nodes so that each comes after its inputs, delays first; raises where a cycle holds no delay."""
+        """All nodes, each after its inputs and delays first; raises if there is a cycle without a delay."""
         unconnected = [n for n in self if n.role == "delay" and not n.inputs]
         if unconnected:
             raise CircuitError(f"{len(unconnected)} delay(s) have no input; connect them")
@@ -204,7 +204,7 @@ class Graph:
         return next((name for name, node in self.outputs.items() if node_id in self.needed_by([node])), None)
 
     def pruned(self) -> Graph:
-        """Without nodes that no output depends on; sources stay."""
+        """The graph without nodes that no output depends on; sources stay."""
         needed = self.needed()
         graph = Graph()
         graph.nodes = {i: n for i, n in self.nodes.items() if i in needed or n.role == "source"}

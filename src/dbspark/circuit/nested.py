@@ -1,17 +1,17 @@
 """Nested circuits: a graph that is iterated within a tick until nothing changes.
 
-The graph inside has sources (streams from outside, which come in iteration 0), variables (delays over iterations, empty
-in iteration 0) and outputs, one for each variable, which are also its next value. A variable's result is what its
-iterations add up to. From tick to tick only changes are iterated (`dbspark.operators.nested`), deletions included:
-what the recursion derived in iteration i of earlier ticks is corrected in iteration i.
+The graph inside has sources (streams from outside, with rows in iteration 0 only), variables (delays over iterations,
+empty in iteration 0) and one output for each variable, its value in the next iteration. The result of a variable is the
+sum over all iterations. A tick iterates changes only (`dbspark.operators.nested`), deletions included: rows that
+iteration i derived in earlier ticks are corrected in iteration i.
 
-It stops when nothing new flows into a variable and no work is deferred to a later one; iterations in which nothing
-would happen are passed over. A recursion that does not end is stopped by a limit, with an error, and the tick has not
-happened. State is kept in spines as everywhere, so the whole fixpoint is one operator to the circuit around it.
+It stops when no variable changes and no work is deferred to a later iteration; iterations without input or deferred
+work are skipped. A recursion that reaches the iteration limit raises an error, and the tick is rolled back. State is
+kept in spines as everywhere, so the whole fixpoint is one operator of the enclosing circuit.
 
-A fixpoint may stand inside another. It is then run in every iteration of the outer one in which something comes in or
-work is deferred inside, and what it gives in an outer iteration is by how much that iteration changes its result. Each
-level has a coordinate of time, so they nest as deep as times have coordinates.
+A fixpoint may be inside another. It then runs in every iteration of the outer one in which it has input or deferred
+work, and its output is by how much that iteration changes its result. Each level of nesting has a coordinate of time,
+so the number of coordinates limits the depth.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from dbspark.operators.operator import Operator
 from dbspark.operators.placement import TOGETHER, Key, Placed, Policy
 
 LIMIT = 10_000
-"""Iterations after which a recursion is taken to be endless."""
+"""Iterations after which a recursion counts as endless."""
 
 
 class Fixpoint(Operator):
-    """A graph iterated until nothing changes. Gives what each variable changes by, by name."""
+    """A graph iterated until nothing changes. Its output is the delta of each variable, by name."""
 
     kind: ClassVar[str] = "fixpoint"
     version: ClassVar[int] = 1
@@ -51,7 +51,7 @@ class Fixpoint(Operator):
         self.arranged: dict[str, SortKey] = {}
         """Sort keys of the traces of operators inside, by the node's id and the operator's name for the trace."""
         self.inner: dict[str, Fixpoint] = {}
-        """Fixpoints inside this one; their state follows the own."""
+        """Fixpoints inside this one; their state follows that of this fixpoint."""
         for node in self._schedule:
             assert node.operator is not None
             self.arranged |= {node.id + name: sort_key for name, sort_key in node.operator.nested_traces().items()}
@@ -75,7 +75,7 @@ class Fixpoint(Operator):
         return run.committed(), out
 
     def nothing(self) -> dict[str, Delta]:
-        """What it gives where nothing changes."""
+        """The output if nothing changes: empty deltas."""
         return {str(n.name): Delta.empty(n.schema) for n in self.variables}
 
     def input_placements(self, inputs: Sequence[Placed], policy: Policy) -> list[Key | None]:
@@ -102,7 +102,7 @@ class Fixpoint(Operator):
 
 
 def endless(growing: Sequence[str], limit: int) -> CircuitError:
-    """What is said of a recursion that has not come to rest."""
+    """The error for a recursion that has not ended after `limit` iterations."""
     return CircuitError(
         f"the recursion of {', '.join(growing)} has not ended after {limit} iterations; nothing was applied. "
         "Bound it with a condition, or raise the limit"
@@ -123,10 +123,10 @@ class _Run(Nested):
             self._states[name] = past[own:end]
             own = end
         self.inner: list[_Run] = []
-        """Those of the fixpoints inside, in the order of their states."""
+        """Runs of the fixpoints inside, in the order of their states."""
         self.nothing = {n.id: Delta.empty(n.schema) for n in fixpoint.graph}
         self.steps = [(n.id, [i.id for i in n.inputs], self._nested(n).step) for n in fixpoint._schedule]
-        """For each node in turn its id, those of its inputs, and what it does at a path."""
+        """For each node in schedule order: its id, the ids of its inputs, and its step at a path."""
 
     def _nested(self, node: Node) -> Nested:
         assert node.operator is not None
@@ -140,13 +140,13 @@ class _Run(Nested):
         return self.arranged[node + name]
 
     def step(self, outer: Path, inputs: Sequence[Delta]) -> dict[str, Delta]:
-        """What a fixpoint inside another does at a path: nothing where nothing comes and no work is deferred."""
+        """The step of a fixpoint inside another: nothing without input and deferred work."""
         if any(d.rows for d in inputs) or self.pending.next(outer, -1) is not None:
             return self.iterate(outer, inputs)
         return self.fixpoint.nothing()
 
     def iterate(self, outer: Path, inputs: Sequence[Delta]) -> dict[str, Delta]:
-        """All iterations within an iteration of the fixpoints around: by how much the variables change."""
+        """Run all iterations within one iteration of the enclosing fixpoints; returns the deltas of the variables."""
         fixpoint = self.fixpoint
         incoming = {n.id: d for n, d in zip(fixpoint.sources, inputs, strict=True)}
         results: dict[str, list[Delta]] = {str(n.name): [] for n in fixpoint.variables}
@@ -169,7 +169,7 @@ class _Run(Nested):
                 raise endless([str(n.name) for n in fixpoint.variables if n.id in incoming], fixpoint.limit)
 
     def _iterate(self, path: Path, values: dict[str, Any]) -> dict[str, Any]:
-        """One iteration: what every node gives."""
+        """Run one iteration; returns the outputs of all nodes."""
         for name, inputs, step in self.steps:
             values[name] = step(path, [values[i] for i in inputs])
         return values
@@ -180,7 +180,7 @@ class _Run(Nested):
 
 
 class Result(Stateless):
-    """One of the variables of a fixpoint."""
+    """The delta of one variable from the output of a fixpoint."""
 
     kind: ClassVar[str] = "fixpoint-result"
     version: ClassVar[int] = 1
@@ -207,7 +207,7 @@ class Result(Stateless):
 
 
 class _NestedResult(Nested):
-    """Takes the results of a fixpoint, which have no rows of their own to look at."""
+    """`Result` inside a fixpoint. Its input is a dict of deltas, so it cannot be skipped by its number of rows."""
 
     def __init__(self, apply: Callable[[Sequence[Any]], Delta]) -> None:
         self._apply = apply

@@ -2,10 +2,10 @@
 
 Operators with an instruction (`Operator.instruction`) are compiled to code for `kernels.vm.interpreter`; between pieces
 of code the others step as usual, on what the VM has computed so far. `OperatorVM.run` returns None where a tick is not
-for the VM (a large delta, weights beyond int64, an error to raise): nothing has happened then, and the operators step.
+for the VM (a large delta, weights beyond int64, an error to raise): nothing is changed then, and the operators step.
 
-What leaves the VM (outputs, inputs of other operators, batches for states) is in *retained* memory, one arena for each
-tick. A column that only passes through lies in the memory of the input, so its readers keep that alive as well.
+Results that leave the VM (outputs, inputs of other operators, batches for states) are in *retained* memory, one arena
+for each tick. A column that is passed through lies in the memory of the input, so its readers keep that alive as well.
 Registers and scratch memory belong to the VM and are overwritten by the next tick.
 
 **Buffered ticks.** Inserting a small batch into a spine costs more than computing it, so states that only the VM reads
@@ -43,23 +43,23 @@ from dbspark.trace.directory import MutableDirectory
 from dbspark.trace.spine import Spine
 
 MAX_VM_ROWS: Final = km.MAX_DELTA_ROWS
-"""Rows of a delta; a tick with a larger one is left to the operators."""
+"""Limit of the rows of a delta; a tick with a larger one runs operator by operator."""
 _MIN_UNLOCKED_ROWS: Final = 1024
-"""Rows of all inputs from which on the GIL is released while code runs; such ticks are not buffered."""
+"""With at least this many rows in all inputs the GIL is released while code runs; such ticks are not buffered."""
 _MIN_ARENA_BYTES: Final = 1 << 13
-"""Size of the retained arena of a tick, at least."""
+"""Minimum size of the retained arena of a tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferLimits:
-    """When states insert the buffered ticks."""
+    """Limits beyond which states insert the buffered ticks."""
 
     ticks: int = 64
     """Buffered ticks."""
     rows: int = 4096
     """Buffered rows of one state."""
     batch_rows: int = 512
-    """Rows of one batch: to probe a larger one in the buffer costs more than to insert it."""
+    """Rows of one batch: probing a larger one in the buffer costs more than inserting it."""
     weight: int = 1 << 31
     """Weight of one row."""
     state_weight: int = 1 << 62
@@ -74,7 +74,7 @@ _WORD: Final = Struct("q")
 
 
 class TableConstraint(NamedTuple):
-    """What a table requires of the changes of its source: rows in its sort order, and unique keys or not."""
+    """The constraint on the deltas of a table: the sort key of its rows, and whether keys are unique."""
 
     sort_key: SortKey
     unique: bool
@@ -146,7 +146,7 @@ class OperatorVM:
         """Registers of the batches that states insert in every tick."""
         arranged = {n.id for n in graph if n.kind == "arranged"} & self.retained
         self.buffered_inserts = {n: self.inserts.pop(n) for n in list(self.inserts) if n not in arranged}
-        """The same for states that only the VM reads."""
+        """Registers of the batches for states that only the VM reads, which insert those of several ticks at once."""
         self.states = list(registers.states)
         self.direct_states = [(i, n) for i, n in enumerate(self.states) if n not in self.buffered_inserts]
         self.exchange_inputs = {n.id: _exchange_input(n) for n in schedule if isinstance(n.operator, Exchange)}
@@ -193,9 +193,9 @@ class OperatorVM:
         }
         """Offsets at which the interpreter counts the buffered rows of states."""
         self._directory_states: Mapping[str, State] | None = None
-        """The states whose batches are in the mutable directories, if they are in use, …"""
+        """The states whose batches are in the mutable directories; None if these are not in use."""
         self._buffered: tuple[BufferedTick, ...] | None = None
-        """… and the buffered ticks behind them."""
+        """The buffered ticks whose batches are in the mutable directories, behind those of the states."""
         self._directories = {
             n: MutableDirectory(self._state_lines, self.states.index(n) * _STATE.size) for n in self.buffered_inserts
         }
@@ -209,7 +209,7 @@ class OperatorVM:
 
     @property
     def useful(self) -> bool:
-        """Whether it has more than one operator to run; for a single one a call of the VM costs more than it saves."""
+        """Whether it runs more than one operator; for a single one a call of the VM costs more than it saves."""
         return len(self.compiled) > 1
 
     def _add_input(self, node: Node, registers: Registers) -> None:
@@ -239,7 +239,7 @@ class OperatorVM:
         sorted_outputs: Collection[str] = (),
         checks: Mapping[str, TableCheck] | None = None,
     ) -> VmRun | None:
-        """Run one tick after the buffered ones; None where the operators have to do it.
+        """Run one tick after the buffered ones; None if the operators have to run it.
 
         `values`: by node, the deltas of sources and delays. `checks`: by source, the tables to check.
         """
@@ -274,7 +274,7 @@ class OperatorVM:
                         self._buffered = tick.buffered
                     return tick
             except BaseException:
-                # Directories may hold batches of a tick that has not happened: copy them anew for the next one.
+                # The directories may contain batches of the failed tick: copy them again for the next one.
                 self._directory_states = self._buffered = None
                 raise
             if status == kr.STATUS_FALL_BACK:
@@ -284,7 +284,7 @@ class OperatorVM:
             self._arena_bytes = max(self._arena_bytes, 2 * retained_used)
 
     def remove_made_checks(self, checks: dict[str, Any]) -> None:
-        """Remove the checks that the VM has made; those that remain are for the caller."""
+        """Remove the checks that the VM has done; the caller does those that remain."""
         for name, _ in self._checked:
             if name in checks and checks[name].place:
                 del checks[name]
@@ -299,7 +299,7 @@ class OperatorVM:
 
     def _copy_directories(self, states: Mapping[str, State], buffered: tuple[BufferedTick, ...]) -> None:
         """Copy the spines' directories to mutable ones and append the buffered ticks."""
-        self._directory_states = self._buffered = None  # until all are copied, which may fail
+        self._directory_states = self._buffered = None  # not in use until all are copied, because copying may fail
         self._max_ticks = BUFFER_LIMITS.ticks
         for node, register in self.buffered_inserts.items():
             at, spine = self.states.index(node) * _STATE.size, states[node][0]
@@ -402,7 +402,7 @@ class VmRun:
         self._chunks: dict[str, Chunk] = {}
         """Inputs as the interpreter reads them."""
         self._batches: dict[str, Batch] = {}
-        """What states have inserted."""
+        """Batches that states have inserted."""
         self.arena = allocate(arena_bytes)
         self.before = states
         self.states: dict[str, State] = {}
@@ -423,7 +423,7 @@ class VmRun:
         return chunk.table, chunk.rows
 
     def step(self, node: Node) -> None:
-        """The step of an operator without an instruction."""
+        """Run the step of an operator without an instruction."""
         assert node.operator is not None
         inputs = [self.value(i) for i in node.inputs]
         before = self.before[node.id]
@@ -435,7 +435,7 @@ class VmRun:
             self.states[node.id] = state
 
     def value(self, node: Node) -> Any:
-        """The result of a node, as its readers take it."""
+        """The result of a node: a delta, or an `Arranged` if the node is an arrangement."""
         node = self._vm.exchange_inputs.get(node.id, node)
         found = self._values.get(node.id)
         if found is None:
@@ -443,7 +443,7 @@ class VmRun:
         return found
 
     def in_order(self, name: str) -> Batch:
-        """An output that the tick was asked to sort."""
+        """An output that was among `sorted_outputs`, as a sorted batch."""
         register, sort_key = self._vm.sorted_outputs[name]
         return self._batch(register, sort_key)
 
@@ -513,7 +513,7 @@ def _compile_in_order(
                 registers.of[node.id] = found.out
                 order.append(node)
                 done.add(node.id)
-        if len(rest) == len(pending):  # none has an instruction: the first whose inputs are there steps by itself
+        if len(rest) == len(pending):  # none has an instruction: the first one with all inputs steps by itself
             ready = next(n for n in pending if all(i.id in done for i in n.inputs))
             rest.remove(ready)
             order.append(ready)
@@ -524,7 +524,7 @@ def _compile_in_order(
 
 
 def _instruction(node: Node, registers: Registers) -> Instruction | None:
-    """How the VM does the step of a node whose inputs have registers; None where it cannot."""
+    """The instruction of a node whose inputs have registers; None if it has none."""
     operator = node.operator
     if operator is None or operator.schema.nested or any(i.schema.nested for i in node.inputs):
         return None
@@ -538,7 +538,7 @@ def _instruction(node: Node, registers: Registers) -> Instruction | None:
 
 
 def _with_shared_memory(nodes: Collection[str], compiled: Mapping[str, Instruction]) -> set[str]:
-    """Nodes, and all in whose memory their results may lie."""
+    """The nodes, and all others whose memory their results may share."""
     found: set[str] = set()
     pending = list(nodes)
     while pending:

@@ -1,13 +1,13 @@
-"""Groups computed anew by a function that is given all their rows: the way of last resort, for anything deterministic.
+"""Groups recomputed by a function that takes all their rows: the last resort, for any deterministic function.
 
-With F(G) what the function gives for the rows of a group G, a tick gives
+With F(G) the result of the function for the rows of a group G, a tick emits
 
     sum over the groups G in the delta of  F(G after) - F(G before)
 
-State: none; groups are read from the arrangement in front. Cost: the rows of the touched groups, and what the function
-costs on them, twice. With no key there is one group, which is everything: then it is a full recomputation, and the
-difference to the last result, which is its state. A function that says something of no rows at all (a global
-aggregate) is called in the first tick as well.
+State: none; groups are read from the arrangement in front. Cost: reading the groups in the delta and calling the
+function on them, each before and after the tick. Without a key all rows are one group: then each tick recomputes the
+result and emits the difference from the last result, which is its state. The function is then also called in the first
+tick, because it may have a result for no rows (a global aggregate).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from dbspark.zset.weights import scale_batch
 
 
 class RecomputeGroups(KeyedOperator):
-    """Groups computed anew by a function, which takes, for each input, the columns of its rows.
+    """Groups recomputed by a function, which takes the columns of the rows of each input.
 
-    A row of weight n appears n times.
+    A row of weight n is passed n times.
     """
 
     kind: ClassVar[str] = "recompute-groups"

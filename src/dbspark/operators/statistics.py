@@ -1,14 +1,14 @@
-"""Aggregates that add up: variance and its kin, covariance, correlation, regression; booleans and bits.
+"""Linear aggregates for statistics (variance, skewness, covariance, correlation, regression), booleans and bits.
 
-All are linear: an accumulator takes what the delta adds, O(delta). Spark computes statistics on doubles, whatever the
-columns are, and so does this; but sums of powers and products are kept exactly (`kernels.aggregate.moments`), and a
-statistic is made from them with one rounding of each central moment. So a result depends on the rows alone, not on the
-order in which they came nor on what has been taken away, and is within a few last bits of the true value, where Spark's
-own result may be further off. Where Spark's arithmetic overflows on the way (values beyond 1e150), the result here is
-still that of the values.
+All are linear: a tick adds the contribution of the delta to the accumulator, O(delta). As in Spark, statistics are of
+doubles, whatever the types of the columns. But sums of powers and products are kept exactly
+(`kernels.aggregate.moments`), and each central moment is rounded once. So a result depends on the present rows alone,
+not on their order or on rows that have been retracted, and is within a few last bits of the true value; Spark's own
+result may be further off. Where Spark's intermediate results overflow (values beyond 1e150), the result here is still
+correct.
 
-NULL where there are no rows with all values; NULL where a statistic is not defined (of one row, or where a deviation
-that it divides by is zero), as Spark has it unless set otherwise. NaN and infinities make a statistic NaN.
+A statistic is NULL if no row has all values, or if it is not defined (of one row, or where a deviation that it divides
+by is zero), as in Spark with default settings. NaN and infinities make a statistic NaN.
 
 Booleans are counts of true and false; bits of integers are counted one by one.
 """
@@ -35,7 +35,7 @@ Floats = Any
 
 
 def as_floats(column: pa.Array) -> Floats:
-    """Numbers as Spark casts them to double, each to the nearest; what stands where there is a NULL does not matter."""
+    """Cast numbers to double as Spark does, each to the nearest; the value in the place of a NULL is arbitrary."""
     if pa.types.is_decimal(column.type):
         column = pc.cast(pc.cast(column, pa.string()), pa.float64())  # Arrow's own cast may be off by a last bit
     if column.null_count:
@@ -51,7 +51,7 @@ def valid_rows(column: pa.Array) -> Any:
 
 
 def grouped(ids: Int64s, groups: int) -> tuple[Int64s, Int64s]:
-    """Rows by group: group g has rows order[starts[g]:starts[g+1]]."""
+    """(order, starts): sort rows by group; group g has the rows order[starts[g]:starts[g+1]]."""
     starts = np.zeros(groups + 1, np.int64)
     np.cumsum(np.bincount(ids, minlength=groups), out=starts[1:])
     return np.argsort(ids, kind="stable"), starts
@@ -81,12 +81,13 @@ _TERMS: dict[str, list[tuple[int, int, tuple[str, ...]]]] = {
     "mxxx": [(1, 2, ("xxx",)), (-3, 1, ("x", "xx")), (2, 0, ("x", "x", "x"))],
     "mxxxx": [(1, 3, ("xxxx",)), (-4, 2, ("x", "xxx")), (6, 1, ("x", "x", "xx")), (-3, 0, ("x", "x", "x", "x"))],
 }
-"""What is computed from the sums: sums of terms (coefficient, power of the number of rows, sums); m is for moment."""
+"""Values computed from the sums, by name: each a sum of terms (coefficient, power of the number of rows, factors).
+Names that begin with m are central moments."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """Floats times powers of two of their own, which neither overflow nor vanish."""
+    """Floats, each times a power of two, so that products and quotients neither overflow nor underflow."""
 
     value: Floats
     power: Int64s
@@ -109,10 +110,10 @@ class _Scaled:
 
 
 class Moments(Aggregate):
-    """A statistic of one or two columns, made from exact sums of their products.
+    """A statistic of one or two columns, computed from exact sums of their products.
 
     Accumulator: the number of rows that have all values, for each column the number of those that are not finite,
-    and the sums. A value that is not finite is in no sum.
+    and the sums, which leave out values that are not finite.
     """
 
     out = pa.float64()
@@ -187,7 +188,7 @@ class Moments(Aggregate):
 
     @abstractmethod
     def statistic(self, accumulated: _Accumulated) -> tuple[Floats, Any]:
-        """The results, and where they are NULL; also where there are no rows."""
+        """The results, and a mask of those that are NULL; groups without rows may have any value."""
 
 
 class _Accumulated:
@@ -205,7 +206,7 @@ class _Accumulated:
         self.addresses = np.array([_binary_at(c) for c in self.columns], np.int64).reshape(-1, 2)
 
     def scaled(self, name: str) -> _Scaled:
-        """One of `_TERMS`: a sum, or a central moment (a sum of powers of deviations) times n to its degree less 1."""
+        """One of `_TERMS`: a sum, or a central moment (a sum of powers of deviations) times n ** (degree - 1)."""
         terms = _TERMS[name]
         lines = np.full((len(terms), 2 + km.FACTORS), -1, np.int64)
         for i, (coefficient, power, factors) in enumerate(terms):
@@ -284,7 +285,7 @@ class Kurtosis(Moments):
 
 
 class Covariance(Moments):
-    """covar_samp, covar_pop, and regr_sxy, which is the sum of the products of deviations; in any order of columns."""
+    """covar_samp, covar_pop and regr_sxy (the sum of the products of deviations); symmetric in the columns."""
 
     kind: ClassVar[str] = "covariance"
     version: ClassVar[int] = 1
@@ -335,7 +336,7 @@ class Correlation(Moments):
 class Regression(Moments):
     """regr_slope, regr_intercept, regr_r2, regr_sxx, regr_syy of y (the first column) by x (the second).
 
-    Slope, intercept and r2 are NULL where all x are equal; r2 is 1 where only all y are.
+    Slope, intercept and r2 are NULL if all x are equal; r2 is 1 if all y are equal and the x are not.
     """
 
     kind: ClassVar[str] = "regression"
@@ -385,7 +386,7 @@ class Regression(Moments):
 
 
 class Booleans(Aggregate):
-    """bool_and (every), bool_or (some, any), count_if. Accumulator: how many are true, how many are false."""
+    """bool_and (every), bool_or (some, any), count_if. Accumulator: the numbers of true and of false values."""
 
     kind: ClassVar[str] = "boolean-aggregate"
     version: ClassVar[int] = 1
@@ -457,7 +458,7 @@ class Bits(Aggregate):
 
     def update(self, touched: Touched, at: int) -> list[pa.Array]:
         column = touched.delta.columns[self.column]
-        weights = np.require(touched.delta.weights, requirements=["C", "W"])  # the types that the kernel lists
+        weights = np.require(touched.delta.weights, requirements=["C", "W"])  # the types that the kernel takes
         taken = valid_rows(column)
         if self.where is not None:
             taken = taken & touched.mask(self.where).astype(bool)
@@ -476,7 +477,7 @@ class Bits(Aggregate):
             values, self.out.bit_width, taken.astype(np.uint8), weights, order, starts,
             *_binary_at(touched.old[at + 1]), touched.old_row, offsets, data.address,
         )  # fmt: skip
-        # A copy, so that state does not hold on to room for counters of eight bytes.
+        # A copy, so that state does not keep the larger buffer alive, which has space for counters of eight bytes.
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data.slice(0, used).to_pybytes())]
         return [pa.array(counts), pa.Array.from_buffers(pa.binary(), touched.groups, buffers)]
 

@@ -1,9 +1,9 @@
-"""Values and changes: `Integrate` turns deltas into values, `Differentiate` values into deltas, `OnValues` lifts.
+"""Whole values and deltas: `Integrate` turns deltas into values, `Differentiate` values into deltas.
 
-An integral is exposed as a `ZSetRef`: a reference to a spine that is a value, so passing it on, delaying it or
-keeping it costs nothing. (The third of them, the delay, belongs to the executor.)
+An integral is passed on as a `ZSetRef`, a reference to an immutable spine, so passing, delaying or keeping it costs
+nothing. (The third operator of DBSP on streams, the delay, is part of the executor.)
 
-`Product` and `OnValues` are operators on whole values. They are what a query *means*; tests derive the operators on
+`Product` and `OnValues` are operators on whole values. They define what a query *means*; tests derive the operators on
 deltas from them (`tests/reference/differentiate.py`) and compare the two.
 """
 
@@ -99,13 +99,14 @@ class Product(Operator):
 
 
 class OnValues(Operator):
-    """An operator applied to whole values, from nothing, in every tick: the meaning of its incremental form."""
+    """Applies an operator to the whole values of its inputs, with empty state, in every tick: what it should
+    compute."""
 
     kind: ClassVar[str] = "on-values"
     version: ClassVar[int] = 1
 
     def __init__(self, operator: Operator, sort_keys: Sequence[SortKey | None]) -> None:
-        """`sort_keys`: for each input how the operator wants it arranged, None where it takes it as it is."""
+        """`sort_keys`: for each input the sort key by which the operator takes it arranged; None: it takes a delta."""
         self.operator = operator
         self.sort_keys = tuple(sort_keys)
         self.schema = operator.schema
@@ -129,7 +130,7 @@ class OnValues(Operator):
 
 
 def as_batch(value: Any, sort_key: SortKey) -> Batch:
-    """What a stream carries, as one batch of an arrangement."""
+    """A value or delta on a stream, as one batch of an arrangement."""
     if isinstance(value, ZSetRef):
         return value.spine.consolidated().sorted_by(sort_key)
     batch: Batch = value.sorted_by(sort_key)
@@ -137,7 +138,7 @@ def as_batch(value: Any, sort_key: SortKey) -> Batch:
 
 
 def as_spine(value: Any, sort_key: SortKey) -> Spine:
-    """What a stream carries, as a spine of an arrangement."""
+    """A value or delta on a stream, as a spine of an arrangement."""
     if isinstance(value, ZSetRef) and value.spine.sort_key is sort_key:
         return value.spine
     batch = as_batch(value, sort_key)

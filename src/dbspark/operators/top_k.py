@@ -1,11 +1,11 @@
 """The first rows of keys in order: top-k, LIMIT and OFFSET.
 
-Takes a stream arranged by key and ordered inside it. For the keys in the delta, the first rows before the tick are
-taken away and the first rows after it are given. Both are found in one walk along the rows of a key
-(`kernels.aggregate.top_k`), and only where they differ rows are gathered. Cost: limit + offset rows for every key
-touched, however many rows it has. Rows of weight n count n times.
+The input is arranged by key and ordered inside a key. For the keys in the delta, the first rows before the tick are
+retracted and the first rows after it are inserted. One pass along the rows of a key finds both
+(`kernels.aggregate.top_k`), and only rows in which they differ are gathered. Cost: limit + offset rows for every key in
+the delta, however many rows the key has. Rows of weight n count n times. State: none.
 
-A limit without an order takes the rows that come first in the arrangement: some rows, always the same.
+A limit without an order takes the first rows of the arrangement, which depend on the rows alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TopK(KeyedOperator):
         if not arranged.delta.rows or self.limit == 0:
             return (), Delta.empty(self.schema)
         schema, whole = self.schema, _with_delta(arranged)
-        capacity = 2 * arranged.delta.rows  # a row that comes or goes moves one other, if both are of weight one
+        capacity = 2 * arranged.delta.rows  # each inserted or deleted row moves one other in or out, if weights are one
         while True:
             pos, weights = int64s(capacity), int64s(capacity)
             n = top_k_change(
@@ -84,7 +84,7 @@ class TopK(KeyedOperator):
 
 
 def _with_delta(arranged: Arranged) -> Spine:
-    """What was there before a tick and, as one more batch, its delta: the integral after it, unless that has merged."""
+    """The integral before the tick with the delta as its last batch; `arranged.after` may have merged that batch."""
     before, after = arranged.before.entries, arranged.after.entries
     if len(after) == len(before) + 1 and all(map(operator.is_, after, (*before, arranged.delta))):
         return arranged.after

@@ -1,19 +1,19 @@
 """Window functions: ranks, neighbours, and aggregates over frames.
 
-Takes a stream arranged by the columns of PARTITION BY and ordered by those of ORDER BY. With W(P) the rows of a
-partition P and what the functions say of each of them, a tick gives
+The input is arranged by the columns of PARTITION BY and ordered by those of ORDER BY. With W(P) the rows of a partition
+P, each with the results of the functions, a tick emits
 
     sum over the partitions P in the delta of  W(P after) - W(P before)
 
-State: none; partitions are read from the arrangement in front, before and after the tick. Cost: the rows of the
-partitions in the delta, however many of them change, since one row may change the answer for all. Only rows whose
-answers differ go out. Two things cost more than that: a sum of floats over a frame whose beginning moves costs the rows
-of every frame, because it is added up from left to right, as Spark does it; and rows of weight n are n rows here, since
-each has a number of its own. Rows of a weight below zero do not take part.
+State: none; partitions are read from the arrangement in front, before and after the tick. Cost: all rows of the
+partitions in the delta, since one row may change the results of all others. Only rows whose results differ are emitted.
+Two cases cost more: a sum of floats over a frame whose beginning moves costs the rows of every frame, because it is
+added up from left to right, as in Spark; and a row of weight n is n rows here, since each has its own row number. Rows
+of negative weight are ignored.
 
-Rows that are equal in all order columns are *peers*. Where an answer depends on the order among peers, it is that of
-the arrangement: by the values of the row. All functions are computed for all partitions at once, those before and those
-after the tick side by side.
+Rows that are equal in all order columns are *peers*. Where a result depends on the order among peers, that is the order
+of the arrangement: by the values of the row. All functions are computed for all partitions at once, those before and
+those after the tick in the same arrays.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from dbspark.operators.placement import Placed, Policy, key_of
 from dbspark.trace.lookup import Keys, first_rows_unordered
 
 ROWS_MAX = (1 << 31) - 1
-"""Rows of all partitions that a tick touches, before and after it."""
+"""Limit of the rows of all partitions in a delta, before and after the tick together."""
 
 Bounds = tuple[Int64s, Int64s]
-"""For each row the first row of its frame, and the one after the last."""
+"""For each row the first row of its frame, and the row after the last."""
 
 
 # ---------------------------------------------------------------------- frames
@@ -59,8 +59,8 @@ class Frame:
     """A window frame: which rows around a row an aggregate sees.
 
     A bound is an offset from the row, below zero for PRECEDING, 0 for CURRENT ROW, and None where there is no bound.
-    ROWS counts rows. RANGE counts in the order column, in days for a date, in microseconds (or as a timedelta) for a
-    timestamp, and CURRENT ROW means all peers there.
+    Offsets of ROWS are numbers of rows. Those of RANGE are differences in the order column: days for a date,
+    microseconds (or a timedelta) for a timestamp; with RANGE, CURRENT ROW means all peers.
 
         Frame("rows", -1, 1)        ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING
         Frame("range", None, 0)     RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
@@ -92,7 +92,8 @@ class Frame:
 
     @property
     def distances(self) -> list[Any]:
-        """The bounds that are values away from the row's own."""
+        """The bounds that are distances in the order column: those of a RANGE frame other than CURRENT ROW and
+        UNBOUNDED."""
         return [b for b in (self.lower, self.upper) if b is not None and _sign(b)] if self.units == "range" else []
 
 
@@ -128,7 +129,7 @@ def _units(distance: Any, dtype: pa.DataType) -> int | float:
 class Partitions:
     """The rows of some partitions, first as they were before a tick, then as they are after it, in order.
 
-    Rows are numbered through. What several functions need is computed once.
+    Row numbers run through all partitions. Results that several functions need are computed once and cached.
     """
 
     def __init__(self, sort_key: SortKey, arranged: Arranged, keys: Keys) -> None:
@@ -166,7 +167,7 @@ class Partitions:
 
     @property
     def before(self) -> int:
-        """How many of the rows are those before the tick."""
+        """Number of rows from before the tick; the rows from after it follow."""
         return int(self.starts[len(self.starts) // 2])
 
     @Lazy
@@ -178,7 +179,7 @@ class Partitions:
         return first, last
 
     def chunk(self, column: int) -> Chunk:
-        """A column, alone, as kernels read it."""
+        """A chunk of one column, for kernels."""
         if column not in self._chunks:
             schema = self.sort_key.schema
             array = gather_columns(schema, self.tables, self.pos, (column,))
@@ -190,7 +191,7 @@ class Partitions:
         return arrays[0]
 
     def counts(self, column: int) -> Int64s:
-        """How many rows before each row, and before the end, have a value."""
+        """For each row, and for the end, the number of earlier rows whose value is not NULL."""
         if column not in self._counts:
             out = np.zeros(self.rows + 1, np.int64)
             valid = self.column(column).is_valid().to_numpy(zero_copy_only=False)
@@ -199,11 +200,12 @@ class Partitions:
         return self._counts[column]
 
     def values_at(self, column: int) -> Int64s:
-        """The rows that have a value."""
+        """The rows whose value is not NULL."""
         return np.flatnonzero(np.diff(self.counts(column)))
 
     def number_in_frame(self, column: int | None, frame: Frame | None) -> Int64s:
-        """How many rows of each frame have a value; how many there are, without a column."""
+        """Number of rows of each frame whose value is not NULL; without a column the number of all rows of the
+        frame."""
         lo, hi = self.bounds(frame)
         return hi - lo if column is None else self.counts(column)[hi] - self.counts(column)[lo]
 
@@ -225,7 +227,8 @@ class Partitions:
         return lo, self.end if frame.upper is None else self._reach(frame.upper, True)
 
     def _reach(self, distance: Any, beyond: bool) -> Int64s:
-        """The first row at, or else beyond, some distance from each row in its order column."""
+        """For each row the first row at `distance` from it in the order column or, if `beyond`, the first one behind
+        that."""
         if not _sign(distance):
             return self.peers[1] if beyond else self.peers[0]
         column, descending, nulls_last = self.sort_key.order[0]
@@ -247,7 +250,7 @@ class Partitions:
         return high, low, valid
 
     def integer_sums(self, column: int, frame: Frame | None, limit: int) -> Any:
-        """The sum over each frame in 128 bits, of which two words each; an error where one is not below the limit."""
+        """The sum over each frame as 128 bits in two words; raises if the magnitude of one is not below `limit`."""
         if column not in self._sums:
             self._sums[column] = np.empty((self.rows + 1, 3), np.uint64)
             kw.sum_prefixes(self.chunk(column).table, self._sums[column])
@@ -262,11 +265,11 @@ class Partitions:
         return out
 
     def at(self, column: int, rows: Int64s) -> pa.Array:
-        """The values of a column at some rows; NULL where a row is negative."""
+        """The values of a column at some row numbers; NULL where the number is negative."""
         return self.column(column).take(pa.array(rows, mask=rows < 0))
 
     def changed(self, results: Chunk) -> Int64s:
-        """The rows of which there is no equal one, with equal results, on the other side."""
+        """The rows without an equal row, with equal results, on the other side of the tick."""
         capacity = min(self.before, self.rows - self.before)
         left, right = int64s(capacity), int64s(capacity)
         schema = self.sort_key.schema
@@ -289,7 +292,7 @@ def _too_large(what: str) -> DbsparkError:
 
 
 def _array(dtype: pa.DataType, data: npt.NDArray[Any], valid: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """An Arrow array over memory of a fixed width."""
+    """An Arrow array of fixed width over numpy memory."""
     bits = None if valid is None or valid.all() else pa.array(valid).buffers()[1]
     return pa.Array.from_buffers(dtype, len(data), [bits, pa.py_buffer(np.ascontiguousarray(data))])
 
@@ -298,7 +301,7 @@ def _array(dtype: pa.DataType, data: npt.NDArray[Any], valid: npt.NDArray[np.boo
 
 
 class WindowFunction(ABC):
-    """One column of the result. Columns are those of the input, by number; equal functions are equal objects."""
+    """A window function, which computes one column. Columns of the input are given by number. Compared by value."""
 
     kind: ClassVar[str]
     version: ClassVar[int]
@@ -306,11 +309,11 @@ class WindowFunction(ABC):
 
     @abstractmethod
     def parameters(self) -> tuple[Any, ...]:
-        """What tells this function from others of its kind, as `dbspark.identity` takes it."""
+        """The parameters that, with its kind and version, are its identity (`dbspark.identity`)."""
 
     @abstractmethod
     def type_in(self, schema: Schema) -> pa.DataType:
-        """The type of its results over rows of a schema; raises where it has none."""
+        """The type of its results over rows of a schema; raises if it is not defined for the column's type."""
 
     @abstractmethod
     def compute(self, rows: Partitions) -> pa.Array:
@@ -333,7 +336,7 @@ class Ranking(WindowFunction):
 
     name: RankingName
     buckets: int = 0
-    """Of ntile."""
+    """Number of buckets of ntile."""
 
     def __post_init__(self) -> None:
         if self.name not in get_args(RankingName):
@@ -355,7 +358,7 @@ class Ranking(WindowFunction):
         if self.name == "row_number":
             return index + 1
         if self.name == "ntile":
-            least, larger = np.divmod(size, self.buckets)  # so many buckets have one row more
+            least, larger = np.divmod(size, self.buckets)  # the first `larger` buckets have one row more
             rest = index - larger * (least + 1)
             return 1 + np.where(rest < 0, index // (least + 1), larger + rest // np.maximum(least, 1))
         first, last = rows.peers
@@ -376,7 +379,7 @@ class Ranking(WindowFunction):
 class Shift(WindowFunction):
     """lead, or lag where the offset is below zero: the value some rows away, and the default outside the partition.
 
-    Where it ignores NULLs, only rows with a value count; an offset of 0 is the row itself all the same.
+    If it ignores NULLs, the offset counts only rows with a value; an offset of 0 is the row itself even then.
     """
 
     kind: ClassVar[str] = "lead-lag"
@@ -427,7 +430,7 @@ class Shift(WindowFunction):
 
 @dataclass(frozen=True, slots=True)
 class Nth(WindowFunction):
-    """nth_value: the nth row of the frame; from its end where n is below zero. first_value is 1, last_value is -1."""
+    """nth_value: the nth row of the frame, from its end if n is negative. first_value is n = 1, last_value n = -1."""
 
     kind: ClassVar[str] = "nth-value"
     version: ClassVar[int] = 1
@@ -524,7 +527,7 @@ class FrameSum(WindowFunction):
 
 @dataclass(frozen=True, slots=True)
 class FrameAverage(WindowFunction):
-    """avg: of floats and integers a float, of decimals a decimal with four more digits."""
+    """avg: of floats and integers a double, of decimals a decimal with four more digits."""
 
     kind: ClassVar[str] = "frame-average"
     version: ClassVar[int] = 1
@@ -593,7 +596,7 @@ class FrameExtreme(WindowFunction):
 
 
 def _small(words: Any) -> Any:
-    """Which 128-bit numbers are 64-bit numbers as well."""
+    """Mask of the 128-bit integers that fit into 64 bits."""
     return words[:, 0].view(np.int64) >> 63 == words[:, 1].view(np.int64)
 
 
