@@ -290,6 +290,6 @@ def gather_delta(schema: Schema, tables: Int64s, pos: Int64s, weights: Int64s) -
 
 
 def merge_or_empty(sort_key: SortKey, batches: Iterable[Batch]) -> Batch:
-    """The sum of batches of one sort key; unlike `merge`, it accepts no batches at all."""
+    """The sum of batches of one sort key; unlike for `merge`, there may be none of them."""
     nonempty = [b for b in batches if b.rows]
     return merge(nonempty) if nonempty else Batch.empty(sort_key)

@@ -13,7 +13,7 @@ the row; then it is evaluated before and after the tick for the rows of L that m
 product and the rows without partner, with NULLs for the other side; an existence join is the semi join and the anti
 join with a flag.
 
-A delta is looked up key by key, or by a merge join (a *walk* along delta and integral) if deltas are usually large
+A delta is looked up row by row, or by a merge join (a *walk* along delta and integral) if deltas are usually large
 compared with the integral (`Spine.prefers_walk`). Both read the same state and find the same rows.
 
 A NULL in a key matches nothing, unless the join is NULL-safe.

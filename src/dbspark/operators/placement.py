@@ -9,8 +9,8 @@ placed (`Operator.output_placement`), and whether it emits rows for empty inputs
 that only one shard may run it. Which hashes a shard owns is decided in `dbspark.runtime.placement`.
 
 A join may also have one side broadcast, whole on every shard, and the rows of the other wherever they lie (`Policy`),
-so that a very frequent key does not put its work on one task. The result is the same, because the join is linear in the
-side that lies anywhere: all partners of its rows are on their shard.
+so that a very frequent key does not put its work on one task. The result is the same if the join is linear in the side
+that lies anywhere, since all partners of its rows are on their shard; `Join.broadcastable_sides` names such joins.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 A background merge takes a merge in progress, which is a value, steps it until it is a batch, and publishes a new state
 from time to time. The owner of the spine (`BackgroundMerges`) adopts the last published state when it next uses the
 spine, so the output of a merge can be read before it is done, and its inputs are freed piece by piece. A state is not
-published after every step, because adopting it rebuilds the batch directory of the spine, at the cost of a tick.
-A state belongs to the entry of the spine that has the same merge source, so a spine that was rolled back or forked
-adopts only its own merges. Kernels run without the GIL, so background merges cost ticks nothing but a core.
+published after every step, because adopting it rebuilds the batch directory of the spine, at the cost of a tick. A
+state belongs to the entry of the spine that has the same merge source, so a spine that was rolled back or forked adopts
+only its own merges. Kernels run without the GIL, so background merges cost ticks nothing but a core.
 
 After every step the thread chooses the next task: first those that a caller waits for, then all others, then those
 for idle time; among equals the one with the fewest rows. A small merge has to be done within a few ticks, a large one
