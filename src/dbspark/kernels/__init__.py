@@ -6,10 +6,10 @@ to a kernel by its *node*: a line of eight integers with the addresses of its Ar
 
 | package or module | what |
 |---|---|
-| `jit`, `cpython` | declaring kernels; the GIL and reference counts |
-| `units`, `compiler` | kernels that are compiled and loaded together; compiling them |
-| `target`, `objects`, `package` | machines that they are compiled for; their files; their place in a wheel |
-| `preload` | having them ready in time |
+| `jit`, `cpython` | the decorators that declare kernels; the GIL and reference counts |
+| `units`, `compiler` | units, which are compiled and loaded together; their compiler |
+| `target`, `objects`, `package` | target machines; files of compiled units; packing them into a wheel |
+| `preload` | loading and compiling all units while Spark starts |
 | `memory` | the layout of columns, raw loads and stores, hashing, gathering, the Arrow C data interface |
 | `sort` | the total order on rows; radix sort; sorting rows by a sort key |
 | `merge` | consolidating; merging sorted batches, with and without times; merge joins |
@@ -17,6 +17,6 @@ to a kernel by its *node*: a line of eight integers with the addresses of its Ar
 | `aggregate` | grouping, exact sums, windows |
 | `vm` | the operator VM and expression bytecode |
 
-Kernels are compiled in units, once on a machine, and kept on disk; a platform wheel carries them. Importing this
-package compiles nothing.
+Kernels are compiled in units, once on a machine, and cached on disk; a platform wheel carries compiled units. Importing
+this package compiles nothing.
 """

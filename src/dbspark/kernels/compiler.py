@@ -1,11 +1,11 @@
 """Compiles a unit of kernels to one object file: `python -m dbspark.kernels.compiler UNIT FILE`.
 
-numba compiles each function by itself: a helper is optimised and translated to machine code alone, and optimised and
-translated again as a part of every function that calls it, however indirectly. Here numba only translates functions to
-LLVM's language. All functions of a unit are then linked to one module, each of them once; LLVM optimises that module
-and translates it once.
+numba compiles each function separately: a helper is optimised and translated to machine code alone, and optimised and
+translated again as a part of every function that calls it, directly or not. Here numba only translates functions to
+LLVM IR. All functions of a unit are then linked into one module, each of them once; LLVM optimises that module and
+translates it to machine code once.
 
-This runs in a process of its own, because it replaces numba's code generator: the functions that it compiles cannot be
+This runs in a separate process, because it replaces numba's code generator: the functions that it compiles cannot be
 called here.
 """
 
@@ -32,7 +32,7 @@ from dbspark.kernels.units import C_FUNCTIONS, KERNELS, UNITS
 
 
 class _UncompiledLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """A function in LLVM's language, and the libraries of the functions that it calls."""
+    """The LLVM IR of a function, and the libraries of the functions that it calls."""
 
     def finalize(self) -> None:
         self._raise_if_finalized()
@@ -44,7 +44,7 @@ class _UncompiledLibrary(JITCodeLibrary):  # type: ignore[misc]
 
 
 class _UnitCodegen(JITCPUCodegen):  # type: ignore[misc]
-    """numba's code generator for a target instead of the machine at hand, which leaves machine code to the end."""
+    """numba's code generator, changed to compile for `target` instead of this machine, and to stop at LLVM IR."""
 
     _library_class = _UncompiledLibrary
 
@@ -59,7 +59,7 @@ class _UnitCodegen(JITCPUCodegen):  # type: ignore[misc]
         return self._target.features
 
     def set_env(self, env_name: str, env: Any) -> None:
-        pass  # it belongs to code that runs
+        pass  # only code that runs in this process needs its environment set
 
 
 @global_compiler_lock
@@ -117,7 +117,8 @@ def compile_unit(name: str, target: Target) -> CompiledUnit:
 
 
 def _link(into: Any, roots: list[Any], exported: set[str]) -> None:
-    """Link the modules of all libraries that `roots` need, each once. Only what is `exported` keeps its symbol."""
+    """Link the modules of all libraries that `roots` need into `into`, each once. Functions that
+    are not `exported` may be inlined and dropped."""
     seen: set[int] = set()
     stack = list(reversed(roots))
     while stack:
@@ -134,7 +135,7 @@ def _link(into: Any, roots: list[Any], exported: set[str]) -> None:
 
 
 def _declarations(codegen: Any, name: str, exported: set[str]) -> bytes:
-    """A module that names the exported functions: numba asks it which symbols an object file has."""
+    """Bitcode of a module that names the exported functions: numba reads from it which symbols an object file has."""
     lines = [str(codegen._create_empty_module(cgutils.normalize_ir_text(name)))]
     lines += [f'define void @"{symbol}"() {{\n  unreachable\n}}' for symbol in sorted(exported)]
     bitcode: bytes = llvm.parse_assembly("\n".join(lines)).as_bitcode()
@@ -158,7 +159,7 @@ class _ReportFunctions(Listener):  # type: ignore[misc]
 
 
 def _report(parts: int) -> None:
-    """Tell the process that waits."""
+    """Write the number of parts finished to standard output, which the waiting process reads (`units`)."""
     sys.stdout.write(f"{parts}\n")
     sys.stdout.flush()
 
@@ -166,7 +167,7 @@ def _report(parts: int) -> None:
 def main() -> None:
     """Compile one unit into a file."""
     unit, path = sys.argv[1:]
-    gc.disable()  # numba makes a great many objects that live to the end
+    gc.disable()  # numba makes a great many objects that live until the process ends
     write_unit(Path(path), compile_unit(unit, compile_target()))
 
 

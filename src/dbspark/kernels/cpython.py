@@ -1,4 +1,4 @@
-"""What kernels ask of CPython: to release its global lock (the GIL), and to count references to Python objects.
+"""CPython's C API for kernels: releasing the global interpreter lock (GIL), and counting references to objects.
 
 A kernel compiled with `jit.kernel` runs without the GIL from beginning to end. One compiled with `jit.gil_kernel` keeps
 it, and brackets the part that may take long with `release_gil` and `restore_gil`.
@@ -16,8 +16,8 @@ from numba.extending import intrinsic
 from dbspark.kernels.jit import i64, inlined
 
 GIL_RELEASE_ROWS: Final = 1 << 14
-"""A `gil_kernel` that visits more rows releases the GIL: then the visit takes long compared with passing the lock
-on."""
+"""A `gil_kernel` that visits more rows releases the GIL: the visit then takes long compared with handing over the
+lock."""
 
 
 def _call_python(builder: Any, name: str, result: Any, *arguments: Any) -> Any:

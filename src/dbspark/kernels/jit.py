@@ -1,17 +1,17 @@
-"""How kernels are declared.
+"""The decorators that declare kernels.
 
 Every kernel goes through one of four decorators:
 
 | decorator | called by | GIL | what for |
 |---|---|---|---|
-| `kernel` | Python, kernels | released | the rule |
-| `gil_kernel` | Python, kernels | kept | what takes microseconds |
+| `kernel` | Python, kernels | released | most kernels |
+| `gil_kernel` | Python, kernels | kept | kernels that take microseconds |
 | `inlined` | kernels | | helpers that make or return arrays |
 | `borrowing` | kernels | | helpers that only read and write the arrays they are passed |
 
 The annotations of a `kernel` are its signature: `int`, `float` and the names below, `A | B` for two signatures. So all
 kernels of a unit can be compiled together, ahead of their first call, without calling them
-(`kernels.units`, `kernels.compiler`). A call with other types works, but compiles within the process, once in each.
+(`kernels.units`, `kernels.compiler`). A call with other types works, but then every process compiles the kernel again.
 
 Kernels do not call themselves: nested values are walked with an explicit stack, or bottom-up by the caller.
 """
@@ -38,7 +38,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 i64: Any = np.int64
 """The cast that keeps a kernel's integers signed. Any to mypy, because a kernel mixes int and np.int64."""
 
-# What arguments of kernels are. All arrays are contiguous. Any to mypy: a kernel that calls another passes it addresses
+# The types of kernel arguments. All arrays are contiguous. Any to mypy: a kernel that calls another passes it addresses
 # and np.uint64 as int.
 UInt64: TypeAlias = Any
 Int32s: TypeAlias = Any
@@ -97,8 +97,8 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
 
     @cached_property
     def within_kernels(self) -> Any:
-        """The same function for callers that are compiled in this process: machine code that was loaded cannot become
-        part of theirs."""
+        """The same function, compiled again for callers that this process compiles: machine code that was loaded from a
+        file cannot be linked into theirs."""
         return inlined(self.py_func)
 
     @property
@@ -106,7 +106,7 @@ class Kernel(CPUDispatcher):  # type: ignore[misc]
         return types.Dispatcher(self if Kernel.compiled_here else self.within_kernels)
 
     def compile(self, signature: Any) -> Any:
-        """numba calls this at the first call with some types: load the unit, or compile the function alone."""
+        """Load the unit, or compile the function alone. numba calls this once per combination of argument types."""
         if not Kernel.compiled_here:
             load_unit_of(self)
             if tuple(signature) not in self.listed_signatures:
@@ -154,9 +154,9 @@ def kernel(fn: F) -> F:
 def gil_kernel(fn: F) -> F:
     """A kernel that keeps the GIL: for kernels that take microseconds.
 
-    Releasing the GIL gives it to the background merge thread if that waits for it, and taking it back lasts until that
-    thread releases it and this one has been woken: longer than such a kernel runs. Where one may take long after all,
-    it releases the GIL itself (`cpython.release_gil`).
+    Where the background merge thread waits for the GIL, releasing it hands it over, and taking it back lasts until that
+    thread releases it and this one has been woken: longer than such a kernel runs. A kernel that on large input takes
+    long all the same releases the GIL itself (`cpython.release_gil`).
     """
     return _kernel(fn, nogil=False)
 
@@ -170,7 +170,7 @@ def _kernel(fn: F, nogil: bool) -> F:
 
 
 def inlined(fn: F) -> F:
-    """Compile `fn` as a helper, which becomes part of the kernels that call it; Python cannot call it.
+    """Compile `fn` as a helper that is linked into the kernels that call it; Python cannot call it.
 
     `_nrt` (array references are counted) is stated because numba would otherwise take the flag from the caller, which
     may be a `borrowing` helper.

@@ -1,11 +1,12 @@
-"""Compiled units of kernels as files: format, and where they lie.
+"""Files of compiled units of kernels: their format, and the folders in which they lie.
 
     MAGIC, BLAKE2 digest of the rest, pickled `CompiledUnit`
 
 Invariants:
-1. A file is read as a whole, and nothing of it is unpickled or run unless the digest fits. A damaged file counts as
-   none.
-2. A file appears under its name complete, or not at all; the name has the key of what is in it (`target.cache_key`).
+1. A file is read as a whole, and nothing of it is unpickled or run unless the digest fits. A damaged file is treated
+   as if it did not exist.
+2. A file appears under its name complete, or not at all; its folder is named after the key of what is in it
+   (`target.cache_key`).
 3. Nothing is read from a folder that another user could have written to.
 
 Kernels are read from the package itself (a platform wheel has them; it may be read-only, or a zip file), and then from
@@ -38,14 +39,14 @@ PACKAGED: Final = "compiled"
 """The folder of the package that a platform wheel carries."""
 
 DESCRIPTION: Final = "fits.txt"
-"""The file in it that says what the kernels fit."""
+"""The file in `PACKAGED` that says which compilers and target the kernels fit (`target.described`)."""
 
 _log = logging.getLogger("dbspark")
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """What numba has to know of one signature of a kernel to call it."""
+    """What numba needs in order to call one signature of a kernel whose machine code has been loaded."""
 
     name: str
     signature: Any
@@ -55,14 +56,14 @@ class CompiledKernel:
 
 @dataclass(frozen=True, slots=True)
 class CompiledUnit:
-    """Machine code of a unit and what is in it."""
+    """Machine code of a unit, and the description of the functions in it."""
 
     machine_code: bytes
     declarations: bytes
-    """LLVM bitcode of a module that names the code's functions."""
+    """LLVM bitcode of a module that declares the functions in `machine_code`."""
     kernels: list[CompiledKernel]
     c_functions: dict[str, str]
-    """Symbols, by the function's name."""
+    """Symbols of C functions, by qualified name."""
     environments: list[Any]
     """numba's environments of all functions, which the code refers to by name."""
 
@@ -88,7 +89,8 @@ def writable_folder() -> Path | None:
 
 
 def _trusted(folder: Path) -> bool:
-    """Whether only this user, root, or who may write the sources as well, can have written files here."""
+    """Whether files in a folder can have been written only by this user, by root, or by those who may also write the
+    sources."""
     if folder.is_relative_to(Path(__file__).parent):
         return True
     status = folder.stat()
@@ -111,7 +113,8 @@ def read_unit(name: str) -> CompiledUnit | None:
 
 @cache
 def unfit_package() -> str | None:
-    """What the kernels that came with the package fit, where that is not what this process is."""
+    """What the kernels that came with the package fit, as text, if they do not fit this process; None if they do or if
+    the package came without."""
     folder = files("dbspark.kernels").joinpath(PACKAGED)
     if not folder.is_dir() or folder.joinpath(cache_key()).is_dir():
         return None
@@ -141,7 +144,7 @@ def parse_unit(data: bytes) -> CompiledUnit | None:
         return None
     try:
         unit = pickle.loads(content)
-    except Exception:  # it was written by something else
+    except Exception:  # the content is not a pickle that this process can read
         return None
     return unit if isinstance(unit, CompiledUnit) else None
 
@@ -162,7 +165,7 @@ def write_unit(path: Path, unit: CompiledUnit) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a unit's file, so that of several processes one compiles it."""
+    """Hold the lock of a unit's file, so that only one of several processes compiles it."""
     try:
         import fcntl
     except ImportError:

@@ -1,7 +1,8 @@
 """Collect compiled kernels for a platform wheel: `python -m dbspark.kernels.package FOLDER`.
 
 Kernels that are not there yet are compiled first. The folder gets what the package's folder `compiled` has in an
-installed wheel: the units below the key of sources, compilers and target, and a line that says what they are for.
+installed wheel: a subfolder with the units, named after the sources, compilers and target (`target.cache_key`), and a
+file of one line that describes compilers and target to people.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dbspark.kernels.units import UNITS
 
 
 def main() -> None:
-    """Fill the folder that is the only argument."""
+    """Replace the folder named by the only argument with one that holds all units."""
     folder = Path(sys.argv[1])
     shutil.rmtree(folder, ignore_errors=True)
     target = folder / cache_key()

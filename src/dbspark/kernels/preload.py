@@ -1,7 +1,7 @@
 """Make kernels ready before they are called.
 
 Loading all kernels takes a good part of a second, and compiling them the better part of a minute, once on a machine;
-no tick waits for either. `begin` starts threads that load all units and compile those that are not there, in the order
+no tick waits for either. `begin` starts threads that load all units and compile those that are not cached, in the order
 in which a program needs them, while Spark starts. `wait` returns when they have finished; it is called before data is
 accepted.
 """
@@ -26,7 +26,7 @@ _compiling = threading.Lock()
 
 
 class _Parts:
-    """How much of the kernels that are not there has been compiled."""
+    """Progress of compiling the units that are not cached, in parts (`units.parts`). Thread-safe."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -52,7 +52,7 @@ def begin() -> None:
 
 
 def wait() -> None:
-    """Wait until all kernels are ready, if `begin` has been called; shows how far they are."""
+    """Wait until all kernels are ready, if `begin` has been called; shows the progress."""
     if _finished.is_set() or not _started.locked() or _finished.wait(0.05):
         return
     with activity("loading kernels", total=None, unit="parts") as loading:
@@ -62,7 +62,7 @@ def wait() -> None:
 
 
 def unready_units() -> list[str]:
-    """Units that could not be loaded: their kernels are compiled one by one when they are called."""
+    """Units that are not loaded: each of their kernels is loaded or compiled at its first call."""
     return [name for name in units.UNITS if not units.is_loaded(name)]
 
 
@@ -97,11 +97,11 @@ def _run() -> None:
 
 
 def make_ready() -> None:
-    """Load all units. Those that are not there are compiled first, on all cores."""
+    """Load all units. Those that are not cached are compiled first, on all cores."""
     missing = [name for name in units.UNITS if not objects.has_unit(name)]
     cores = threading.Semaphore(_cores())
     threads = [threading.Thread(target=_compile_one, args=(name, cores), daemon=True) for name in missing]
-    for thread in threads:  # daemons: a program may end before kernels that it does not need are compiled
+    for thread in threads:  # daemon threads: a program need not wait at its end for kernels that it did not use
         thread.start()
     for name in units.UNITS:
         if name not in missing:

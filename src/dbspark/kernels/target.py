@@ -1,8 +1,8 @@
-"""For which machines kernels are compiled, and the key under which compiled kernels are found again.
+"""The processors that kernels are compiled for, and the key under which compiled kernels are cached.
 
 Code for one machine may use instructions that another does not have. So kernels are compiled for a *level* that most
 machines have and that an image or a wheel can carry: x86-64-v3 (AVX2; Haswell, Zen and later) or armv8-a. A machine
-below the level compiles for itself.
+below the level compiles for its own processor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ X86_64_V3_FEATURES: Final = frozenset(
     ["avx", "avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sahf", "sse3", "sse4.1",
      "sse4.2", "ssse3"]
 )  # fmt: skip
-"""What LLVM calls the instructions that the level adds to x86-64."""
+"""LLVM's names of the instruction sets that the level adds to x86-64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,10 @@ def compile_target() -> Target:
 
 @cache
 def described() -> str:
-    """What compiled kernels fit, apart from the sources: `numba 0.68.1, llvmlite 0.50.0, cpython-311, x86-64-v3, …`."""
+    """The compilers, interpreter and target that compiled kernels fit.
+
+    For example `numba 0.68.1, llvmlite 0.50.0, cpython-311, x86-64-v3, …`.
+    """
     return (
         f"numba {numba.__version__}, llvmlite {llvmlite.__version__}, {sys.implementation.cache_tag}, "
         f"{compile_target().name}, {llvm.get_process_triple()}"

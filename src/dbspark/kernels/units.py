@@ -1,10 +1,10 @@
 """Units: kernels that are compiled together, into one file, and loaded together.
 
 Functions that call the same helpers share a unit, because each unit has a copy of every helper. There are several
-units so that several cores compile at once, and so that what a program needs first is there first.
+units so that several cores compile at once, and so that what a program needs first is ready first.
 
-A unit is loaded from its file (`objects`); where there is none, a process of its own compiles it (`compiler`), and all
-other processes on the machine that want it wait for that one.
+A unit is loaded from its file (`objects`); where there is none, a separate process compiles it (`compiler`), and all
+other processes on the machine that need the unit wait for that one.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ C_FUNCTIONS: Final[list[Any]] = []
 _log = logging.getLogger("dbspark")
 _locks: Final = {name: threading.Lock() for name in UNITS}
 _loaded: Final[dict[str, Any]] = {}
-"""By unit, what its machine code refers to for as long as the process lives; None where the unit cannot be loaded: then
-each of its kernels is compiled in this process when it is called."""
+"""By unit, the objects that its machine code refers to, so that they live as long as the process. None where a unit
+cannot be loaded: then each of its kernels is compiled in this process at its first call."""
 _compilers: Final[set[subprocess.Popen[str]]] = set()
-"""Processes that compile."""
+"""Running compiler processes."""
 _saying: Final = threading.Lock()
-"""Taken by the first thread that says why kernels are compiled."""
+"""Taken by the first thread that logs why kernels are compiled, and never released: it is logged once in a process."""
 
 
 @cache
@@ -80,8 +80,8 @@ def load_unit_of(declared: Any) -> None:
 
 
 def load_unit(name: str, step: Callable[[int], None] | None = None) -> None:
-    """Load a unit; compile it first where that has not been done. `step` is told of parts as they are finished; without
-    it they are shown."""
+    """Load a unit; compile it first where that has not been done. `step` is called with the number of parts that have
+    been finished since its last call; without it the progress is shown."""
     if name in _loaded:
         return
     with _locks[name]:
@@ -112,7 +112,7 @@ def import_unit(name: str) -> None:
 
 
 def parts(name: str) -> int:
-    """How many parts `step` is told of when the unit is compiled: its functions, and LLVM's share of the time."""
+    """The sum of what `step` gets while the unit is compiled: one for each function, and LLVM's share of the time."""
     functions = len(functions_of(name))
     return functions + llvm_parts(functions)
 
@@ -138,7 +138,7 @@ def functions_of(name: str) -> set[Dispatcher]:
 
 
 def _compile(name: str, step: Callable[[int], None] | None) -> CompiledUnit | None:
-    """Compile a unit in a process of its own, or wait for the process that compiles it already."""
+    """Compile a unit in a separate process, or wait for the process that is compiling it already."""
     if step is None:
         with activity(f"compiling kernels ({name})", total=parts(name), unit="parts") as compiling:
             return _compile(name, compiling.advance)
@@ -156,8 +156,8 @@ def _compile(name: str, step: Callable[[int], None] | None) -> CompiledUnit | No
 
 
 def _say_why() -> None:
-    """Say once that kernels are compiled, and why, if the package came with some."""
-    if not _saying.acquire(blocking=False):  # never released: once in a process, whichever unit is first
+    """Log once that kernels are compiled, and why those that came with the package, if any, are not used."""
+    if not _saying.acquire(blocking=False):  # another unit came first
         return
     fits = objects.unfit_package()
     if fits is None:
@@ -174,7 +174,7 @@ def _say_why() -> None:
 def _compile_to(folder: Path, name: str, step: Callable[[int], None]) -> CompiledUnit | None:
     path = folder / f"{name}.unit"
     command = [sys.executable, "-m", "dbspark.kernels.compiler", name, str(path)]
-    # What numba is told by variables for this process (levels of optimisation, tracing) does not belong into files.
+    # The files are shared: NUMBA_* variables of this process (optimisation levels, tracing) must not affect them.
     environment = {key: value for key, value in os.environ.items() if not key.startswith("NUMBA_")}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     _log.debug("kernels: unit %s is compiled to %s", name, path)
@@ -190,7 +190,7 @@ def _compile_to(folder: Path, name: str, step: Callable[[int], None]) -> Compile
             step(int(line))
         status = process.wait()
         if process not in _compilers:
-            return None  # this process ends
+            return None  # `_stop_compilers` has ended it, because this process is ending
         _compilers.remove(process)
         if status == 0:
             return objects.parse_unit(path.read_bytes())
@@ -200,7 +200,7 @@ def _compile_to(folder: Path, name: str, step: Callable[[int], None]) -> Compile
 
 @atexit.register
 def _stop_compilers() -> None:
-    """What is being compiled when the process ends is not wanted any more."""
+    """End the compiler processes that are running when this process ends: nobody waits for their results."""
     while _compilers:
         _compilers.pop().terminate()
 

@@ -1,23 +1,25 @@
 """Update the accumulators of groups by a delta, in one call: counts and sums, and at most one minimum or maximum.
 
-The state of an aggregation has one row per group: key, number of rows, and the words of its accumulators. When a group
-changes, its old row is retracted and its new one inserted in the same batch.
+The state of an aggregation has one row per group: key, number of rows, and the accumulators, each one or more int64
+*words*. When a group changes, its old row is retracted and its new one inserted in the same batch.
 
 1. *Group* the delta: by hash, or, where it is sorted by key, by runs.
 2. *Find* the old row of each group (`newest_row`). At most one row of a key is live, the one that was inserted and not
    retracted since. Batches are searched from the newest: the first inserted row that is not among the retracted ones
-   seen so far is the live one, and mostly it is the first row found, for groups that change have mostly changed lately.
-   Bloom filter and indices rule out batches, so a new group is searched for nowhere. (A merge in progress may have
-   consumed some rows of a key, so a batch that only retracts a row says nothing about older batches.)
+   seen so far is the live one. Usually it is the first row found, because a group that changes has usually changed
+   recently. Bloom filter and indices rule out batches, so a new group is searched for in no batch at all. (A merge in
+   progress may have consumed some rows of a key, so a batch that only retracts a row says nothing about older batches.)
 3. *Add* weights and values to the old words.
-4. *Write* new words column by column, `capacity` groups apart, and the rows of state that are retracted and inserted as
-   pairs of positions: where the key is, and where the words are (`gather_pairs` copies them).
+4. *Write* the new words column by column; a column has space for `capacity` groups. The rows of state that are
+   retracted and inserted are written as pairs of positions, one where the key is, one where the words are;
+   `gather_pairs` copies both parts.
 
-A minimum or maximum is stored beside the words. For it the delta is sorted by key and value, so that groups are runs
-and the first row of each has the best value inserted or retracted. If that is worse than the old value, the old one
-stays; if it is better and inserted, it becomes the new one; otherwise, where the old value itself is inserted or
-retracted, the group is looked up in the sort key by key and value. The value is gathered from where the key is, so
-chunks of the delta and of the sort key are described as rows of state that have only key and value (`leads`).
+A minimum or maximum is stored in a column of its own. For it the delta is sorted by key and value, so that groups are
+runs and the first row of each has the best value inserted or retracted. If that is worse than the old value, the old
+one stays; if it is better and inserted, it becomes the new one; otherwise, where the old value itself is inserted or
+retracted, the group is looked up in the arrangement of the input by key and value. Key and value of a row of state are
+gathered from one position, so the chunks of the delta and of that arrangement that are referred to get a *lead*: a node
+table with the layout of the state in which only the key and value columns are filled (`leads`).
 """
 
 from __future__ import annotations
@@ -44,14 +46,14 @@ SUM = 1
 LEAST = 2
 GREATEST = 3
 FALL_BACK = -1
-"""Returned instead of a number of rows: weights or counts are too large, or a key has too many rows. The
-operator has to update the groups in the general way."""
+"""Returned instead of a number of rows: weights or counts are too large, or a key has too many retracted rows. The
+operator then updates the groups without this kernel."""
 SUM_OVERFLOW = -2
 """Returned instead of a number of rows: a sum has more than 38 digits."""
 NO_ROW = -1
 TOO_MANY_RETRACTIONS = -2
 _GROUPS_PER_BLOCK = 32
-"""Groups that are looked up together."""
+"""Groups that are looked up together, so that their cache misses overlap."""
 _MAX_RETRACTIONS = 64
 """Retracted rows of a key that a search remembers; beyond that `update_accumulators` falls back."""
 _MAX_WEIGHT = 1 << 31
@@ -64,10 +66,10 @@ def newest_row(
     directory: int, lowest: int, newest: int, h: Any, probe: int, row: int, probe_key: Any, key: Any, columns: int,
     nodes: int, retracted: Any,
 ) -> int:  # fmt: skip
-    """The position of the live row of a key, in batches from `lowest` on: inserted and not retracted since; or NO_ROW.
+    """The position of the live row of a key (inserted and not retracted since) in batches from `lowest` on; or NO_ROW.
 
-    No batch that is newer than batch `newest` and has an index has the key. `retracted` is scratch memory for positions
-    of retracted rows; TOO_MANY_RETRACTIONS where it is too short.
+    The caller knows from the indices that no indexed batch newer than batch `newest` has the key. `retracted` is
+    scratch memory for positions of retracted rows; TOO_MANY_RETRACTIONS where it is too short.
     """
     retractions = i64(0)
     for b in range(load_i64(directory, DIR_BATCHES) - 1, lowest - 1, -1):
@@ -204,7 +206,7 @@ def _compare_values(a: int, node_a: int, i: int, b: int, node_b: int, j: int, gr
 
 @borrowing
 def _describe_lead(table: int, keys: Any, state_keys: Any, value: Any, out: Any) -> None:
-    """Write the nodes of a chunk's key and value columns where rows of state have theirs."""
+    """Write the lead of a chunk: the nodes of its key and value columns, in the places that they have in the state."""
     for k in range(keys.shape[0] + 1):
         source, target = (value[0], value[1]) if k == keys.shape[0] else (keys[k], state_keys[k])
         for f in range(FIELDS):
@@ -217,7 +219,10 @@ def _choose_values(
     source_columns: int, state_keys: Any, nodes: int, hashes: Any, first: Any, old: Any, counts: Any, leads: Any,
     used: Any, chosen: Any,
 ) -> int:  # fmt: skip
-    """chosen[g] = position of the best value of group g and of its key, or NO_ROW. Returns 0 or FALL_BACK."""
+    """chosen[g] = the position from which key and best value of group g are gathered, or NO_ROW where no row is left.
+
+    Returns 0 or FALL_BACK.
+    """
     groups = old.shape[0]
     w, m = lane(table, WEIGHT), lane_mask(table, WEIGHT)
     lead_of = np.full(more_chunks, -1, np.int64)
@@ -256,17 +261,18 @@ def update_accumulators(
     nodes: int, count_node: int, folds: Int64Matrix, acc: Int64s, key_pos: Int64s, acc_pos: Int64s, weights: Int64s,
     value: Int64s, source_columns: int, arranged: int, more_chunks: int, leads: Int64Matrix, used: Int64s,
 ) -> int:  # fmt: skip
-    """Update the rows of state of a delta's groups; returns how many are retracted and inserted, or a status.
+    """Update the state of the groups in a delta; returns how many rows are retracted and inserted, or a status.
 
     Statuses: FALL_BACK, SUM_OVERFLOW.
 
     folds[f] = (COUNT or SUM, node of the column or -1, node of the FILTER or -1, node of the first word in the state,
-    where the words begin in `acc`, in multiples of the capacity). The capacity of `acc` is one group for each row of
-    the delta. Positions behind the last of the `chunks` are in the delta (`key_pos`) or in `acc` (`acc_pos`).
+    where its words begin in `acc`, in multiples of the capacity). The capacity of `acc` is as many groups as the delta
+    has rows. Positions in a chunk behind the last of the state's `chunks` refer to the delta or, if `value` is given,
+    to the leads (`key_pos`), and to the new words in `acc` (`acc_pos`).
 
     value = (node of the column, node in the state, 1 for a maximum), or empty. If it is given, `arranged` is the
-    directory of the sort key with the delta, and `leads` has one entry for the delta and one for each chunk of the
-    arrangement, of which used[0] are written, that of the delta first.
+    directory of the input's arrangement by key and value, the delta included; `leads` has space for the lead of the
+    delta, which is written first, and of each chunk of the arrangement; used[0] = how many are written.
     """
     capacity = rows
     hashes, ids, first = np.empty(rows, np.uint64), np.empty(rows, np.int64), np.empty(rows, np.int64)
@@ -344,7 +350,7 @@ def update_accumulators(
         sum_integers(table, rows, node, row_mask, ids, limbs, counts)
         if finish_sums(limbs, i64(0), no_old_sum, address(acc) + 8 * begin) != 0:
             return i64(SUM_OVERFLOW)
-    # Weights may cancel to a count of zero while sums do not: the row stays until everything is zero.
+    # Weights may cancel to a count of zero while sums do not: the row of state stays until everything is zero.
     inserted = i64(0)
     for g in range(groups):
         alive = acc[g] != 0

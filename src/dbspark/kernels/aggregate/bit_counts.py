@@ -38,10 +38,11 @@ def update_bit_counts(
     values: Int64s, bits: int, used: UInt8s, weights: Int64s, order: Int64s, starts: Int64s,
     old_offsets: int, old_data: int, old_row: Int64s, out_offsets: Int32s, out: int,
 ) -> int:  # fmt: skip
-    """The new counters of each group: the old ones and the weights of its rows that have each bit.
+    """The new counters of each group: its old ones plus, for each bit, the weights of its rows that have the bit set.
 
-    order[starts[g]:starts[g+1]] are the rows of group g; `used` says which of them take part. `out` is the address of
-    8 * bits bytes for each group; returns how many bytes are used.
+    order[starts[g]:starts[g+1]] are the rows of group g; rows with used[i] = 0 are skipped (NULL, or dropped by
+    FILTER). old_row[g] is the row of the group's stored counters, negative for a new group. `out` is the address of
+    space for `bits` counters of 8 bytes for each group; returns how many bytes of it are used.
     """
     counters = np.empty(64, np.int64)
     end = i64(0)
@@ -88,7 +89,8 @@ def update_bit_counts(
 
 @kernel
 def read_bits(offsets: int, data: int, counts: ReadOnlyInt64s, bits: int, every: int, out: Int64s) -> None:
-    """out[i] = the bits that every row has (`every`), or that any row has, sign-extended from `bits` bits."""
+    """out[i] = the bits that every row of group i has set (`every` = 1), or that any row has, sign-extended from `bits`
+    bits. counts[i] is the number of rows of the group."""
     for i in range(counts.shape[0]):
         low = i64(load_i32(offsets, i))
         width = (i64(load_i32(offsets, i + 1)) - low) // bits

@@ -9,7 +9,7 @@ Invariants:
 2. Rounding happens once, when a sum is read (`round_sums`), half to even.
 
 Stored form: nothing for zero, otherwise little-endian int32: the index of the lowest limb, then the limbs, the last one
-signed. NaN and infinities are not in the sum; they are counted beside it.
+signed. NaN and infinities are not in the sum; they are counted separately.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _add_float(limbs: Any, bits: Any, weight: int) -> None:
 
 @inlined
 def read_sum(limbs: Any, size: int, offsets: int, data: int, row: int) -> None:
-    """Read the stored sum of a row into limbs, which are zero before."""
+    """Read the stored sum of a row into limbs, which the caller has set to zero."""
     low, high = i64(load_i32(offsets, row)), i64(load_i32(offsets, row + 1))
     if high == low:
         return
@@ -131,10 +131,11 @@ def sum_floats(
     table: int, node: int, mask: UInt8s, order: Int64s, starts: Int64s, old_offsets: int, old_data: int,
     old_row: Int64s, counts: Int64s, special: Int64Matrix, out_offsets: Int32s, out: Int32s,
 ) -> int:  # fmt: skip
-    """The new sum of each group: the old one and the floats of its rows, times weights.
+    """The new sum of each group: its old sum plus the floats of its rows, each times its weight.
 
-    order[starts[g]:starts[g+1]] are the rows of group g. The weights of rows with a value are added to `counts`, those
-    of NaN, infinity and minus infinity to `special`. Returns how much of `out` is used; -1 where it is too small.
+    order[starts[g]:starts[g+1]] are the rows of group g. The weights of rows with a value are added to `counts`, the
+    weights of rows with NaN, infinity and minus infinity to the columns of `special`. Returns how much of `out` is
+    used; -1 where it is too small.
     """
     at = table + node * NODE_BYTES
     data, valid, start = load_i64(at, DATA), load_i64(at, VALID), load_i64(at, START)

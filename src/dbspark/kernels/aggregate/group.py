@@ -1,10 +1,10 @@
 """Hash grouping, and exact sums of integers and decimals by group.
 
-`group_rows` numbers groups in the order of their first rows with a small hash table; colliding keys are told apart by
-value. The other kernels take those group numbers.
+`group_rows` numbers groups in the order of their first rows with a small hash table; keys whose hashes collide are
+compared by value. The other kernels take those group numbers.
 
 Sums are exact. An integer or decimal is four 32-bit limbs and a sign, a weight two more; groups accumulate limbs in
-int64 and carry at the end, so nothing overflows on the way, and a total is checked only when it is complete.
+int64 and carry at the end, so no intermediate value overflows, and only the total is checked.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def sum_rows(table: int, rows: int, columns: Int64s, mask: UInt64, nodes: int, p
 
 @kernel
 def distinct_keys(tables: Int64s, lens: Int64s, key: Int64s, nodes: int, pos: Int64s) -> int:
-    """Write the position of the first row of each key of a batch, in its order; returns how many."""
+    """Write the position of the first row of each key, in the order of the batch; returns the number of keys."""
     out = i64(0)
     begin = i64(0)
     previous = np.uint64(0)
@@ -187,7 +187,7 @@ def count_rows(table: int, rows: int, node: int, mask: UInt8s, ids: Int64s, out:
 
 @borrowing
 def _add_limb(limbs: Any, g: int, k: int, value: Any, weight: int) -> None:
-    """Add a 32-bit limb times a weight, as partial products far below 64 bits."""
+    """Add a 32-bit limb times a weight to limbs k and above of group g, as partial products far below 64 bits."""
     low = weight & 0xFFFFFFFF
     high = weight >> 32
     product = np.uint64(value) * np.uint64(low)
@@ -355,7 +355,7 @@ def divide_sums(sums: int, counts: Int64s, factor: int, out: int) -> int:
 
 @kernel
 def run_starts(tables: Int64s, pos: Int64s, groups: Int64s, columns: Int64s, nodes: int, out: UInt8s) -> None:
-    """out[i] = 1 where row i begins a run: another group than row i-1, or another value in a column; else 0."""
+    """out[i] = 1 where row i begins a run: its group or its value in a column differs from row i-1; else 0."""
     for i in range(pos.shape[0]):
         new = i == 0 or groups[i] != groups[i - 1]
         if not new:

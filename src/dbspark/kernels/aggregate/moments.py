@@ -2,9 +2,9 @@
 
 A product of d floats is an integer times 2^(-1074 d), so sums of powers and products are kept as
 `kernels.aggregate.exact_sums` keeps sums: as that integer, in 32-bit limbs, in the same stored form. Nothing is rounded
-before the end. A central moment is a difference of large, nearly equal numbers, where floats lose all significant
-digits; here `combine` computes it exactly from the sums and the number of rows, and rounds once. So a result depends
-only on the rows that are there, not on those that came and went.
+before the end. A central moment is a difference of large, nearly equal numbers, in which floats lose all significant
+digits; `combine` computes it exactly from the sums and the number of rows, and rounds once. So a result depends only on
+the rows that are present, not on rows that were inserted and retracted, nor on their order.
 
 With N the number of rows and S the sums:
 
@@ -25,9 +25,9 @@ from dbspark.kernels.memory.intrinsics import f64_bits, load_i32, load_u32
 FACTORS = 4
 """Largest number of factors of a product."""
 _LIMBS_PER_FACTOR = 66
-"""A float is an integer of 2098 bits times 2^-1074."""
+"""32-bit limbs that one factor needs: a float is an integer of 2098 bits times 2^-1074."""
 _EXTRA_LIMBS = 16
-"""For a weight, a count of rows, a count cubed, and a sign."""
+"""Limbs beyond those of the factors: for a weight, a count of rows, a count cubed, and a sign."""
 _MAX_LIMBS = FACTORS * _LIMBS_PER_FACTOR + _EXTRA_LIMBS
 _LIMB_MASK = np.uint64(0xFFFFFFFF)
 _LIMB_BITS = np.uint64(32)
@@ -35,7 +35,7 @@ _LIMB_BITS = np.uint64(32)
 
 @inlined
 def _limb_count(degree: int) -> int:
-    """Limbs of a sum of products of `degree` factors, at most."""
+    """The most limbs that a sum of products of `degree` factors can have."""
     return degree * _LIMBS_PER_FACTOR + _EXTRA_LIMBS
 
 
@@ -59,7 +59,7 @@ def _multiply(a: Any, na: int, b: Any, nb: int, out: Any) -> int:
 
 @inlined
 def _digits(value: Any, out: Any) -> int:
-    """An unsigned 64-bit number in 32-bit digits."""
+    """Write an unsigned 64-bit number in 32-bit digits; returns the number of digits."""
     out[0] = value & _LIMB_MASK
     out[1] = value >> _LIMB_BITS
     return i64(2) if out[1] != np.uint64(0) else (i64(1) if out[0] != np.uint64(0) else i64(0))
@@ -96,9 +96,9 @@ def sum_products(
     x: Float64s, y: Float64s, px: int, py: int, used: UInt8s, weights: Int64s | ReadOnlyInt64s, order: Int64s,
     starts: Int64s, old_offsets: int, old_data: int, old_row: Int64s, out_offsets: Int32s, out: Int32s,
 ) -> int:  # fmt: skip
-    """The new sum of x^px y^py of each group: the old one and the products of its rows, times weights.
+    """The new sum of x^px y^py of each group: its old sum plus the products of its rows, each times its weight.
 
-    order[starts[g]:starts[g+1]] are the rows of group g; `used` says which of them take part, all of them finite.
+    order[starts[g]:starts[g+1]] are the rows of group g; rows with used[i] = 0 are skipped, the others are finite.
     Returns how much of `out` is used; -1 where it is too small.
     """
     size = _limb_count(px + py)
@@ -204,7 +204,7 @@ def combine(
     mantissas: Float64s,
     exponents: Int64s,
 ) -> None:
-    """For each row the sum over terms of coefficient * count^power * product of stored sums, rounded once.
+    """For each row, the sum over `terms` of coefficient * count^power * product of stored sums, rounded once.
 
     A term is (coefficient, power, column, column, …), padded with -1; all terms have the same degree. The result is
     mantissas[i] * 2^exponents[i], which may be far outside the range of floats.

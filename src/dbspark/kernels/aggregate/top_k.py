@@ -1,12 +1,15 @@
 """Incremental top-k: how the first rows of keys, in the order of the sort key, change when a batch is added.
 
-For each key of the newest batch, its runs in all batches are merged once, from the front. At every row two counts are
-known: how many places are taken before it without the newest batch, and how many with it. So the weight that the row
-had in the result and the one that it has now are found together, and only a difference is written. The merge ends when
-all places are taken in both counts, or when the newest batch has no more rows and the counts are equal.
+The result for a key is a list of k *places*; a row of weight w takes w of them, a row of negative weight none.
 
-So the cost is that of the first rows of the keys in the newest batch; a key that is in no other batch costs a look at
-the filter and at the index of each. Rows with a negative weight take no place.
+For each key of the newest batch, its runs (the rows of the key) in all batches are merged once, from the front. At
+every row of this merge two counts are kept: how many places the rows before it take without the newest batch, and how
+many with it. They give the weight that the row had in the result and the weight that it has now, and only a difference
+is written. The merge ends when all places are taken in both counts, or when the newest batch has no more rows of the
+key and the counts are equal.
+
+So the cost is that of the first rows of the keys in the newest batch. A key that is in no other batch costs a look-up
+in the Bloom filter and in the index of each batch that the filter does not cover.
 """
 
 from __future__ import annotations
@@ -50,7 +53,10 @@ _KEYS_PER_BLOCK = 32
 
 @inlined
 def _row_if_key(directory: int, chunk: int, row: int, end: int, h: Any) -> int:
-    """The position of a row, or, at the end of a chunk, of the next chunk's first, if its key hash is h; or NO_ROW."""
+    """The position of row `row`, which at the end of a chunk is the first row of the next one, if its key hash is h.
+
+    NO_ROW where the key hash is another one, or where the batch ends (chunk `end`).
+    """
     if row >= length_at(directory, chunk):
         chunk += 1
         row = i64(0)
@@ -78,7 +84,7 @@ def _merge_runs(
     directory: int, ends: Any, runs: int, begin: Any, at: Any, h: Any, probe: int, key: Any, columns: int, nodes: int,
     skip: int, stop: int, out: int, pos: Any, weights: Any,
 ) -> int:  # fmt: skip
-    """Write the changes of one key from `out` on, as far as there is space; returns how many changes there are then.
+    """Write the changes of one key from pos[out] on, while there is space; returns `out` plus how many, or OVERFLOW.
 
     Run r begins at begin[r] and ends before chunk ends[r]; the last one is that of the newest batch.
     """
@@ -203,9 +209,10 @@ def _look_up_block(
     directory: int, d: int, row: int, key: Any, heads: Any, passing_keys: Any, numbers: Any, candidates: Any,
     starts: Any, lowest: Any, found: Any,
 ) -> int:  # fmt: skip
-    """Look up the next block of key hashes of the last batch, from a row on, in the older ones; returns how many.
+    """Look up a block of key hashes of the newest batch, from row `row` of chunk `d` on, in the older batches.
 
-    found[b, k] = the position of the first row of hash k in batch b, or NO_ROW, from batch lowest[k] on.
+    found[b, k] = the position of the first row of hash k in batch b, or NO_ROW; valid from batch lowest[k] on, since
+    the filter rules out the batches before. Returns the number of key hashes.
     """
     last, capacity = load_i64(directory, DIR_BATCHES) - 1, heads.shape[0]
     end, count = first_chunk(directory, last + 1), i64(0)
@@ -248,9 +255,10 @@ def _look_up_block(
 def top_k_change(
     directory: int, key: Int64s, columns: int, nodes: int, skip: int, limit: int, pos: Int64s, weights: Int64s
 ) -> int:
-    """Rows skip … skip+limit-1 of each key with the last batch, minus those without it: positions and weights.
+    """The change of the top-k result by the last batch: positions of rows, and by how much their weights change.
 
-    Returns how many there are; those beyond the length of `pos` are not written. OVERFLOW where a sum is beyond int64.
+    The result has places skip … skip+limit-1 of each key. Returns the number of changes; those beyond the length of
+    `pos` are not written. OVERFLOW where a sum is beyond int64.
     """
     last = load_i64(directory, DIR_BATCHES) - 1
     begin, at, ends = np.empty(last + 1, np.int64), np.empty(last + 1, np.int64), np.empty(last + 1, np.int64)
@@ -294,7 +302,7 @@ def top_k_change(
                 d += 1
                 row = i64(0)
             continue
-        # Several keys share the hash, and each is merged by itself; or the run continues in the next chunk.
+        # Either several keys share the hash, and each is merged separately; or the run goes on in the next chunk.
         following = first
         while following >= 0:
             begin[runs], ends[runs] = first, end

@@ -1,6 +1,6 @@
-"""SQL window functions over sorted partitions that follow each other.
+"""SQL window functions over sorted partitions that lie one after the other.
 
-Rows are numbered through all partitions, in order; `starts` holds the first row of each partition and, last, the
+Rows are numbered consecutively over all partitions; `starts` holds the first row of each partition and, last, the
 number of rows. A frame is two arrays: row i sees rows lo[i] … hi[i]-1. Inside a partition neither bound ever
 decreases, which makes the kernels here linear in the rows, whatever the frames.
 
@@ -76,7 +76,10 @@ def find_peers(tables: Int64s, pos: Int64s, starts: Int64s, spec: int, nodes: in
 def pair_rows(
     tables: Int64s, pos: Int64s, starts: Int64s, columns: int, nodes: int, left: Int64s, right: Int64s
 ) -> int:
-    """Pair equal rows of partitions s and s + half, both sorted; returns the number of pairs."""
+    """Pair equal rows of partitions s and s + n, both sorted, for each s < n, where 2 n partitions are given.
+
+    Returns the number of pairs.
+    """
     half = (starts.shape[0] - 1) // 2
     out = i64(0)
     for s in range(half):
@@ -101,7 +104,7 @@ def pair_rows(
 
 @kernel
 def keep_equal(table: int, node: int, nodes: int, left: Int64s, right: Int64s, same: Bools) -> None:
-    """Clear same[k] where rows left[k] and right[k] differ in a column."""
+    """Clear same[k] where rows left[k] and right[k] differ in the column `node`."""
     for k in range(left.shape[0]):
         if same[k] and compare_cells(table, node, left[k], table, node, right[k], nodes) != 0:
             same[k] = False
@@ -116,7 +119,7 @@ def range_keys(
 ) -> None:
     """An order column plus an offset, as 128-bit numbers in the same order.
 
-    128 bits are wide enough for integers not to overflow; decimals saturate, beyond the largest of 38 digits.
+    In 128 bits integers cannot overflow; decimals saturate at a value beyond the largest of 38 digits.
     """
     at = table + LANES * NODE_BYTES
     kind, width, data, start = load_i64(at, KIND), load_i64(at, WIDTH), load_i64(at, DATA), load_i64(at, START)
@@ -152,7 +155,7 @@ def range_ends(
     starts: Int64s, high: Int64s, low: UInt64s, valid: Bools, bound_high: Int64s, bound_low: UInt64s,
     descending: int, nulls_last: int, beyond: int, out: Int64s,
 ) -> None:  # fmt: skip
-    """out[i] = the first row of the partition not before the bound of row i; with `beyond`, after it."""
+    """out[i] = the first row of the partition not before the bound of row i; with `beyond`, the first after it."""
     for s in range(starts.shape[0] - 1):
         p = starts[s]
         for i in range(starts[s], starts[s + 1]):
@@ -206,7 +209,7 @@ def sum_prefixes(table: int, sums: UInt64Matrix) -> None:
 def frame_sums(
     sums: UInt64Matrix, lo: Int64s, hi: Int64s, limit_low: UInt64, limit_high: UInt64, out: UInt64Matrix
 ) -> int:
-    """out[i] = the 128-bit sum over the frame of row i; returns 1 if the magnitude of one reaches the limit."""
+    """out[i] = the 128-bit sum over the frame of row i; returns 1 if the magnitude of a sum reaches the limit."""
     overflow = i64(0)
     for i in range(lo.shape[0]):
         p, q = lo[i], hi[i]
@@ -231,7 +234,7 @@ def frame_sums(
 def divide_frame_sums(
     sums: UInt64Matrix, counts: Int64s, factor: int, limit_low: UInt64, limit_high: UInt64, out: UInt64Matrix
 ) -> int:
-    """out[i] = sums[i] * factor / counts[i] in 128 bits, rounded half away from zero; 1 if one reaches the limit.
+    """out[i] = sums[i] * factor / counts[i] in 128 bits, rounded half away from zero; returns 1 if one is at the limit.
 
     Factor and counts are below 2^31, so long division in 32-bit limbs does not overflow.
     """
@@ -278,7 +281,7 @@ def divide_frame_sums(
 
 @kernel
 def float_sums(table: int, lo: Int64s, hi: Int64s, out: Float64s) -> None:
-    """out[i] = the sum over the frame of row i, from left to right; a frame that only grows continues the last sum."""
+    """out[i] = the sum over the frame of row i, from left to right; while a frame only grows, its sum is continued."""
     at = table + LANES * NODE_BYTES
     data, start, is_float32 = load_i64(at, DATA), load_i64(at, START), load_i64(at, KIND) == FLOAT32
     begin, end, total = i64(-1), i64(-1), 0.0

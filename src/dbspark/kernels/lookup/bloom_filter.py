@@ -1,17 +1,18 @@
 """A Bloom filter over the keys of a spine: one cache miss rules out most keys that are in no batch.
 
 An index (`kernels.lookup.index`) says of one batch that it does not have a key. Where most keys that are looked up are
-new, as the groups and partitions of an event stream are, every batch is asked for each of them, and a larger state has
-more batches. The filter answers for all of them at once. It is *blocked*: the leading bits of a key hash select one
-64-bit word, its trailing 24 bits select four bits of it, so a lookup costs one cache miss.
+new, as the groups and partitions of an event stream are, each of them would be searched for in the index of every
+batch, and a larger state has more batches. The filter answers for all batches at once. It is *blocked*: the leading
+bits of a key hash select one 64-bit word, its trailing 24 bits select four bits of it, so a lookup costs one cache
+miss.
 
 Invariants:
 1. No false negatives: keys are added and never removed, so a key of a covered batch always passes. A false positive
    costs the time of a search, nothing else.
 2. The filter covers the first batches of a directory (`DIR_FILTER_BATCHES`); newer ones are always searched.
 
-Lookups and rejections are counted, if the directory has counters: the merge policy and whoever decides whether a spine
-gets a filter read them.
+Lookups and rejections are counted, if the directory has counters. The merge policy depends on these
+counters, and so does whether a spine gets a filter.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from dbspark.kernels.memory.layout import KEY
 from dbspark.kernels.memory.nodes import lane
 
 _KEYS_PER_BLOCK: Final = 32
-"""Keys whose words are prefetched together."""
+"""Keys whose filter words are prefetched together."""
 _ONE = np.uint64(1)
 _BIT_MASK = np.uint64(63)
 
 
 @inlined
 def _bits_of(key: Any) -> Any:
-    """The four bits of a key hash, some of which may coincide."""
+    """A word with the four bits that a key hash selects, some of which may coincide."""
     return (
         _ONE << (key & _BIT_MASK)
         | _ONE << (key >> np.uint64(6) & _BIT_MASK)

@@ -11,8 +11,8 @@ function to function has its references counted at every call. It describes batc
     counters                   address of two counters: keys looked up, and keys that the filter rejected; or 0
 
 An *index reference* (`INDEX_REF_WORDS` words) says where the index of a batch is (`kernels.lookup.index`): address of
-its words or 0, shift, and, for the rest of a batch that a merge in progress has consumed in part, how many of the
-indexed chunks are gone, and how many rows of the next one.
+its words or 0, shift, and, for what is left of a batch that a merge in progress has consumed in part, how many of the
+indexed chunks are consumed, and how many rows of the next one.
 
 Directories belong to immutable versions of a spine. The exception is a *mutable directory*: a private copy behind whose
 batches there is space for more, given as the address of two words, the directory's address and its number of chunks.

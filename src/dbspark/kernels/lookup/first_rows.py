@@ -46,7 +46,7 @@ def first_rows_of_keys(
     for i in range(ranges.shape[0]):
         for b in range(batches):
             chunks[b], rows[b], left[b] = ranges[i, b, 0], ranges[i, b, 1], ranges[i, b, 2]
-            if backwards != 0 and left[b] > 0:  # to the last row of the run
+            if backwards != 0 and left[b] > 0:  # begin at the last row of the run
                 skip = left[b] - 1
                 while rows[b] + skip >= lens[chunks[b]]:
                     skip -= lens[chunks[b]] - rows[b]

@@ -3,9 +3,10 @@
 Slots hold (hash, entry); the distance of a slot from its home slot is computed from the hash, so it cannot overflow.
 Deleting shifts the following slots back, so there are no tombstones. Entries are dense: entry e is the row at
 position `entry_pos[e]` with weight `entry_weight[e]`; a dead entry has weight 0 and no slot. Iteration scans the
-entries; the owner keeps their number below a constant times that of the live ones.
+entries; the owner keeps their number below a constant times the number of live ones.
 
-A delta may contain a row several times, so the entries that it has appended so far are found through its own positions.
+A delta may contain a row several times. The entries that it has appended so far have no `entry_pos` yet, because its
+new rows are copied only afterwards; their values are compared at their positions in the delta (`appended`).
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def upsert(
     """Add factor * weights[i] to the row at pos[i] of the sources, for every i.
 
     Rows not found become entries `entries`, `entries` + 1, …; `appended` gets their positions in the sources, and
-    the caller sets entry_pos for them. info = [rows appended, entries that died].
+    the caller sets entry_pos for them. touches[e] counts the updates of entry e after it was appended.
+    info = [rows appended, entries that died].
     """
     new = 0
     died = 0
@@ -186,7 +188,7 @@ def lookup_point(
 
 @kernel
 def hashes_at(tables: Int64s, pos: Int64s, node: int, out: UInt64s) -> None:
-    """out[i] = the value of an 8-byte lane at pos[i]."""
+    """out[i] = the value at pos[i] of the 8-byte lane `node`."""
     for i in range(pos.shape[0]):
         p = pos[i]
         out[i] = load_u64(lane(tables[p >> ROW_BITS], node), p & ROW_MASK)

@@ -17,8 +17,8 @@ seldom more; a key that is there costs a second one. A search is split so that t
 
 Invariants:
 1. An index never hides a row: a missing part bit means that no row has the key hash; a position never lies behind the
-   first row with it. Indices that say too much (a hot key, a weakened hash) cost time, never correctness: the search
-   goes on by fences and interpolation.
+   first row with it. An index may admit keys that are absent or begin too early (a hot key, a weakened hash): that
+   costs time, never correctness, because the search goes on by fences and interpolation.
 2. Words are only added to, chunk by chunk, so an index is shared: the rest of a batch that a merge has consumed in part
    uses the index of the whole (its index reference says how much is gone), and older versions of a growing merge result
    ignore positions behind their last chunk.
@@ -290,8 +290,8 @@ def start_searches(
 ) -> int:
     """Start the searches for a block of keys, begin … end-1 of those at `keys`; returns how many may be found.
 
-    found[j] = number of such a key, counted from `begin`; at[j] = its result of `start_search`. Most batches have few
-    of the keys, so what follows is done for few. Ascending keys are found sooner.
+    found[j] = number of a key that may be found, counted from `begin`; at[j] = the result of `start_search` for it.
+    Most batches have few of the keys, so few searches have to be finished. Ascending keys are found faster.
     """
     n, words = i64(0), load_i64(ref, 0)
     if words == 0:

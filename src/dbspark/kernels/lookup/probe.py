@@ -1,11 +1,11 @@
 """Probing sorted batches by key: the rows of each key of a delta, in every batch of a spine.
 
 There are two ways to find where a key hash lies. By index or interpolation (`kernels.lookup.index`) the cost hardly
-depends on the size of a batch; keys are looked up in blocks, so that their cache misses overlap. By a linear merge with
-the batch (`walk_ranges`) it is faster where only some hundred rows lie between one probe and the next.
+depends on the size of a batch; keys are looked up in blocks, so that their cache misses overlap. A linear merge with
+the batch (`walk_ranges`) is faster where at most some hundred rows of the batch lie between one key and the next.
 
-A range is (chunk, row, count) per probe row and batch. Hash matches are confirmed by comparing values, so collisions
-cost time and never correctness.
+A *probe row* is a row of the delta whose key is looked up. A range is (chunk, row, count) per probe row and batch. Hash
+matches are confirmed by comparing values, so collisions cost time and never correctness.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 from dbspark.kernels.sort.row_order import equal_cells
 
 _KEYS_PER_BLOCK = 96
-"""Keys that are looked up together."""
+"""Keys that are looked up together, so that their cache misses overlap."""
 
 
 @gil_kernel
@@ -72,7 +72,10 @@ def weights_at(tables: Int64s, pos: Int64s, out: Int64s) -> None:
 def probe_ranges(
     tables: Int64s, lens: Int64s, fences: UInt64s, starts: Int64s, keys: UInt64s, ranges: Int64Cube
 ) -> int:
-    """`probe_directory` for batches without indices and filter, given as arrays."""
+    """ranges[i, b] = (chunk, row, count) of key hash i in batch b; returns the number of rows in all ranges.
+
+    For batches given as arrays, which have no indices and no filter; `probe_directory` takes a directory.
+    """
     index_refs, directory = np.zeros((starts.shape[0], INDEX_REF_WORDS), np.int64), np.empty(DIRECTORY_WORDS, np.int64)
     at = write_directory(tables, lens, fences, starts, index_refs, directory)
     total = _probe_keys(at, address(keys), keys.shape[0], ranges)
@@ -90,7 +93,7 @@ def probe_directory(directory: int, keys: UInt64s, ranges: Int64Cube) -> int:
 
 @inlined
 def _probe_keys(directory: int, keys: int, count: int, ranges: Any) -> int:
-    """`probe_directory` for `count` keys at an address."""
+    """Write the ranges of the `count` key hashes at the address `keys`; returns the number of rows in all of them."""
     total = i64(0)
     candidates = np.empty(_KEYS_PER_BLOCK, np.int64)
     starts = np.empty(_KEYS_PER_BLOCK, np.int64)
@@ -226,7 +229,7 @@ def expand_ranges(
     which: Int64s,
     pos: Int64s,
 ) -> int:
-    """Turn ranges into (probe row, position) pairs, without rows whose key only collides; returns how many.
+    """Turn ranges into (probe row, position) pairs, without rows of which only the key hash is equal; returns how many.
 
     A range may begin beyond the last row of its chunk: then it begins in a later one. `key` and `probe_key` are the
     nodes of the key columns here and in the probe chunk.
@@ -308,11 +311,12 @@ def find_matches(
     directory: int, probe: int, rows: int, probe_key: Any, key: Any, nodes: int, null_safe: int, time: Any, limit: int,
     info: Any,
 ) -> Any:  # fmt: skip
-    """All matches of the rows of a probe chunk, in no order: lines of probe rows, positions, weights and times.
+    """All matches of the rows of a probe chunk, in no order: a matrix with lines for probe row, position, weight, time.
 
-    Weights are products. Lines from the fourth on are the joins of `time`, coordinate by coordinate, with the times of
-    the rows found. Keys with a NULL match nothing unless `null_safe`. info = [matches, OVERFLOW or 0, how many of the
-    times are not `time` itself]; where there are more matches than `limit`, the lines are not valid.
+    Weights are products. Lines from the fourth on are the joins (least upper bounds) of `time` with the times of the
+    rows found, one line for each coordinate. Keys with a NULL match nothing unless `null_safe`. info = [matches,
+    OVERFLOW or 0, how many of the times are not `time` itself]; where there are more matches than `limit`, the lines
+    are not valid.
     """
     depth = time.shape[0]
     capacity = 2 * rows + 64
@@ -399,5 +403,6 @@ def match_rows(
     directory: int, probe: int, rows: int, probe_key: Int64s, key: Int64s, nodes: int, null_safe: int, time: Int64s,
     limit: int, info: Int64s,
 ) -> Any:  # fmt: skip
-    """`find_matches`, callable from Python: of each line the first info[0] numbers are valid."""
+    """All matches of the rows of a probe chunk: `find_matches` as a kernel for Python. In each line of the result the
+    first info[0] numbers are valid."""
     return find_matches(directory, probe, rows, probe_key, key, nodes, null_safe, time, limit, info)

@@ -1,12 +1,12 @@
 """Ranges of an order column inside a key, and comparisons between columns of two rows.
 
 Where a sort key has an order column, the rows of one key hash ascend by it in every batch (of several colliding keys,
-all together). So the rows that satisfy `column < value` are a part of the run that `probe_ranges` has found, and its
-ends are found by bisection: first of the chunks, then of the rows of one.
+all together). So the rows that satisfy `column < value` are one contiguous part of the run that `probe_ranges` has
+found, and the ends of that part are found by bisection: first among the chunks, then among the rows of one chunk.
 
-A *comparison* is a line of three numbers: node of the probe's column, node of the column here, and one of the operators
-below, which reads "the value here is … that of the probe". NULL satisfies none; otherwise the order is Spark's, that of
-`kernels.sort.row_order`.
+A *comparison* is three numbers: node of the probe's column, node of the batch's column, and one of the operators below,
+which reads "the value in the batch is … that of the probe". NULL satisfies none; otherwise the order is Spark's, that
+of `kernels.sort.row_order`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def which_satisfy(
 
 @borrowing
 def _chunk_of(row_starts: Any, chunk: int, last: int, row: int) -> int:
-    """The chunk in chunk … last that holds row `row`, numbered through all chunks."""
+    """The chunk, of `chunk` … `last`, that holds row `row`; rows are numbered consecutively over all chunks."""
     a = chunk
     b = last + 1
     while b - a > 1:

@@ -1,8 +1,9 @@
 """Row lookup: positions and weights of whole rows across batches.
 
-A few rows, or one (`point_weight`), are searched one after the other by the fences and hashes of each batch. The rows
-of a delta are looked up in blocks (`add_weights`), through the Bloom filter and the indices of a spine, each step for
-all rows of a block before the next, so that their cache misses overlap.
+A few rows, or one (`point_weight`), are searched one after the other in each batch, by its fences (the first key hash
+of each chunk) and then by the hashes of a chunk. The rows of a delta are looked up in blocks (`add_weights`), through
+the Bloom filter and the indices of a spine, each step for all rows of a block before the next, so that their cache
+misses overlap.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ from dbspark.kernels.memory.nodes import is_valid, lane, lane_mask
 from dbspark.kernels.sort.row_order import compare_rows, equal_rows
 
 INT64_MIN = -(1 << 63)
-"""Never a weight, because it has no opposite; a kernel that returns a weight returns it where the sum overflows."""
+"""Never a weight, because it has no negation; a kernel that returns a weight returns this where the sum overflows."""
 _MAX_HASH = np.uint64(0xFFFFFFFFFFFFFFFF)
 _MAX_SCANNED_ROWS = 8
-"""Rows of one key that are scanned before their hashes are searched."""
+"""Rows of one key that are scanned one by one; after as many the row hash is searched for by bisection."""
 _ROWS_PER_BLOCK = 96
-"""Rows that are looked up together."""
+"""Rows that are looked up together, so that their cache misses overlap."""
 
 
 @inlined

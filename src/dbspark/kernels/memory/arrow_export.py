@@ -64,9 +64,9 @@ def export_columns(
     """Write the flat columns of a chunk, and its weights as the last child where `weighted` is 1, into a struct.
 
     Returns 0, and writes no struct, where a column has no values buffer. `release` and `release_batch` are the two
-    `release_callbacks`. `owner` is the address of a Python object that keeps the chunk and `memory` alive and that no
-    other thread knows yet. `memory` has WORDS_PER_COLUMN words for each child, one more, and with weights one for each
-    row.
+    `release_callbacks`. `owner` is the address of a Python object that keeps the chunk and `memory` alive and to
+    which no other thread has a reference yet. `memory` has WORDS_PER_COLUMN words for each child, one more, and with
+    weights one for each row.
     """
     children = columns + weighted
     child_pointers = memory + 8 * ARRAY_WORDS * children

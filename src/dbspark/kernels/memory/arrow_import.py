@@ -7,17 +7,17 @@ the record batch alive for as long as the node table is used.
     ArrowArray = length, null_count, offset, n_buffers, n_children, buffers, children, dictionary, release, private_data
 
 How the children of the struct are the columns of a schema is described by a *column mapping*, words in memory that the
-caller makes once for each pair of an Arrow schema and a schema of ours:
+caller makes once for each pair of an Arrow schema and a dbspark schema:
 
     COLUMNS   number of columns of the schema, all of them flat
     WEIGHT    the child with the weights, -1 where every weight is 1
-    ZERO, ONE addresses of an int64 of that value
+    ZERO, ONE addresses of an int64 0 and of an int64 1, to which lanes of one value point
     TEMPLATE  address of the node table's template, which has KIND and WIDTH of every column
     NODES     number of its nodes
     then for each column (child, 1 if NULL is not allowed)
 
 A record batch is refused (`NOT_IMPORTABLE`, or 0 from `import_columns`) where a weight or a NOT NULL column has a NULL,
-where a weight is -2**63, and where a column has no values buffer; the caller then conforms it column by column.
+where a weight is -2**63, and where a column has no values buffer; the caller then converts it column by column.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _call(typingctx: Any, function: Any, argument: Any) -> Any:
 def _write_lines(
     struct: int, rows: int, columns: int, children_of: int, weight: int, zero: int, one: int, table: int
 ) -> Any:
-    """Write the lines of TIME, WEIGHT and the columns; False where the record batch is refused."""
+    """Write the lines of TIME, WEIGHT and the columns into a node table; False where the record batch is refused."""
     for node in range(TIME, LANES):
         store_i64(table + node * NODE_BYTES, DATA, zero)
         store_i64(table + node * NODE_BYTES, MASK, i64(0))

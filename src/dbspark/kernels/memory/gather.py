@@ -62,7 +62,7 @@ _PREFETCH_VALUES: Final = 8
 _PREFETCH_OFFSETS: Final = 16
 """Rows ahead of the current one whose offsets are prefetched."""
 _MAX_CHUNKS_AS_THEY_ARE: Final = 24
-"""With more chunks than this, `referenced_chunks` leaves out those without a row at any of the positions."""
+"""With more chunks than this, `referenced_chunks` leaves out those to which no position refers."""
 
 
 @borrowing
@@ -126,7 +126,7 @@ def measure_rows(
         layout[node, 3] = 0
         if node == KEY and own_key == 0:
             continue
-        if node > TIME and node < LANES:  # behind the first, one value each
+        if node > TIME and node < LANES:  # the coordinates of the time, one value each, lie one behind the other
             layout[node, 0] = layout[TIME, 0] + 8 * (node - TIME)
             continue
         if node < LANES:
@@ -160,7 +160,7 @@ def measure_rows(
 def measure(
     tables: Int64s, columns: int, nodes: int, pos: Int64s, rows: int, own_key: int, one_weight: int, layout: Int64Matrix
 ) -> int:
-    """`measure_rows` as a kernel that Python calls."""
+    """Lay out an arena for the rows at some positions and return its size: `measure_rows` as a kernel for Python."""
     return measure_rows(tables, columns, nodes, pos, rows, own_key, one_weight, layout)
 
 
@@ -206,7 +206,8 @@ def gather_fixed(base: Any, width: int, pos: Any, rows: int, out: int) -> None:
 
 @borrowing
 def gather_bits(tables: Any, node: int, field: int, pos: Any, rows: int, out: int) -> None:
-    """Gather a bitmap: values of a BIT column (field DATA) or validity (field VALID, absent means all set)."""
+    """Gather a bitmap: the values of a BIT column (`field` = DATA) or validity (`field` = VALID; where a chunk has no
+    bitmap, all bits are set)."""
     packed = np.uint8(0)
     for r in range(rows):
         p = pos[r]

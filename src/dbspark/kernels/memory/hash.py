@@ -78,7 +78,7 @@ _ZERO = np.uint64(0)
 
 @inlined
 def mix(x: Any) -> Any:
-    """`mix` of the preface."""
+    """A bijection of 64-bit words that mixes their bits; defined in the preface."""
     x ^= x >> _32
     x *= _M
     x ^= x >> _32
@@ -89,7 +89,7 @@ def mix(x: Any) -> Any:
 
 @inlined
 def fold(h: Any, v: Any) -> Any:
-    """`fold` of the preface: the hash of a row so far, and the word of its next value."""
+    """Extend the hash of a row's first values, h, by the word v of its next value; defined in the preface."""
     return mix(((h << np.uint64(25)) | (h >> np.uint64(39))) ^ (v + _G))
 
 

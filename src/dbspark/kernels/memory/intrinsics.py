@@ -1,7 +1,7 @@
-"""Raw memory for kernels: loads and stores at addresses, copies, and arithmetic that numba has no words for.
+"""Raw memory for kernels: loads and stores at addresses, copies, and arithmetic that numba lacks. Rules:
 
 1. Addresses are int64: user-space addresses fit, and numba turns uint64 + int64 into a float.
-2. Loads and stores promise no alignment, because Arrow buffers from elsewhere may start at any byte.
+2. Loads and stores promise no alignment, because imported Arrow buffers may start at any byte.
 3. The index of a load or store counts elements of the loaded width, not bytes.
 4. An address is never the sum of two arguments of an inlined helper of which one may be a constant zero. numba passes a
    helper on to its callers as LLVM left it after generating machine code, and LLVM may have taken either term for the

@@ -31,7 +31,7 @@ from __future__ import annotations
 from typing import Final
 
 FIELDS: Final = 8
-"""int64 values of a node."""
+"""Number of int64 values in a node."""
 NODE_BYTES: Final = FIELDS * 8
 
 KIND: Final = 0
@@ -57,7 +57,7 @@ KEY: Final = 1
 WEIGHT: Final = 2
 TIME: Final = 3
 TIMES: Final = 3
-"""Coordinates that a time has at most: how deep scopes nest."""
+"""The most coordinates of a time: the depth to which scopes nest."""
 LANES: Final = TIME + TIMES
 """Nodes before the first column of the schema."""
 

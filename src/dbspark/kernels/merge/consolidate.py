@@ -33,7 +33,7 @@ INPUT_ROWS: Final = 1
 ALL_ONES: Final = 2
 """1 if every output weight is 1."""
 FINISHED: Final = 3
-"""1 if all input is read; `merge_ranges` and `merge_timed` leave it to their callers, who chose the stops."""
+"""1 if all input has been read. `merge_ranges` and `merge_timed` do not set it: callers know it from the stops."""
 ONE_TIME: Final = 4
 """1 if all output rows have the same time (only where rows have times)."""
 
@@ -85,7 +85,7 @@ def consolidate_sorted(
     table: int, key_hashes: Any, row_hashes: Any, order: Any, columns: int, nodes: int,
     pos: Any, weights: Any, info: Any,
 ) -> None:  # fmt: skip
-    """`consolidate` as a helper of other kernels."""
+    """Consolidate one unsorted chunk, whose hashes `order` sorts: `consolidate` as a helper of other kernels."""
     n = order.shape[0]
     w = lane(table, WEIGHT)
     mask = lane_mask(table, WEIGHT)
@@ -107,7 +107,7 @@ def consolidate_sorted(
                 not_one |= total ^ 1
                 out += 1
         else:
-            all_equal = True  # nearly always
+            all_equal = True  # stays true nearly always: hashes rarely collide
             for r in range(i + 1, j):
                 if compare_rows(table, first, table, order[r], columns, nodes) != 0:
                     all_equal = False
@@ -218,7 +218,7 @@ def merge_two(
                         take = x < y
                 else:
                     take = x < y
-                # Hashes decide at random which side comes next, so this is arithmetic instead of a branch.
+                # Which side comes next is random, because hashes are: arithmetic, since a branch would be mispredicted.
                 t = i64(take)
                 at = ib & mb
                 w = load_i64(wb + t * (wa - wb), at + t * ((ia & ma) - at))
@@ -279,7 +279,7 @@ def _merge_neighbours(
         take = x < y
         if x == y:
             take = _compare_same_key(p, q, tables, columns, nodes) <= 0
-        # Arithmetic instead of a branch that hashes would decide at random.
+        # Which side comes next is random: arithmetic, since a branch would be mispredicted.
         t = i64(take)
         store_u64(key_at, out, min(x, y))
         store_i64(order_at, out, q + t * (p - q))
@@ -297,10 +297,11 @@ def _merge_neighbours(
 def merge_into_pairs(
     tables: Any, lens: Any, cursors: Any, stops: Any, count: int, columns: int, nodes: int, keys: Any, order: Any
 ) -> Any:
-    """Merge the rows of the first `count` sources, between cursors and stops, into one run: neighbours, two by two.
+    """Merge the rows of the first `count` sources, between cursors and stops, into one run.
 
-    Rows are (key hash, position) pairs in `keys` and `order`, whose two halves are source and target in turn. Returns
-    where the run begins, where the other half begins, and the length of the run. The cursors are set to the stops.
+    Neighbouring runs are merged two by two until one is left. Rows are (key hash, position) pairs in `keys` and
+    `order`, whose two halves are source and target in turn. Returns where the run begins, where the other half begins,
+    and the length of the run. The cursors are set to the stops.
     """
     key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
     ends = np.empty(count + 1, np.int64)

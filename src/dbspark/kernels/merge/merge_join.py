@@ -1,8 +1,9 @@
 """A merge join of two batches, in steps that may end anywhere, also inside a key.
 
 Both sides are sorted by key hash. Where hashes are equal, the two runs are paired row by row; keys are compared by
-value, so runs of different keys with one hash give no pairs. The state says where inside which pair of runs the join
-is, so the pairs of one hot key of 10,000 × 10,000 rows are produced in as many steps as the caller wants.
+value, so runs of different keys with one hash give no pairs. The state is the place, inside a pair of runs, where
+the next step goes on, so the pairs of one hot key of 10,000 × 10,000 rows are produced in as many steps as the caller
+wants.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def _parts(sort_key: int, count: int, rows: int, scratch: int) -> Any:
 def plan(sort_key: int, batches: int, count: int, rows: int, scratch: int) -> int:
     """Merge `count` batches of `rows` rows in all; returns the size of an arena for the result.
 
-    Returns 0 where no row is left or a weight overflows (info[OUTPUT_ROWS] says which), and what `gather.measure_rows`
-    returns for a column too large.
+    Other results: 0 where no row is left or a weight overflows (info[OUTPUT_ROWS] says which), and the negative result
+    of `gather.measure_rows` where a column is too large.
     """
     info, tables, lens, cursors, stops, layout, keys, order, pos, weights = _parts(sort_key, count, rows, scratch)
     for s in range(count):

@@ -1,9 +1,9 @@
 """Consolidating and merging rows that have times.
 
 A row may occur once for every time. All occurrences of a row, in all sources, are a *group*: their times are advanced
-to `since` (coordinate by coordinate, which is advancing by a frontier), sorted, and the weights of equal times are
-summed; sums of zero are dropped. So times that advancing has made equal meet here, whichever batches they come from,
-and a row whose history has cancelled is gone.
+to `since` (the maximum with it in each coordinate, as compaction by a frontier does), sorted, and the weights of equal
+times are summed; sums of zero are dropped. So times that become equal by advancing are summed, whichever batches they
+come from, and a row whose history cancels disappears.
 
 Reading can be bounded: times not less than or equal to `upto` are left out, and so are times less than or equal to
 `after`. With `since = upto` the result is a snapshot, with `after` it is the changes between two times.
@@ -55,12 +55,12 @@ _SINCE: Final = 0
 _UPTO: Final = 1
 _AFTER: Final = 2
 _FLAGS: Final = 3
-"""[1 if `after` bounds, …]"""
+"""[1 if `after` is a bound, 0 if it is to be ignored; the rest is unused]"""
 
 _MAX_INSERTION_TIMES: Final = 24
 """Groups of at most this many times are sorted by insertion, larger ones by heap sort."""
 _GROUP_TIMES: Final = 16
-"""Times that there is memory for in a group at first; it grows."""
+"""Initial capacity of a group, in times; it grows."""
 
 
 @borrowing
@@ -181,8 +181,8 @@ def merge_timed(
     """Merge all rows of some sources between cursors and stops. Equal rows lie on the same side of the stops.
 
     The rows of all sources are merged into one run of pairs (`consolidate.merge_into_pairs`), and equal neighbours of
-    the run are a group; most rows are alone. bounds = since, upto, after, [1 if `after` bounds, …]. times[c] gets
-    coordinate c. The output arrays have room for all rows that are read.
+    the run are a group; most rows are alone. bounds = since, upto, after, [1 if `after` is a bound, …]. times[c]
+    gets coordinate c. The output arrays have space for all rows that are read.
     """
     key_at, order_at = keys.ctypes.data, order.ctypes.data  # by address: the indices are never negative
     here, _, read = merge_into_pairs(tables, lens, cursors, stops, cursors.shape[0], columns, nodes, keys, order)
@@ -367,7 +367,7 @@ def survey_times(tables: Int64s, lens: Int64s, out: Int64s) -> None:
 
 @gil_kernel
 def retime(source: int, nodes: int, target: int, time: Int64s) -> None:
-    """Copy a node table and give all rows one time, which is written behind the copy."""
+    """Copy a node table to `target`, with `time` as the time of all rows; the time is written behind the copy."""
     words = nodes * FIELDS
     for i in range(words):
         store_i64(target, i, load_i64(source, i))
@@ -401,15 +401,15 @@ def presence_changes(
     tables: Int64s, lens: Int64s, fences: UInt64s, starts: Int64s, old: int, probe: int, rows: int, columns: int,
     nodes: int, time: Int64s, depth: int, change: Int64s, following: Int64s, which: Int64s, later: Int64Matrix,
 ) -> int:  # fmt: skip
-    """By how much the presence of each probe row changes at a time, and when it has to be computed again.
+    """By how much the presence of each probe row changes at a time, and at which times it has to be computed again.
 
-    The first `old` batches are the past, the others are the present tick. A row is present at a time where the weights
-    of its times up to that time sum to more than zero. change[i] is the part of the present tick in that at `time`:
-    presence now minus presence in the past, differentiated in every coordinate.
+    The first `old` batches are from earlier ticks, the others from the current one. A row is present (1, else 0) at a
+    time where the weights of its occurrences up to that time sum to more than zero. change[i] = presence with the
+    current tick minus presence without it, differentiated in every coordinate and taken at `time`.
 
     following[i] is lowered to the next value of the last coordinate at which the row occurs in the same scope. Where
     the row has times that are later in an outer coordinate, their joins with `time` are written as pairs of `which` and
-    `later`. Returns the number of such pairs; where it exceeds the room for them, only it and following[] are valid.
+    `later`. Returns the number of such pairs; where it exceeds the space for them, only it and following[] are valid.
     """
     batches = starts.shape[0] - 1
     ranges = np.empty((rows, batches, 3), np.int64)
@@ -433,7 +433,9 @@ def presence_changes(
                     at = i64(0)
                 table = tables[c]
                 if compare_rows(probe, i64(i), table, at, columns, nodes) == 0:
-                    equal = i64(0)  # bits of the coordinates equal to those of `time`: not in the corners before it
+                    # Bit d of `equal`: coordinate d equals that of `time`, so corners that lie before `time` in
+                    # coordinate d do not have the row.
+                    equal = i64(0)
                     outer = i64(0)
                     inner = i64(-1)
                     for d in range(depth):

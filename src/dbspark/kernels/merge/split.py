@@ -1,8 +1,8 @@
-"""Splitting sorted sources, so that the steps of a merge are of about one size.
+"""Splitting sorted sources, so that the steps of a merge have about equal sizes.
 
-A split is a key hash, or a row hash within one key hash that has too many rows alone: the rows below it, of all
-sources, are merged in this step, the others later. Rows of equal hashes are never separated. Cursors, ends and splits
-are (chunk, row) for each source; the chunks of a source are neighbours in `tables`.
+A split is a key hash or, where one key hash alone has too many rows, a row hash within that key hash. The rows below
+the split, in all sources, are merged in this step, the others later. Rows of equal hashes are never separated. Cursors,
+ends and splits are (chunk, row) for each source; the chunks of a source are neighbours in `tables`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dbspark.kernels.memory.layout import HASH, KEY
 from dbspark.kernels.memory.nodes import lane
 
 _FIRST_GUESS: Final = 0.9
-"""The part of `limit` that the first guess aims at, so that it is rarely above the limit."""
+"""The first guess aims at this fraction of `limit`, so that it is rarely above the limit."""
 _MAX_BISECTIONS: Final = 70
-"""More steps than 64 bits can be halved in."""
+"""Bisecting a range of 64 bits takes fewer steps."""
 
 
 @inlined
 def _split(tables: Any, lens: Any, cursors: Any, ends: Any, key: Any, row_hash: Any, out: Any) -> int:
-    """`split_at` as a helper."""
+    """Write where each source is split, and return the rows before the split: `split_at` as a helper of kernels."""
     total = i64(0)
     for s in range(cursors.shape[0]):
         chunk = cursors[s, 0]

@@ -70,11 +70,12 @@ def _heap_sort(key_hashes: Any, row_hashes: Any, order: Any, begin: int, end: in
 
 @inlined
 def _sort_by_leading_bits(hashes: Any, order: Any, keys: Any, spare: Any) -> Any:
-    """Sort `order` by the leading bits of `hashes`; returns the number of bits, and where in `keys` the sorted ones
+    """Sort `order` by the leading bits of `hashes`; returns the number of bits, and where in `keys` the sorted words
     begin.
 
-    What is sorted is each hash minus the least, shifted left as far as the greatest allows, and that is left in `keys`.
-    The shift loses nothing, so equal keys are equal hashes. Hashes take up all 64 bits, order words often few of them.
+    What is sorted, and left in `keys`, is a word for each row: its hash minus the least hash, shifted left as far as
+    the greatest allows. No bit is lost, so equal words mean equal hashes. Hashes use all 64 bits, order words often
+    few.
     """
     n = order.shape[0]
     least = greatest = hashes[order[0]]
@@ -138,7 +139,7 @@ def _sort_run(key_hashes: Any, row_hashes: Any, order: Any, begin: int, end: int
 
 @inlined
 def radix_sort(key_hashes: Any, row_hashes: Any, order: Any, keys: Any, spare: Any) -> None:
-    """`sort_hashes` as a helper of other kernels."""
+    """order = the permutation that sorts rows by (key hash, row hash): `sort_hashes` as a helper of other kernels."""
     n = order.shape[0]
     for i in range(n):
         order[i] = i

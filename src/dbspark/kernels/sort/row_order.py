@@ -1,7 +1,7 @@
 """A total order on rows: Spark's own order, wherever Spark has one. It tells apart rows whose hashes collide.
 
 NULL equals NULL and comes first, NaN equals NaN and is above all numbers, -0.0 equals 0.0. Calendar intervals and maps,
-which Spark does not order, are ordered here in some way, because equal rows have to become neighbours.
+which Spark does not order, have an arbitrary but fixed order here, because equal rows have to become neighbours.
 
 A sort key with order columns compares those first, each in its own direction. The HASH lane then holds *order words* of
 the first of them (`order_words`): a <= b implies word(a) <= word(b), so comparing words settles most comparisons.

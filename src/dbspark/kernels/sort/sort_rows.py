@@ -1,7 +1,7 @@
 """Sorting a chunk of flat columns by a sort key and consolidating it, in two calls.
 
 `plan` hashes, sorts, consolidates and lays out the arena; the caller allocates the arena and `fill` fills it. Small
-deltas are common, and an argument of a call costs as much as a row, so both take addresses of tables of int64 words:
+deltas are common, and passing an argument takes as long as sorting a row, so both take the addresses of int64 words:
 
     sort key = own_key (1 if the key is not the whole row), columns, nodes, address and length of the order spec
               (`kernels.memory.layout`), the numbers of row nodes and key nodes, then the row nodes and the key nodes
@@ -30,7 +30,7 @@ from dbspark.kernels.sort.radix_sort import radix_sort
 from dbspark.kernels.sort.row_order import order_words
 
 SEVERAL_TIMES: Final = -(1 << 62)
-"""Returned instead of a size where the rows do not all have one time; no other result is as low."""
+"""Returned instead of a size where the rows do not all have the same time; no other result is as low."""
 TIME_WORDS: Final = 4
 """Where the time of all rows begins in `info`."""
 WEIGHT_SURVEY: Final = TIME_WORDS + TIMES
@@ -93,9 +93,9 @@ def _parts(sort_key: int, rows: int, scratch: int) -> Any:
 def plan_rows(sort_key: int, hashed: int, mask: Any, table: int, rows: int, limit: int, scratch: int) -> int:
     """Sort and consolidate the rows of a chunk of flat columns in scratch; returns the size of an arena for the result.
 
-    `hashed`: 1 where the chunk's HASH lane holds row hashes already. Returns 0 where no row is left, more than `limit`
-    rows are left, or a weight overflows (info[OUTPUT_ROWS] says which); what `measure_rows` returns for a column too
-    large; SEVERAL_TIMES.
+    `hashed`: 1 where the chunk's HASH lane holds row hashes already. Other results: 0 where no row is left, more than
+    `limit` rows are left, or a weight overflows (info[OUTPUT_ROWS] says which); the negative result of `measure_rows`
+    where a column is too large; SEVERAL_TIMES.
     """
     info, tables, node_table, layout, words, own_keys, pos, weights = _parts(sort_key, rows, scratch)
     for c in range(TIME, LANES):
@@ -148,11 +148,11 @@ def fill_arena(sort_key: int, rows: int, scratch: int, arena: int) -> None:
 
 @kernel
 def plan(sort_key: int, hashed: int, mask: int, table: int, rows: int, limit: int, scratch: int) -> int:
-    """`plan_rows` as a kernel that Python calls."""
+    """Sort and consolidate rows in scratch and return the size of the arena: `plan_rows` as a kernel for Python."""
     return plan_rows(sort_key, hashed, np.uint64(mask), table, rows, limit, scratch)
 
 
 @kernel
 def fill(sort_key: int, rows: int, scratch: int, arena: int) -> None:
-    """`fill_arena` as a kernel that Python calls."""
+    """Copy the output rows of a plan into an arena: `fill_arena` as a kernel for Python."""
     fill_arena(sort_key, rows, scratch, arena)

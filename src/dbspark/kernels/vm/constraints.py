@@ -1,7 +1,7 @@
 """Constraints of tables: no row has a negative weight, and no primary key occurs twice.
 
 Only rows that a change retracts can become negative, so in a table without a primary key only those are looked up; with
-one, every key of the change. Sums of weights are exact: high and low halves are added apart.
+one, every key of the change. Sums of weights are exact: their high and low halves are added separately.
 
 A table is mostly not in the CPU's cache, so rows are looked up in blocks (`kernels.lookup.index`), each step for all
 rows before the next; the values of the rows found are prefetched while others are searched for.
@@ -38,12 +38,12 @@ from dbspark.kernels.memory.nodes import lane, lane_mask
 from dbspark.kernels.sort.row_order import equal_rows
 
 _ROWS_PER_BLOCK = 96
-"""Rows that are looked up together."""
+"""Rows that are looked up together, so that their cache misses overlap."""
 
 
 @inlined
 def _prefetch_row(table: int, row: int, columns: int, strings: Any) -> None:
-    """Prefetch the weight and values of a row of flat columns, of strings the offsets; with `strings` their bytes."""
+    """Prefetch weight and values of a row of flat columns, of strings the offsets; with `strings` only the bytes."""
     if not strings:
         prefetch(lane(table, WEIGHT) + 8 * (row & lane_mask(table, WEIGHT)))
     for c in range(columns):
@@ -61,7 +61,11 @@ def _add_matches(
     directory: int, end: int, begin: int, probe: int, row: int, h: Any, rh: Any, key: Any, columns: int, nodes: int,
     unique: int, sums: Any, k: int,
 ) -> None:  # fmt: skip
-    """Add the weights of the rows with key hash h, from `begin` on: of those equal to row `row`, and of its key."""
+    """Add to sums[k] the weights of rows with key hash h, from `begin` on.
+
+    First come the two halves of the sum over rows equal to row `row` of the probe chunk, then, if `unique`, the halves
+    of the sum over rows with its key.
+    """
     c, at = begin >> ROW_BITS, begin & ROW_MASK
     while True:
         if at >= length_at(directory, c):
@@ -114,8 +118,8 @@ def violates(
 ) -> int:
     """1 where batches together with a probe chunk have a row of negative weight or, if `unique`, a key twice; else 0.
 
-    A row occurs once in the chunk; in batches with times once for each time. With `own_rows` = 0 the rows of the chunk
-    are in the batches already.
+    A row occurs at most once in the chunk, and in batches with times at most once for each time. With `own_rows` = 0
+    the rows of the chunk are in the batches already.
     """
     keys, hashes = lane(probe, KEY), lane(probe, HASH)
     weights, mask = lane(probe, WEIGHT), lane_mask(probe, WEIGHT)
@@ -178,5 +182,5 @@ def violates(
 def violates_constraints(
     directory: int, probe: int, rows: int, own_rows: int, key: Int64s, columns: int, nodes: int, unique: int
 ) -> int:
-    """`violates`, callable from Python."""
+    """Whether a change violates the constraints of its table: `violates` as a kernel for Python."""
     return violates(directory, probe, rows, own_rows, key, columns, nodes, unique)

@@ -5,8 +5,9 @@ Code is a sequence of instructions, each of which computes one *slot*, a value f
     instruction = opcode, number of words, slot of the result, operands …
 
 A slot has eight bytes for each row, then one byte for each that says whether it is NULL. Values are int64, whatever
-their type: integers, dates and times as they are, booleans 0 and 1, decimals their unscaled digits where 64 bits hold
-them, floats an integer with the same order (NaN above all, -0.0 as 0.0). Strings are only compared with constants.
+their type: integers, dates and times as they are, booleans as 0 and 1, decimals as their unscaled digits where 64 bits
+hold them, floats as integers with the same order (NaN above all, -0.0 as 0.0). Strings are only compared with
+constants.
 
 Invariant: the result is Spark's, or none. Where a value does not fit these integers or an operation overflows,
 `evaluate` returns STATUS_FALL_BACK, and the delta goes through Arrow, which also knows what to raise.
@@ -64,7 +65,7 @@ LOAD: Final = 0
 CONSTANT: Final = 1
 """slot; value, whether it is NULL"""
 EQUAL: Final = 2
-"""slot; slots of both operands (the same up to OR)"""
+"""slot; slots of both operands (likewise for all opcodes up to OR)"""
 NULL_SAFE_EQUAL: Final = 3
 """`<=>`: NULL equals NULL and nothing else."""
 LESS: Final = 4
@@ -76,7 +77,7 @@ NOT: Final = 8
 IS_NULL: Final = 9
 """slot, slot of the operand"""
 ADD: Final = 10
-"""slot; slots of both operands, least and greatest value of the type (the same up to MULTIPLY)"""
+"""slot; slots of both operands, least and greatest value of the type (likewise for all opcodes up to MULTIPLY)"""
 SUBTRACT: Final = 11
 MULTIPLY: Final = 12
 IN_SET: Final = 13
@@ -87,7 +88,7 @@ WINDOW_BOUND: Final = 15
 """slot; slot of a time, origin, slide, offset (`kernels.aggregate.time_windows`)"""
 
 _MAX_TIME: Final = 1 << 62
-"""Times beyond this are left to Arrow, because adding constants below 2^60 might overflow."""
+"""Times of a larger magnitude are left to Arrow, because adding constants below 2^60 might overflow."""
 _SIGN = np.uint64(0x8000000000000000)
 
 

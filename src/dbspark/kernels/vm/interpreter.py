@@ -13,9 +13,9 @@ Operands are registers (`kernels.vm.registers`), states, and constants. A *state
 Invariants:
 1. Instructions write only to the two arenas and to registers. So a run that falls back (STATUS_FALL_BACK: weights
    beyond int64, an error in an expression, too many pairs, a change that a table must refuse) or runs out of memory
-   (STATUS_ARENA_FULL) has not happened: it can be repeated, or left to the operators.
-2. The exceptions come last, when nothing can fail any more: `APPEND_TO_STATE` and `APPEND_TO_TABLE` append the tick's
-   batches to mutable directories.
+   (STATUS_ARENA_FULL) has no effect: it can be repeated, or left to the operators.
+2. There are two exceptions, `APPEND_TO_STATE` and `APPEND_TO_TABLE`, which append the tick's batches to mutable
+   directories. They come last, when nothing can fail any more.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ REG_BUFFERED_ROWS: Final = 3
 STATE_BYTES: Final = 8 * STATE_WORDS
 
 MAX_DELTA_ROWS: Final = 32768
-"""Rows of a delta: they have to fit one chunk of a batch."""
+"""Most rows of a delta: they have to fit one chunk of a batch."""
 MIN_INDEXED_ROWS: Final = 48
-"""Appended batches with fewer rows get no index: to scan them is cheaper."""
+"""Appended batches with fewer rows get no index: scanning them is cheaper."""
 MAX_JOIN_PAIRS: Final = 1 << 18
-"""Pairs of one term of a join; with more the VM falls back."""
+"""Most pairs in one of the two terms of a join; with more the VM falls back."""
 
 
 # ---------------------------------------------------------------------------------------------------- sorting

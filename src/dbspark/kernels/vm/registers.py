@@ -17,9 +17,9 @@ from dbspark.kernels.memory.layout import ALIGN
 
 STATUS_OK: Final = 0
 STATUS_ARENA_FULL: Final = 1
-"""An arena is too small: run again with as much memory as has been requested (`ARENA_USED`)."""
+"""An arena is too small: the caller runs again with as much memory as has been requested (`ARENA_USED`)."""
 STATUS_FALL_BACK: Final = 2
-"""The VM cannot do this tick (values or weights beyond int64, an error to raise): the operators have to."""
+"""The VM cannot run this tick (values or weights beyond int64, an error to raise): the operators run it instead."""
 
 REG_TABLE: Final = 0
 """Address of the node table."""
@@ -33,9 +33,9 @@ REG_INDEX: Final = 7
 REGISTER_WORDS: Final = 8
 
 ARENA_BASE: Final = 0
-"""Address."""
+"""Address of the first byte."""
 ARENA_USED: Final = 1
-"""Bytes requested so far, which may be more than there are."""
+"""Bytes requested so far, which may be more than `ARENA_LIMIT`."""
 ARENA_LIMIT: Final = 2
 """Size in bytes."""
 ARENA_WORDS: Final = 3

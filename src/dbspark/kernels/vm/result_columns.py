@@ -56,9 +56,9 @@ COMPUTED: Final = 1
 SUM64: Final = 2
 """kind, Arrow kind, node of a 128-bit sum, node of its count: the sum in 64 bits, NULL where the count is 0."""
 SUM128: Final = 3
-"""The same in 128 bits; its magnitude has to be below the limit, a power of ten (0: 10^38)."""
+"""Operands as for SUM64: the sum in 128 bits, whose magnitude has to be below the limit, a power of ten (0: 10^38)."""
 AVERAGE: Final = 4
-"""The same divided by the count, as a float64."""
+"""Operands as for SUM64: the sum divided by its count, as a float64."""
 COLUMN_WORDS: Final = 5
 
 
