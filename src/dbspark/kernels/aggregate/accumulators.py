@@ -173,7 +173,10 @@ def _true_rows(table: int, node: int, rows: int) -> Any:
 
 @borrowing
 def _group_runs(table: int, rows: int, key: Any, nodes: int, hashes: Any, ids: Any, first: Any) -> int:
-    """`group_rows` for rows in the order of their key hashes, which are written to `hashes`."""
+    """Number the groups of rows that are in the order of their key hashes, as `group_rows` does; returns how many.
+
+    The key hashes are written to `hashes`.
+    """
     groups, begin = i64(0), i64(0)
     while begin < rows:
         h = load_u64(lane(table, KEY), begin)

@@ -159,7 +159,11 @@ def one_key(table: int, begin: int, end: int, key: Any, nodes: int) -> Any:
 
 @borrowing
 def _first_places(table: int, first: int, end: int, skip: int, stop: int, out: int, pos: Any, weights: Any) -> int:
-    """`_merge_runs` for a key that is in no older batch and whose rows are in one chunk."""
+    """Write the changes of a key that is in no older batch and whose rows are in one chunk; returns like `_merge_runs`.
+
+    `first` is the position of its first row, `end` the row number after its last one. No merge is needed: the rows take
+    places from the first on.
+    """
     lane_weights, mask = lane(table, WEIGHT), lane_mask(table, WEIGHT)
     count = i64(0)
     for i in range(end - (first & ROW_MASK)):

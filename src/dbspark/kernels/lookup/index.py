@@ -20,8 +20,8 @@ Invariants:
    first row with it. An index may admit keys that are absent or begin too early (a hot key, a weakened hash): that
    costs time, never correctness, because the search goes on by fences and interpolation.
 2. Words are only added to, chunk by chunk, so an index is shared: the rest of a batch that a merge has consumed in part
-   uses the index of the whole (its index reference says how much is gone), and older versions of a growing merge result
-   ignore positions behind their last chunk.
+   uses the index of the whole (its index reference says how much has been consumed), and older versions of a growing
+   merge result ignore positions behind their last chunk.
 
 Directories and index references: `kernels.lookup.directory`.
 """
@@ -269,7 +269,7 @@ def finish_search(directory: int, last: int, begin: int, key: Any) -> int:
 
 @borrowing
 def _scan_along(chunk_keys: int, size: int, chunk: int, keys: int, begin: int, end: int, found: Any, at: Any) -> int:
-    """`start_searches` in a small chunk, by a linear merge with the keys: most small chunks have none of them."""
+    """Start the searches in a small chunk, by a linear merge with the keys; results are those of `start_searches`."""
     n, row, previous = i64(0), i64(0), np.uint64(0)
     for i in range(begin, end):
         key = load_u64(keys, i)

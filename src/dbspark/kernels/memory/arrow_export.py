@@ -3,7 +3,7 @@
 A record batch is an `ArrowArray` struct whose children are the columns. Nothing is copied: the buffers of each child
 are those of the chunk. The structs of the children, the pointers to them and the pointers to their buffers
 lie in memory that one Python object, the *owner*, keeps alive together with the chunk. The struct has a reference to
-the owner; whoever releases the record batch, on whichever thread, drops it (`release_batch`).
+the owner; releasing the record batch, on any thread, drops that reference (`release_batch`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ A **chunk** is a table of nodes: first the lanes HASH (row hash), KEY (key hash)
 zero where unused), then the columns of the schema, then the descendants of nested columns. A *lane* is a column of
 8-byte values that every chunk has beside those of its schema. The fields of a struct are neighbours and share the
 struct's row numbers; CHILD of a list is its element, whose rows are numbered by the offsets; a map is a list of
-structs. A lane with MASK 0 costs eight bytes for the whole chunk: mostly all weights are 1 and all rows have one time.
+structs. A lane with MASK 0 costs eight bytes for the whole chunk: usually all weights are 1 and all rows have the same
+time.
 
 Rows are ordered by KEY, HASH, values, TIME. Where a sort key has order columns, HASH is not a hash but the *order word*
 of the first of them (`kernels.sort.row_order.order_words`), and the CHILD field of its line is the address of the

@@ -3,7 +3,7 @@
 Only rows that a change retracts can become negative, so in a table without a primary key only those are looked up; with
 one, every key of the change. Sums of weights are exact: their high and low halves are added separately.
 
-A table is mostly not in the CPU's cache, so rows are looked up in blocks (`kernels.lookup.index`), each step for all
+Most of a table is not in the CPU's cache, so rows are looked up in blocks (`kernels.lookup.index`), each step for all
 rows before the next; the values of the rows found are prefetched while others are searched for.
 """
 
